@@ -16,7 +16,7 @@ from bridge.core.connecting.structures import (
     refresh_delay_s,
     refusal,
 )
-from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.entries import LEAVES_MAX
 
 BASE_S = 5.0
 SEED = 3
@@ -43,8 +43,8 @@ def times_of(*seconds: float) -> ReplyTimes:
         ((9.0, 9.0, *[0.02] * 32), 1.0),
         ([0.02] * 7, 5.0),
         ([0.02] * 8, 1.0),
-        ([0.02] * 31 + [1.4], 2.8),
-        ([0.02] * 31 + [9.0], 5.0),
+        ([0.02] * 31 + [9.0], 1.0),
+        ([0.02] * 30 + [1.4, 9.0], 2.8),
         ([1.0] * 7, 5.0),
         ([1.0] * 8, 2.0),
         ([2.5] * 16, 5.0),
@@ -56,6 +56,14 @@ def times_of(*seconds: float) -> ReplyTimes:
 def test_timeout_follows_measured_times(measured: Sequence[float], expected_s: float) -> None:
     times = times_of(*measured)
     assert times.timeout_s(BASE_S, times.least_s(BASE_S)) == pytest.approx(expected_s)
+
+
+def test_late_reply_counts_alone() -> None:
+    times = times_of(*[0.02] * 8)
+    times.add(1.4, is_late=True)
+    for expected_s in [2.8] * 32 + [1.0]:
+        assert times.timeout_s(BASE_S, times.least_s(BASE_S)) == pytest.approx(expected_s)
+        times.add(0.02)
 
 
 def test_timeout_is_bounded_by_60_s_or_a_longer_base() -> None:

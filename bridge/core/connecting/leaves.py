@@ -209,11 +209,11 @@ class LeafTable:
         """Return the time to wait for the router to open a stream: it may have to look up the lease set."""
         return max(OPENING_LEAST_S, self.timeout_s(leaf_hash))
 
-    def replied(self, leaf_hash: bytes, reply_s: float, now_s: float) -> None:
+    def replied(self, leaf_hash: bytes, reply_s: float, now_s: float, *, is_late: bool = False) -> None:
         """Record the first reply of a stream, `reply_s` seconds after its request."""
         record = self._records[leaf_hash]
-        record.times.add(reply_s)
-        self._all_times.add(reply_s)
+        record.times.add(reply_s, is_late=is_late)
+        self._all_times.add(reply_s, is_late=is_late)
         record.successes += 1
         self.received(leaf_hash, now_s)
 
@@ -236,7 +236,7 @@ class LeafTable:
         is slow instead, the doubt makes the timeouts longer.
         """
         if reply_s <= self.base_timeout_s:
-            self.replied(leaf_hash, reply_s, now_s)
+            self.replied(leaf_hash, reply_s, now_s, is_late=True)
         else:
             self._revive(leaf_hash, now_s)
             self._doubt.late(now_s - reply_s, now_s)

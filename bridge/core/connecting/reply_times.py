@@ -2,7 +2,7 @@
 
     timeout = max(least, 4 * typical, 1.5 * slow) * doubt, at most 60 s (or the base, if that is more)
 
-    least      the base; after 8 measured times at least a fifth of it, and twice the greatest of them
+    least      the base; after 8 measured times at least a fifth of it, twice `slow`, and twice each late reply
 
     typical    the lower median of the last 32 first-reply times of the leaf; after 8 of them only if it is above half
                of the base: `least` has the spread of quicker replies
@@ -29,7 +29,7 @@ MEASURED_PART: Final = 0.2
 TIMEOUT_MAX_S: Final = 60.0
 _TYPICAL_FACTOR: Final = 4
 _SLOW_FACTOR: Final = 1.5
-_GREATEST_FACTOR: Final = 2
+_LEAST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
 _ROUNDS: Final = 2
 """Next to a dead leaf, the first packet to each living leaf may be lost, too."""
@@ -42,14 +42,17 @@ class ReplyTimes:
 
     def __init__(self) -> None:
         self._samples = deque[float](maxlen=SAMPLES_MAX)
+        self._late = deque[float](maxlen=SAMPLES_MAX)
+        """For each of them the same time if the timeout was too short for it, else 0."""
 
     def __bool__(self) -> bool:
         """Return True if a time has been measured."""
         return bool(self._samples)
 
-    def add(self, reply_s: float) -> None:
-        """Add a measured time."""
+    def add(self, reply_s: float, *, is_late: bool = False) -> None:
+        """Add a measured time; a late reply arrived after the failure of its stream."""
         self._samples.append(max(0.0, reply_s))
+        self._late.append(reply_s if is_late else 0.0)
 
     @property
     def typical_s(self) -> float | None:
@@ -65,14 +68,17 @@ class ReplyTimes:
         """Return the least timeout that the times allow."""
         if not self.is_measured:
             return base_s
-        return min(base_s, max(MEASURED_PART * base_s, _GREATEST_FACTOR * max(self._samples)))
+        return min(base_s, max(MEASURED_PART * base_s, _LEAST_FACTOR * max(self._slow_s, *self._late)))
+
+    @property
+    def _slow_s(self) -> float:
+        """The second-greatest time."""
+        return sorted(self._samples)[-2] if len(self._samples) > 1 else 0.0
 
     def timeout_s(self, base_s: float, least_s: float, doubt: float = 1.0) -> float:
         """Return the time to wait for the first byte of a reply."""
-        ordered = sorted(self._samples)
         typical_s = self.typical_s or 0.0
-        slow_s = ordered[-2] if len(ordered) > 1 else 0.0
-        wanted_s = max(least_s, _SLOW_FACTOR * slow_s)
+        wanted_s = max(least_s, _SLOW_FACTOR * self._slow_s)
         if not self.is_measured or typical_s > base_s / 2:
             wanted_s = max(wanted_s, _TYPICAL_FACTOR * typical_s)
         return min(wanted_s * doubt, max(base_s, TIMEOUT_MAX_S))
