@@ -32,6 +32,9 @@ class CountingService:
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_POST(self) -> None:
+                self.do_GET()
+
             def log_message(self, *_: object) -> None:
                 """Drop the message."""
 

@@ -35,6 +35,7 @@ class I2pdRouter(Router):
     """An i2pd with SAM, I2CP, I2PControl and an HTTP proxy."""
 
     software = "i2pd"
+    restarts_for_tunnel = True
 
     def __init__(self, number: int, name: str, directory: Path, *, is_floodfill: bool) -> None:
         super().__init__(number, name, directory, is_floodfill=is_floodfill)

@@ -25,6 +25,7 @@ class JavaRouter(Router):
     """A Java router with I2CP; Maven does not offer its SAM, I2PControl and HTTP proxy."""
 
     software = "java"
+    restarts_for_tunnel = False
 
     def __init__(self, number: int, name: str, directory: Path, *, is_floodfill: bool) -> None:
         super().__init__(number, name, directory, is_floodfill=is_floodfill)
@@ -47,7 +48,12 @@ class JavaRouter(Router):
         (directory / "router.config").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def launch(self) -> None:
-        """Start the process."""
+        """Start the process.
+
+        A router that finds `router.ping` of a killed router waits a minute for another router that may run. Its peers
+        then stop using it, and its first tunnels take minutes.
+        """
+        (self.directory / "router.ping").unlink(missing_ok=True)
         classes = ":".join([str(CLASSES), *sorted(map(str, JARS.glob("*.jar")))])
         options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", classes]
         options += ["--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED", f"-Dnetwork.address={self.address}"]

@@ -114,17 +114,19 @@ class Network:
         return "\n".join(each.state() for each in self.routers.values() if each.running)
 
     def tunnel(self, router: Router, name: str, port: int) -> Destination:
-        """Make a server tunnel to a port on loopback; return when the floodfills have all tunnels of the router.
+        """Make a server tunnel to a port on loopback; return when the floodfills have all new sessions of the router.
 
         An i2pd restarts and loses its sessions.
         """
         before = self._stored()
         destination = destination_from_base64(router.tunnel(name, port))
-        self._tunnels.setdefault(router.name, set()).add(destination.hash)
+        tunnels = self._tunnels.setdefault(router.name, set())
+        tunnels.add(destination.hash)
+        made = tunnels if router.restarts_for_tunnel else {destination.hash}
         for _ in range(SESSIONS_MAX):
-            if self._arrives(self._tunnels[router.name], before):
+            if self._arrives(made, before):
                 return destination
-            before = self._stored()
+            before, made = self._stored(), tunnels
             router.kill()
             router.start()
         raise AssertionError(f"{router.name} did not publish its tunnels")

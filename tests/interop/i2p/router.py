@@ -26,6 +26,8 @@ class Router(ABC):
 
     software: str
     """The value for a node's setting `router.software`."""
+    restarts_for_tunnel: bool
+    """True if a new tunnel restarts the router, with all its tunnels."""
     sam: str | None = None
     """Host and port of the SAM bridge."""
     i2pcontrol: str | None = None

@@ -8,6 +8,7 @@ client puts a failed leaf last for ten minutes, the life of the leases that its 
 kills of each kind.
 """
 
+import json
 import os
 import socket
 import statistics
@@ -17,8 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import count, pairwise
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +45,12 @@ AFTER_S: Final = 30.0
 READY_S: Final = 300.0
 REQUEST_S: Final = 60.0
 LOAD_S: Final = 60.0
+SHOWN_S: Final = 15.0
+SHOWN_FROM_S: Final = 4.0
+"""The requests of a client are printed if it had a longer time between two successes."""
 FACTOR: Final = 2
 """On the cost of one leaf: its cost is then about twice the costs of the others."""
+HIGHER: Final = 1.5
 DETECTION_S: Final = 12.0
 """From this time after its first failure, no request of a client fails because of the dead leaf."""
 
@@ -58,19 +65,21 @@ class Client:
 
     port: int
     sam: str
+    socket: Path
     process: psutil.Process
     numbers: Iterator[int]
+    method: str = "GET"
     successes: list[tuple[float, float, str]] = field(default_factory=list)
     """Start and end of each request that succeeded, and the name of its service."""
     failures: list[tuple[float, float, str]] = field(default_factory=list)
     """Start and end of each request that failed, and the reason."""
 
-    def get(self) -> bool:
+    def request(self) -> bool:
         """Send one request; return True if a service replied."""
         began_s = time.monotonic()
         connection = HTTPConnection(LOOPBACK, self.port, timeout=REQUEST_S)
         try:
-            connection.request("GET", f"/{next(self.numbers)}")
+            connection.request(self.method, f"/{next(self.numbers)}")
             reply = connection.getresponse()
             text = reply.read().decode()
             status = reply.status
@@ -86,6 +95,16 @@ class Client:
         """Return the longest time between two successes that ends after `since_s`, up to the end of the window."""
         ends = [*(end_s for _, end_s, _ in self.successes if end_s < until_s), until_s]
         return max(later - end for end, later in pairwise(ends) if later > since_s)
+
+    def requests_around(self, time_s: float) -> str:
+        """Return a line for each request near a kill: its start, its duration and its outcome."""
+        near = [each for each in sorted(self.successes + self.failures) if abs(each[0] - time_s) < SHOWN_S]
+        return "\n".join(f"  {began - time_s:6.2f} s, took {end - began:5.2f} s: {text}" for began, end, text in near)
+
+    def costs(self) -> dict[str, int]:
+        """Return the costs of the leaves that the client uses, by their address."""
+        status = json.loads(call("connect", "--status", "--json", "--socket", self.socket).stdout)
+        return {leaf["address"]: leaf["cost"] for leaf in status["links"][0]["farm"]["leaves"]}
 
 
 @dataclass(frozen=True)
@@ -138,7 +157,7 @@ def stage(network: Network, tmp_path: Path) -> Iterator[Stage]:
 
 
 @contextmanager
-def clients(stage: Stage, numbers: Iterator[int]) -> Iterator[list[Client]]:
+def clients(stage: Stage, numbers: Iterator[int], method: str = "GET") -> Iterator[list[Client]]:
     """Start clients, and yield them as soon as each has reached a leaf."""
     link = call("link", "--node", stage.farm.running[0].directory).stdout.strip()
     assert link.startswith("garlicfarm:"), link
@@ -149,15 +168,18 @@ def clients(stage: Stage, numbers: Iterator[int]) -> Iterator[list[Client]]:
             assert router.sam is not None
             port = free_port(socket.SOCK_STREAM)
             directory = stage.directory / f"client-{number}"
-            options = ("--socket", directory / "socket", "--cache", directory)
+            own_socket = directory / "socket"
+            options = ("--socket", own_socket, "--cache", directory)
             arguments = command(
                 "connect", link, "--sam", router.sam, "--http", f"{LOOPBACK}:{port}", *options, *ONE_HOP
             )
             log = stack.enter_context((stage.directory / f"client-{number}.log").open("a"))
             process = stack.enter_context(child(arguments, stdout=log, stderr=log))
-            started.append(Client(port, router.sam, psutil.Process(process.pid), numbers))
+            started.append(Client(port, router.sam, own_socket, psutil.Process(process.pid), numbers, method))
         for each in started:
-            wait_until(each.get, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started]))
+            wait_until(
+                each.request, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started])
+            )
         yield started
 
 
@@ -168,7 +190,7 @@ def load(started: list[Client]) -> Iterator[None]:
 
     def run(client: Client) -> None:
         while not over.wait(BETWEEN_S):
-            client.get()
+            client.request()
 
     threads = [threading.Thread(target=run, args=(each,)) for each in started]
     for each in threads:
@@ -194,10 +216,11 @@ def kill_machine(stage: Stage, name: str) -> None:
     stage.services[name].stop()
 
 
-KILLS: Final[dict[str, tuple[str, Callable[[Stage, str], None]]]] = {
-    "router of a leaf": ("site-b", kill_router),
-    "machine": ("site-c", kill_machine),
-    "router of the publisher": ("site-a", kill_router),
+KILLS: Final[dict[str, tuple[str, Callable[[Stage, str], None], str]]] = {
+    "router of a leaf": ("site-b", kill_router, "GET"),
+    "machine": ("site-c", kill_machine, "GET"),
+    "router of the publisher": ("site-a", kill_router, "GET"),
+    "router of a leaf, POST": ("site-b", kill_router, "POST"),
 }
 
 
@@ -207,9 +230,9 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
     served: Counter[str] = Counter()
     late: list[float] = []
     for kind in [each for each in KILLS for _ in range(OUTAGES)]:
-        name, kill = KILLS[kind]
+        name, kill, method = KILLS[kind]
         stage.repair()
-        with clients(stage, numbers) as started, load(started):
+        with clients(stage, numbers, method) as started, load(started):
             time.sleep(BEFORE_S)
             costs = costs_of(stage)
             served.update(each for client in started for _, _, each in client.successes)
@@ -218,14 +241,18 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
             killed_s = time.monotonic()
             time.sleep(AFTER_S)
             until_s = time.monotonic()
-        gaps[kind] += [client.longest_gap_s(killed_s, until_s) for client in started]
+        found = {client.port: client.longest_gap_s(killed_s, until_s) for client in started}
+        gaps[kind] += found.values()
         dead = next(site.leaf.address for site in stage.farm.sites if site.node.name == name)
         for client in started:
             begun_s = [began_s for began_s, _, text in client.failures if began_s > killed_s and dead in text]
             late += [began_s - begun_s[0] for began_s in begun_s if began_s > begun_s[0] + DETECTION_S]
         failures = sum(begun > killed_s for client in started for begun, _, _ in client.failures)
-        print(f"\n{kind}: {as_list(gaps[kind][-CLIENTS:])} s; {failures} requests failed; costs {costs}")
-        print("\n".join(sorted({each for client in started for _, _, each in client.failures})))
+        print(f"\n{kind}: {as_list(gaps[kind][-CLIENTS:])} s; {failures} requests failed; costs {costs};", end=" ")
+        print(f"load average {os.getloadavg()[0]:.1f}")
+        for client in started:
+            if found[client.port] > SHOWN_FROM_S:
+                print(f"{found[client.port]:.2f} s, killed {dead}:\n{client.requests_around(killed_s)}", flush=True)
     print("\nlongest time between two successes of a client, s            median  longest  values")
     for kind, values in gaps.items():
         print(f"kill -9: {kind:<24} {statistics.median(values):29.1f} {max(values):8.1f}  {as_list(values)}")
@@ -242,9 +269,13 @@ def test_load_follows_costs(stage: Stage) -> None:
     stage.repair()
     dear = stage.farm.sites[1]
     call("publish", "cost", dear.leaf.address, str(FACTOR), "--node", dear.node.directory)
-    wait_until(lambda: len(set(costs_of(stage))) > 1, READY_S, "the farm publishes the cost", stage.state)
+    wait_until(
+        lambda: costs_of(stage)[-1] > HIGHER * costs_of(stage)[0], READY_S, "the farm publishes the cost", stage.state
+    )
     served: Counter[str] = Counter()
     with clients(stage, numbers) as started, load(started):
+        for each in started:
+            wait_until(partial(has_higher_cost, each, dear.leaf.address), READY_S, "a client has the cost", stage.state)
         began_s = time.monotonic()
         time.sleep(LOAD_S)
         for each in started:
@@ -262,8 +293,16 @@ def test_clients_survive_restart_of_their_router(stage: Stage) -> None:
         router.start()
         began_s = time.monotonic()
         for each in started:
-            wait_until(each.get, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started]))
+            wait_until(
+                each.request, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started])
+            )
         print(f"\nall clients reach a leaf {time.monotonic() - began_s:.0f} s after the start of the router of two")
+
+
+def has_higher_cost(client: Client, address: str) -> bool:
+    """Return True if a leaf is much more expensive for a client than the others."""
+    costs = client.costs()
+    return costs.get(address, 0) > HIGHER * max((cost for leaf, cost in costs.items() if leaf != address), default=inf)
 
 
 def costs_of(stage: Stage) -> list[int]:
