@@ -33,7 +33,7 @@ async def in_place(
     await trio.lowlevel.checkpoint_if_cancelled()
     host = current_host.get()
     with trio.CancelScope(shield=not abandon_on_cancel):
-        while host is not None and host.disk.hang:  # noqa: ASYNC110 - a plain flag that tests set
+        while host is not None and host.disk_hangs:  # noqa: ASYNC110 - a plain flag that tests set
             await trio.sleep(HANG_LOOK_S)
     syncs = 0 if host is None else host.disk.sync_count
     try:
@@ -129,7 +129,7 @@ class DiskWorker:
     async def _work(self, host: Host) -> None:
         while self._calls:
             call = self._calls[0]
-            while host.disk.hang:  # noqa: ASYNC110 - a plain flag that tests set
+            while host.disk_hangs:  # noqa: ASYNC110 - a plain flag that tests set
                 await trio.sleep(HANG_LOOK_S)
             syncs = host.disk.sync_count
             try:

@@ -58,6 +58,8 @@ class Run:
     errors: BaseException | None = None
     """The exceptions of that end."""
     is_killed: bool = False
+    ends_at_s: float | None = None
+    """The deadline of the process, which it sets itself."""
 
 
 class Host:
@@ -83,6 +85,11 @@ class Host:
     def directory(self) -> Path:
         """The state directory of its node."""
         return self.disk.root
+
+    @property
+    def disk_hangs(self) -> bool:
+        """True while a sync of its process does not return; a killed process does not wait for it."""
+        return self.disk.hang and (self.run is None or not self.run.is_killed)
 
     @property
     def configuration_file(self) -> Path:

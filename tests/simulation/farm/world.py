@@ -253,7 +253,8 @@ class World:
                 run.workers = workers
                 with run.scope:
                     try:
-                        await run_node(load_configuration(host.configuration_file, machine=_machine(host)))
+                        settings = load_configuration(host.configuration_file, machine=_machine(host))
+                        await run_node(settings, ends_within=lambda seconds: self._end_within(host, run, seconds))
                     except* Exception as group:  # noqa: BLE001 - any fault ends this process, not the world
                         if not run.is_killed:
                             run.failure = "; ".join(f"{type(each).__name__}: {each}" for each in _leaves(group))
@@ -264,7 +265,19 @@ class World:
                 self._close_sockets(host)
                 host.run = None
             self.note(host, "end" if run.failure is None else f"failed: {run.failure}")
+            gc.collect()  # Files of an ended process close, with their locks.
             run.ended.set()
+
+    def _end_within(self, host: Host, run: Run, seconds: float | None) -> None:
+        """Exit the process after a time, as the deadline of `garlicfarm run` does; None removes the deadline."""
+        run.ends_at_s = None if seconds is None else self.clock.now_s + seconds
+        if run.ends_at_s is not None:
+            self.clock.call_at(run.ends_at_s, lambda: self._exit_late(host, run))
+
+    def _exit_late(self, host: Host, run: Run) -> None:
+        if host.run is run and not run.is_killed and run.ends_at_s is not None and run.ends_at_s <= self.clock.now_s:
+            self.note(host, "exit at its deadline")
+            self._nursery.start_soon(self._end_run, host, self._taken(host, durable=False))
 
     def _close_sockets(self, host: Host) -> None:
         self.datagrams.close_all(host)
@@ -356,10 +369,12 @@ def simulate(seed: int, main: Callable[[], Awaitable[T]]) -> T:
 
     was_enabled = gc.isenabled()
     gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         with ordered_by(order):
             return trio.run(run, clock=clock.for_trio)
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
