@@ -360,6 +360,7 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "invitation-created": lambda _, facts: f"{facts['invitation']}, uses: {facts['uses']}",
     "invitation-redeemed": lambda _, facts: f"{facts['invitation']}, by {facts['name']} ({facts['id']})",
     "invitation-refused": lambda _, facts: f"from {facts['address']}: {facts['reason']}",
+    "invitation-port-failed": lambda _, facts: str(facts["reason"]),
     "invited-node-failed": lambda _, facts: f"{facts['name']} ({facts['id']}) is not admitted: {facts['reason']}",
     "keys-replacement-committed": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",

@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from bridge.cli.founding import init as init_command
+from bridge.cli.founding import join as join_command
 from bridge.cli.founding import new_files, starting
 from bridge.cli.founding.new_files import configuration_text, merged, own_settings, with_signing_keys
 from bridge.cli.founding.token_screen import lifetime_text
@@ -18,16 +22,21 @@ from bridge.node.inviting.inviting import create_invitation
 from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle
-from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.configuration import ConfigurationError, load_configuration
 from bridge.node.settings.places import Places, default_configuration, node_places
-from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key
+from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key, signing_key_text
 from bridge.wire.keys.farm_key import new_farm_key
-from bridge.wire.keys.invitation import InviterAddress, Token, parse_token
+from bridge.wire.keys.invitation import Granted, InviterAddress, Token, parse_token
 from deploy import example_configuration
+from gossip.node import NodeIdentity
 
 BIND = ("--bind", "127.0.0.1:17668")
 NOW_S = 1_800_000_000
 DAY_S = 86_400
+CHANGES = frozenset({"os.link", "os.rename", "os.remove", "os.mkdir", "os.chmod", "os.chown"})
+"""Audit events of changes in a file system."""
+KILLED = 99
+STEPS_MAX = 80
 
 Call = Callable[..., Result]
 
@@ -126,6 +135,153 @@ def test_package_places_belong_to_root_alone(tmp_path: Path) -> None:
     assert node_places(home, tmp_path, 1000) == own
     service = Places(tmp_path / "etc/garlicfarm", tmp_path / "var/lib/garlicfarm", is_service=True)
     assert node_places(home, tmp_path, 0) == service
+
+
+def killed(run: Callable[[], None], step: int) -> bool:
+    """Run in a process that ends like one killed at a change of a file; return True if it did."""
+    child = os.fork()
+    if not child:
+        changes = iter(range(step))
+
+        def count(event: str, arguments: tuple[object, ...]) -> None:
+            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            if (event in CHANGES or writes) and next(changes, None) is None:
+                os._exit(KILLED)
+
+        try:
+            sys.addaudithook(count)
+            run()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+
+
+@pytest.fixture(params=["user", "service"])
+def places(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    """Return the places of a node without the unit, or with it."""
+    made = Places(tmp_path / "etc", tmp_path / "state", is_service=request.param == "service")
+    for module in (init_command, join_command):
+        monkeypatch.setattr(module, "node_places", lambda: made)
+    return made
+
+
+def start_again(places: Places) -> None:
+    """Make the files of a machine without a node."""
+    for each in (places.directory, places.state_dir):
+        shutil.rmtree(each, ignore_errors=True)
+    if places.is_service:
+        places.directory.mkdir()
+        places.configuration.write_text(f'# own text\nstate_dir = "{places.state_dir}"\nfarm_key = "farm.key"\n')
+
+
+def test_join_is_repeated_after_kill_at_each_step(
+    places: Places, garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, farm_key = new_master_key(), new_farm_key(3)
+    settings = {"master": [{"destination": key.destination.base64, "publish": "auto"}]}
+    bundle = bundle_text(farm_key, {**settings, "gossip": {"capacity": 7}})
+    granted = Granted(bundle, "site-a", (signing_key_text(key.sign_transient(NOW_S, DAY_S)),))
+    identities = tmp_path / "identities"
+
+    async def redeem(_: Token, identity: NodeIdentity, name: str) -> Granted:
+        assert name == "site-b"
+        with identities.open("a") as file:
+            file.write(f"{identity.node_id.hex()}\n")
+        return granted
+
+    monkeypatch.setattr(join_command, "redeem", redeem)
+    token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
+    command = ("join", token, "--name", "site-b", *BIND, "--no-start")
+    for step in range(STEPS_MAX):
+        start_again(places)
+        identities.write_text("")
+        if not killed(lambda: garlicfarm(*command), step):
+            break
+        if not places.farm_key.exists():
+            done = garlicfarm(*command)
+            assert done.exit_code == 0, (step, done.output)
+        assert load_farm_key(places.farm_key) == farm_key
+        assert len(set(identities.read_text().split())) == 1, "the inviting node approves one identity"
+        configuration = load_configuration(places.configuration, try_files=True)
+        assert (configuration.name, len(configuration.masters)) == ("site-b", 1)
+        assert ("# own text" in places.configuration.read_text()) is places.is_service
+    else:
+        pytest.fail("it has more steps than expected")
+    assert step > 5
+
+
+def test_init_is_repeated_after_kill_at_each_step(places: Places, garlicfarm: Call) -> None:
+    command = ("init", "--name", "site-a", *BIND, "--no-start")
+    for step in range(STEPS_MAX):
+        start_again(places)
+        if not killed(lambda: garlicfarm(*command), step):
+            break
+        done = garlicfarm(*command)
+        assert done.exit_code == 0 or "garlicfarm invite new" in done.stderr, (step, done.output)
+        assert load_farm_key(places.farm_key).expect == 3
+        assert load_configuration(places.configuration, try_files=True).name == "site-a"
+    else:
+        pytest.fail("it has more steps than expected")
+    assert step > 5
+
+
+def test_foreign_configuration_without_key_is_kept(garlicfarm: Call, tmp_path: Path) -> None:
+    path = tmp_path / ".config/garlicfarm/node.toml"
+    path.parent.mkdir(parents=True)
+    state_dir = tmp_path / ".local/state/garlicfarm"
+    for text in ('farm_key = "other.key"\n', f'farm_key = "farm.key"\nstate_dir = "{state_dir}"\nname = "other"\n'):
+        path.write_text(text)
+        refused = garlicfarm("init", *BIND, "--no-start")
+        assert refused.exit_code == 1
+        assert "nothing is overwritten" in refused.stderr
+        assert [each.read_text() for each in path.parent.iterdir()] == [text]
+
+
+def test_unreadable_directory_is_reported(garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(new_files, "answers", closed)
+    for command in (("init", *BIND), ("join", "x")):
+        refused = garlicfarm(*command)
+        assert refused.exit_code == 1
+        assert f"{tmp_path}: Permission denied" in refused.stderr
+
+
+def test_printed_command_is_accepted_as_token(garlicfarm: Call) -> None:
+    token = str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16)))
+    refused = garlicfarm("join", "--token-file", "-", stdin=f"garlicfarm join {token}\n")
+    assert "127.0.0.1:9: Connection refused" in refused.stderr
+
+
+def test_service_name_is_not_set_twice(tmp_path: Path) -> None:
+    places = Places(tmp_path, tmp_path / "state", is_service=True)
+    places.configuration.write_text('name = "site-b"\n')
+    text = configuration_text(places, own_settings("site-b", None))
+    assert text == 'name = "site-b"\n'
+    with pytest.raises(ConfigurationError, match="it sets name to another value"):
+        configuration_text(places, own_settings("site-c", None))
+
+
+def test_links_are_not_followed_by_change_of_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside, state_dir = tmp_path / "outside", tmp_path / "state"
+    for each in (outside, state_dir, state_dir / "keys"):
+        each.mkdir()
+    (outside / "secret").touch()
+    (state_dir / "keys/1.key").touch()
+    (state_dir / "keys/link").symlink_to(outside)
+    (state_dir / "spare-keys").symlink_to(outside)
+    changed: set[int] = set()
+
+    def chown(path: Path, *_: int, dir_fd: int | None = None, follow_symlinks: bool = True) -> None:
+        assert not follow_symlinks
+        changed.add(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_ino)
+
+    monkeypatch.setattr(os, "chown", chown)
+    starting.give_to_node(Places(tmp_path, state_dir, is_service=True), *state_dir.iterdir())
+    inside = {each.lstat().st_ino for each in state_dir.rglob("*")}
+    assert changed == inside
+    assert (outside / "secret").stat().st_ino not in changed
 
 
 def test_package_configuration_keeps_its_comments(tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from bridge.api.control import InvitationsAnswer, InvitationView
+from bridge.api.control_routes import INVITATIONS
 from bridge.cli.help.completion import ANSWER_TIMEOUT_S, SHELLS, VARIABLE, completion_script
 from bridge.cli.main import cli
 from tests.node.test_cli_commands import served
@@ -85,6 +89,21 @@ def test_names_are_requested_from_node_on_command_line(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with served(path, FakeNode()):
         assert "node-2" in offered("garlicfarm", "servers", "remove", "--node", str(path), "")
+
+
+def test_invitations_without_revoked_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = InvitationView("1a2b3c4d", "open", 1, 0, 1, ())
+    answer = InvitationsAnswer((made, replace(made, id="5e6f7a8b", state="revoked")))
+
+    async def listing(_: object) -> InvitationsAnswer:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    path = tmp_path / "control.sock"
+    monkeypatch.setenv("GARLICFARM_NODE", str(path))
+    with served(path, {INVITATIONS: listing}):
+        assert offered("garlicfarm", "invite", "revoke", "") == ["1a2b3c4d"]
+        assert offered("garlicfarm", "invite", "revoke", "5") == []
 
 
 def test_missing_node_offers_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,6 +246,17 @@ async def test_order_without_known_leader_is_refused() -> None:
         await evict_stolen(node.admin)
 
 
+async def test_invited_node_does_not_get_name_of_other_node() -> None:
+    """Node 4 does not run, so `garlicfarm node approve` would give its name to the new identity."""
+    farm = FakeLeader(leads=False)
+    metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
+    newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")
+    farm.admin._member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
+    with pytest.raises(Refused, match="node-4"):
+        await farm.admin.approve_invited(identity(9))
+    assert farm.requested == [], "no leadership was taken for an order that is refused"
+
+
 async def test_vote_stays_removed_until_eviction_is_applied() -> None:
     leader = FakeLeader()
     reply = await evict_stolen(leader.admin)

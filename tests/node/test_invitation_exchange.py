@@ -56,8 +56,12 @@ class Stage:
         _, secret = self.invitations.create(uses, lifetime_s, self.port)
         return Token((InviterAddress(HOST, self.port),), self.certificate.fingerprint, secret)
 
+    granting: Callable[[Joiner], Awaitable[Granted]] | None = None
+
     async def grant(self, joiner: Joiner) -> Granted:
         """Return the farm key."""
+        if self.granting is not None:
+            return await self.granting(joiner)
         await trio.lowlevel.checkpoint()
         self.granted.append(joiner)
         return Granted(SECRET_OF_FARM, "site-a")
@@ -69,7 +73,7 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = int(probe.getsockname()[1])
-    made = Stage(Invitations(directory, lambda: made.now_ms), listener_certificate(directory), port)
+    made = Stage(Invitations(directory, lambda: made.now_ms, monotonic_s=float), listener_certificate(directory), port)
     listener = InvitationListener(
         host=HOST,
         invitations=made.invitations,
@@ -135,6 +139,27 @@ async def test_two_simultaneous_uses_give_one_farm_key(tmp_path: Path) -> None:
                 nursery.start_soon(attempt)
         assert ends.count("site-a") == 1
         assert len(node.granted) == 1
+
+
+async def test_one_grant_at_a_time_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two grants at a time could choose the same spare signing key."""
+    async with stage(tmp_path) as node:
+        running, most = [0], [0]
+
+        async def grant(joiner: Joiner) -> Granted:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+            await trio.sleep(0.05)
+            running[0] -= 1
+            node.granted.append(joiner)
+            return Granted(SECRET_OF_FARM, "site-a")
+
+        monkeypatch.setattr(node, "granting", grant)
+        token = node.token(uses=4)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(redeem, token, NodeIdentity.throwaway(), "site-b")
+        assert (len(node.granted), most[0]) == (4, 1)
 
 
 async def test_expired_and_revoked_tokens_are_refused(tmp_path: Path) -> None:

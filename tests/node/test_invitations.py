@@ -26,6 +26,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ms = 1_800_000_000_000
+        self.monotonic_s = 1000.0
 
     def __call__(self) -> int:
         """Return the time."""
@@ -35,6 +36,10 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+def opened(directory: Path, clock: Clock) -> Invitations:
+    return Invitations(directory, clock, monotonic_s=lambda: clock.monotonic_s)
 
 
 def joiner(number: int) -> Joiner:
@@ -48,7 +53,7 @@ def refusal(invitations: Invitations, secret: bytes, who: Joiner) -> RefusalCode
 
 
 def test_token_is_redeemed_once(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     made, secret = invitations.create(1, HOUR_S, 7671)
     assert invitations.open_uses == 1
     assert invitations.redeem(secret, joiner(1)).id == made.id
@@ -57,7 +62,7 @@ def test_token_is_redeemed_once(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_same_identity_repeats_its_request(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(2, HOUR_S, 7671)
     for _ in range(3):
         assert len(invitations.redeem(secret, joiner(1)).uses) == 1
@@ -69,17 +74,17 @@ def test_same_identity_repeats_its_request(tmp_path: Path, clock: Clock) -> None
 
 
 def test_use_is_on_disk_before_redeem_returns(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(1, HOUR_S, 7671)
     invitations.redeem(secret, joiner(1))
-    after_kill = Invitations(tmp_path, clock)
+    after_kill = opened(tmp_path, clock)
     assert refusal(after_kill, secret, joiner(2)) is RefusalCode.USED
     assert [use.name for use in after_kill.waiting()] == ["site-1"]
     assert after_kill.port == 7671
 
 
 def test_use_that_cannot_be_stored_is_not_spent(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(1, HOUR_S, 7671)
 
     def full(*_: object) -> None:
@@ -94,7 +99,7 @@ def test_use_that_cannot_be_stored_is_not_spent(tmp_path: Path, clock: Clock, mo
 
 
 def test_expired_revoked_and_unknown_are_refused(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, expired = invitations.create(1, 60, 7671)
     made, revoked = invitations.create(1, HOUR_S, 7671)
     clock.now_ms += 60_000
@@ -107,7 +112,7 @@ def test_expired_revoked_and_unknown_are_refused(tmp_path: Path, clock: Clock) -
 
 
 def test_revocation_stops_repetition(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     made, secret = invitations.create(1, HOUR_S, 7671)
     invitations.redeem(secret, joiner(1))
     invitations.revoke(made.id)
@@ -115,16 +120,44 @@ def test_revocation_stops_repetition(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_clock_set_back_does_not_prolong_lifetime(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(1, 60, 7671)
     clock.now_ms += 60_000
     invitations.create(1, HOUR_S, 7671)
     clock.now_ms -= 3_600_000
-    assert refusal(Invitations(tmp_path, clock), secret, joiner(1)) is RefusalCode.EXPIRED
+    assert refusal(opened(tmp_path, clock), secret, joiner(1)) is RefusalCode.EXPIRED
+
+
+@pytest.mark.parametrize("step_ms", [-86_400_000, 0, 30 * 365 * 86_400_000])
+def test_wrong_clock_does_not_prolong_lifetime(tmp_path: Path, clock: Clock, step_ms: int) -> None:
+    first = opened(tmp_path, clock)
+    clock.now_ms += step_ms
+    first.create(1, 60, 7671)
+    clock.now_ms -= step_ms
+    for invitations in (first, opened(tmp_path, clock)):
+        _, secret = invitations.create(1, 60, 7671)
+        clock.now_ms -= HOUR_S * 1000
+        clock.monotonic_s += 59
+        assert invitations.is_listening
+        clock.monotonic_s += 1
+        assert refusal(invitations, secret, joiner(1)) is RefusalCode.EXPIRED
+        assert not invitations.is_listening
+
+
+def test_revocation_ends_waiting_uses(tmp_path: Path, clock: Clock) -> None:
+    invitations = opened(tmp_path, clock)
+    made, secret = invitations.create(2, HOUR_S, 7671)
+    invitations.redeem(secret, joiner(1))
+    assert invitations.is_active
+    revoked = invitations.revoke(made.id)
+    assert revoked is not None
+    assert [use.name for use in revoked.uses] == ["site-1"]
+    assert list(opened(tmp_path, clock).waiting()) == []
+    assert not invitations.is_active
 
 
 def test_file_with_hashes_is_private(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(1, HOUR_S, 7671)
     content = (tmp_path / FILE_NAME).read_bytes()
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
@@ -133,13 +166,13 @@ def test_file_with_hashes_is_private(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_admission_settles_use(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     _, secret = invitations.create(2, HOUR_S, 7671)
     for number in (1, 2):
         invitations.redeem(secret, joiner(number))
     first, second = invitations.waiting()
     invitations.settle(first)
-    assert list(Invitations(tmp_path, clock).waiting()) == [second]
+    assert list(opened(tmp_path, clock).waiting()) == [second]
     assert not invitations.is_late(second)
     clock.now_ms += APPROVAL_LIFETIME_MS + 1
     assert invitations.is_late(second)
@@ -147,7 +180,7 @@ def test_admission_settles_use(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_limits_of_invitations(tmp_path: Path, clock: Clock) -> None:
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     for uses, lifetime_s in ((0, 60), (USES_MAX + 1, 60), (1, 0), (1, LIFETIME_LIMIT_S + 1)):
         with pytest.raises(InvitationError):
             invitations.create(uses, lifetime_s, 7671)
@@ -173,6 +206,6 @@ def test_damaged_file_is_refused_with_remedy(tmp_path: Path, content: bytes) -> 
 @pytest.mark.parametrize("now_ms", [-1, 0, 2**53 - 1, 2**53, 2**64])
 def test_numbers_of_any_clock_are_read_again(tmp_path: Path, clock: Clock, now_ms: int) -> None:
     clock.now_ms = now_ms
-    invitations = Invitations(tmp_path, clock)
+    invitations = opened(tmp_path, clock)
     made, _ = invitations.create(1, LIFETIME_LIMIT_S, 65_535)
-    assert Invitations(tmp_path, clock).all == (made,)
+    assert opened(tmp_path, clock).all == (made,)

@@ -87,8 +87,8 @@ def init(
     the command there, otherwise a node in this terminal. Existing files are never overwritten. --json only writes.
     """
     places = node_places()
-    refuse_existing(places)
     with failures(*WRONG):
+        refuse_existing(places)
         farm_key = new_farm_key(expect)
         make_directories(places)
         write_files(places, farm_key, configuration_text(places, merged(own_settings(name, bind), {})), {})

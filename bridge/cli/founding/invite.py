@@ -2,7 +2,7 @@
 
 invite new      a token, shown once      ──▶ on the other machine: garlicfarm join TOKEN
 invite list     uses and ends; never a token
-invite revoke   no further machine can redeem it; nodes that have redeemed it stay
+invite revoke   no further machine can redeem it, and none that waits is approved; admitted nodes stay
 """
 
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from bridge.api.control import InvitationView
 from bridge.api.control_routes import INVITATIONS, INVITATIONS_NEW, INVITATIONS_REVOKE
 from bridge.api.requests import InvitationRequest, RevokeRequest
 from bridge.cli.founding.token_screen import print_token
+from bridge.cli.help.completion import complete_invitation
 from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json, print_table
@@ -74,15 +75,15 @@ def _minute(time_ms: int) -> str:
 
 
 @invite.command()
-@click.argument("invitation", metavar="ID")
+@click.argument("invitation", metavar="ID", shell_complete=complete_invitation)
 @node_option
 @json_option
 def revoke(invitation: str, node: str | None, *, as_json: bool) -> None:
-    """Revoke an invitation by its id. Machines that have redeemed it stay in the farm."""
+    """Revoke an invitation by its id. Admitted machines stay; one that waits for its approval does not get it."""
     done = call_node(node, INVITATIONS_REVOKE, RevokeRequest(invitation))
     if as_json:
         print_json(done)
         return
     echo(f"The invitation {done.invitation.id} is revoked.")
     for use in done.invitation.uses:
-        echo(f"{use.name} ({use.id}) had redeemed it. If it is not your machine: garlicfarm node evict {use.id}")
+        echo(f"{use.name} ({use.id}) has the farm key by it. If it is not your machine: garlicfarm node evict {use.id}")

@@ -26,6 +26,7 @@ from bridge.cli.founding.new_files import (
     write_files,
 )
 from bridge.cli.founding.starting import give_to_node, start_node
+from bridge.cli.founding.token_screen import join_command
 from bridge.cli.options import json_option
 from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
 from bridge.node.inviting.redeeming import JoinError, redeem
@@ -68,8 +69,8 @@ def join(
     if token is not None and token_file is not None:
         fail("give the token once: as an argument, or with --token-file")
     places = node_places()
-    refuse_existing(places)
     with interruptible(), failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
+        refuse_existing(places)
         parsed = parse_token(token or _secret_token(token_file))
         granted = _granted(places, parsed, name)
         farm_key, shared = parse_bundle(granted.bundle)
@@ -90,12 +91,14 @@ def join(
 
 
 def _secret_token(token_file: Path | None) -> str:
-    """Return the token from a file, standard input or the prompt."""
+    """Return the token from a file, standard input or the prompt; the whole printed command is accepted."""
     if token_file is not None and str(token_file) != "-":
-        return read_private_file(token_file).strip()
-    if token_file is None and sys.stdin.isatty() and is_terminal():
-        return ask_secret("Token")
-    return sys.stdin.readline(TOKEN_LIMIT_CHARACTERS + 2).strip()
+        text = read_private_file(token_file)
+    elif token_file is None and sys.stdin.isatty() and is_terminal():
+        text = ask_secret("Token")
+    else:
+        text = sys.stdin.readline(TOKEN_LIMIT_CHARACTERS + len(join_command("")))
+    return text.strip().removeprefix(join_command(""))
 
 
 def _granted(places: Places, token: Token, name: str | None) -> Granted:

@@ -5,8 +5,12 @@
 
 The package's configuration exists before its first start, with every setting as a comment. It is changed line by line,
 so that its comments stay.
+
+After a kill the same command is repeated: its files then exist with the same content, or not at all.
 """
 
+import os
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +21,7 @@ from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import save_farm_key, save_signing_key
-from bridge.node.security.local_trust import facts_about_node, make_state_directory
+from bridge.node.security.local_trust import ROOT, facts_about_node, make_state_directory
 from bridge.node.settings.bundle import BundleError, toml_text
 from bridge.node.settings.configuration import ConfigurationError
 from bridge.node.settings.places import Places
@@ -35,9 +39,12 @@ def refuse_existing(places: Places) -> None:
     if answers(state_dir / SOCKET_NAME):
         fail(f"a node runs here already, with the state directory {state_dir}: `garlicfarm status` shows its farm")
     found = [places.farm_key, state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
-    if not places.is_service:
+    if not places.is_service and not _is_unfinished(places):
         found.insert(0, places.configuration)
-    existing = [each for each in found if each.exists()]
+    _refuse(places, [each for each in found if os.path.lexists(each)])
+
+
+def _refuse(places: Places, existing: Sequence[Path]) -> None:
     if existing:
         start = "sudo systemctl start garlicfarm" if places.is_service else "garlicfarm run"
         fail(
@@ -46,6 +53,16 @@ def refuse_existing(places: Places) -> None:
             "To invite another machine into its farm: garlicfarm invite new\n"
             "For a new node here: move these files away first; its old farm then loses this node"
         )
+
+
+def _is_unfinished(places: Places) -> bool:
+    """Return True if an earlier `init` or `join` was killed after the configuration, before the farm key."""
+    try:
+        table = tomllib.loads(places.configuration.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        return False
+    written = table.get("farm_key"), table.get("state_dir")
+    return written == (places.farm_key.name, str(places.state_dir.absolute())) and not places.farm_key.exists()
 
 
 def make_directories(places: Places) -> None:
@@ -59,19 +76,28 @@ def configuration_text(places: Places, settings: Mapping[str, Any]) -> str:
     own: dict[str, Any] = {"farm_key": places.farm_key.name, **settings}
     if not places.is_service or not places.configuration.exists():
         return toml_text({**own, "state_dir": str(places.state_dir.absolute())})
-    text = places.configuration.read_text(encoding="utf-8")
     try:
+        text = places.configuration.read_text(encoding="utf-8")
+        known = tomllib.loads(text)
         for table, values in settings.items():
-            match values:
-                case Mapping():
-                    text = set_table(text, table, values)
-                case list():
-                    text = add_tables(text, table, values)
-                case value:
-                    text = f"{toml_text({table: value})}{text}"
-    except EditError as error:
+            text = _with_setting(text, known, table, values)
+    except (EditError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{places.configuration} stays as it is: {error}") from None
     return text
+
+
+def _with_setting(text: str, known: Mapping[str, Any], table: str, values: Any) -> str:
+    match values:
+        case _ if known.get(table) == values:
+            return text  # For example by an earlier attempt.
+        case Mapping():
+            return set_table(text, table, values)
+        case list():
+            return add_tables(text, table, values)
+        case _ if table in known:
+            raise EditError(f"it sets {table} to another value: remove that line")
+        case value:
+            return f"{toml_text({table: value})}{text}"
 
 
 def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
@@ -107,10 +133,23 @@ def with_signing_keys(
 
 
 def write_files(places: Places, farm_key: FarmKey, text: str, signing_keys: Mapping[Path, SigningKey]) -> None:
-    """Write all files, the farm key last: without it the unit does not start. Raise errors of the files."""
+    """Write all files, the farm key last: without it the unit does not start. Raise errors of the files.
+
+    The same files may exist already: after a kill the command is repeated.
+    """
     check_text(places.configuration, text)
+    exists = os.path.lexists(places.configuration)
+    if exists and not places.is_service and places.configuration.read_text(encoding="utf-8") != text:
+        _refuse(places, [places.configuration])
     for path, key in signing_keys.items():
-        save_signing_key(path, key)
-    mode = places.configuration.stat().st_mode & 0o777 if places.configuration.exists() else _MODE
-    replace_file(places.configuration, text.encode(), mode)
+        save_signing_key(path, key, again=True)
+    replace_configuration(places.configuration, text)
     save_farm_key(places.farm_key, farm_key)
+
+
+def replace_configuration(path: Path, text: str) -> None:
+    """Replace a configuration, with its owner and mode, or make it. Raise OSError."""
+    status = path.stat() if path.exists() else None
+    replace_file(path, text.encode(), _MODE if status is None else status.st_mode & 0o777)
+    if status is not None and os.geteuid() == ROOT:
+        os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)

@@ -61,10 +61,17 @@ def _systemctl(*arguments: str) -> None:
 
 
 def give_to_node(places: Places, *paths: Path) -> None:
-    """Give files in the state directory to the user of the service, which owns the directory."""
+    """Give files in the state directory to the user of the service, which owns the directory.
+
+    This user could replace a directory there by a link, so links are never followed.
+    """
     if not places.is_service:
         return
     owner = places.state_dir.stat()
     for path in paths:
-        for each in (path, *path.rglob("*")):
-            os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        if path.is_symlink() or not path.is_dir():
+            continue
+        for _, directories, files, descriptor in os.fwalk(path):
+            for name in (*directories, *files):
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)

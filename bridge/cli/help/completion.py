@@ -1,7 +1,7 @@
 """`garlicfarm completion`, and the suggestions of a shell while the user types a command.
 
     garlicfarm completion bash | zsh | fish     the script that the shell reads at its start; click makes it
-    members, servers, leaves, masters           from the node that the command would query
+    members, servers, leaves, invitations …     from the node that the command would query
     topics of `garlicfarm help`                 from the documents
 
 Each press of the key runs `garlicfarm` once, so a request to a node has half a second. If a node does not answer, or
@@ -11,11 +11,14 @@ refuses this user, there are no suggestions: an error would be printed into the 
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr
 from io import StringIO
+from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
+from msgspec import Struct
 
-from bridge.api.control_routes import VIEW
+from bridge.api.control import InvitationsAnswer
+from bridge.api.control_routes import INVITATIONS, VIEW, Route
 from bridge.api.view import FarmView
 from bridge.cli.node_queries import find_control_socket
 from bridge.cli.printing import echo
@@ -24,6 +27,7 @@ from bridge.node.control.client import ControlError, call_blocking
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_GARLICFARM_COMPLETE"
 ANSWER_TIMEOUT_S = 0.5
+A = TypeVar("A", bound=Struct)
 Offered = Iterable[tuple[str, str]]
 """Words, each with a description for shells that show one."""
 
@@ -55,19 +59,19 @@ def completion_script(command: click.Command, shell: str) -> str:
     return script.replace('string split "," $completion', 'string split --max 1 "," $completion')
 
 
-def _from_view(
-    offered: Callable[[FarmView], Offered],
+def _from_node(
+    route: Route[A], offered: Callable[[A], Offered]
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a completion with suggestions from the node's view; empty if no node answers in time."""
+    """Return a completion with suggestions from a node's document; empty if no node answers in time."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del parameter
         try:
             path = find_control_socket(context.params.get("node"))
-            view = call_blocking(path, VIEW, timeout_s=ANSWER_TIMEOUT_S)
+            document = call_blocking(path, route, timeout_s=ANSWER_TIMEOUT_S)
         except (ControlError, OSError):
             return []
-        found = dict(offered(view))
+        found = dict(offered(document))
         return [CompletionItem(word, help=about) for word, about in found.items() if word.startswith(incomplete)]
 
     return complete
@@ -92,7 +96,13 @@ def _masters(view: FarmView) -> Offered:
     return [(each.master, each.publisher_name or "") for each in view.publishing]
 
 
-complete_member = _from_view(_members)
-complete_server = _from_view(_servers)
-complete_leaf = _from_view(_leaves)
-complete_master = _from_view(_masters)
+def _open_invitations(answer: InvitationsAnswer) -> Offered:
+    named = ((each, ", ".join(use.name for use in each.uses)) for each in answer.invitations if each.state != "revoked")
+    return [(each.id, f"{each.state}: {names}" if names else each.state) for each, names in named]
+
+
+complete_member = _from_node(VIEW, _members)
+complete_server = _from_node(VIEW, _servers)
+complete_leaf = _from_node(VIEW, _leaves)
+complete_master = _from_node(VIEW, _masters)
+complete_invitation = _from_node(INVITATIONS, _open_invitations)

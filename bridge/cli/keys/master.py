@@ -16,6 +16,7 @@ import click
 from bridge.api.outputs import MasterOutput
 from bridge.cli.config import check_text
 from bridge.cli.failure import fail, failures
+from bridge.cli.founding.new_files import replace_configuration
 from bridge.cli.founding.starting import give_to_node, restart_service
 from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
 from bridge.cli.options import file_path, json_option
@@ -33,7 +34,6 @@ from bridge.node.settings.configuration import ConfigurationError, NodeConfigura
 from bridge.node.settings.places import node_places
 from bridge.node.settings.toml_editor import EditError, set_table
 from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyError, MasterKey, new_master_key
-from consensus.storage import replace_file
 
 
 @click.command()
@@ -74,7 +74,7 @@ def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
         spare_keys = SpareKeys(configuration.state_dir)
         made = spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
         give_to_node(places, spare_keys.directory)
-        replace_file(places.configuration, text.encode(), places.configuration.stat().st_mode & 0o777)
+        replace_configuration(places.configuration, text)
     restarts = restart_service(places)
     if as_json:
         print_json(MasterOutput(key.destination.address, str(file), str(own), len(made)))

@@ -89,20 +89,23 @@ class Approvals:
     """The approvals of redeemed invitations. `run` it once."""
 
     invitations: Invitations
-    spare_keys: SpareKeys
     farm: Callable[[], FoundedFarm | None]
     is_present: Callable[[bytes], bool]
     """Returns True if gossip reaches an identity."""
     approve: Callable[[bytes], Awaitable[None]]
     """Takes leadership if necessary, and approves an identity; raises Refused."""
     failed: Callable[[Use, str], None] = lambda *_: None
-    _approve_after_s: float = field(default=0.0, init=False)
-    _reported: tuple[Use, str] | None = field(default=None, init=False)
+    _approve_after_s: dict[Use, float] = field(default_factory=dict, init=False)
+    _reported: dict[Use, str] = field(default_factory=dict, init=False)
 
     async def run(self, lock: trio.Lock) -> None:
-        """Approve until cancelled, then remove assigned keys. `lock` guards the invitations."""
+        """Approve until cancelled. `lock` guards the invitations."""
         while True:
-            for use in tuple(self.invitations.waiting()):
+            waiting = tuple(self.invitations.waiting())
+            for noted in (self._approve_after_s, self._reported):
+                for former in noted.keys() - set(waiting):
+                    del noted[former]
+            for use in waiting:
                 if await self._is_done(use):
                     await self._settle(use, lock)
             await trio.sleep(LOOK_EVERY_S)
@@ -113,27 +116,28 @@ class Approvals:
                 try:
                     await trio.to_thread.run_sync(self.invitations.settle, use)
                 except OSError as error:
-                    self.failed(use, f"{error.strerror or error}")
+                    self._report(use, f"the disk of this node: {error.strerror or error}")
 
     async def _is_done(self, use: Use) -> bool:
         node_id, farm = bytes.fromhex(use.node_id), self.farm()
-        if farm is not None and raft_id_of(farm.state.admitted, node_id) is not None:
+        if farm is None:
+            return False  # It is a founder, or is approved later.
+        if raft_id_of(farm.state.admitted, node_id) is not None:
             return True
         if self.invitations.is_late(use):
-            self.failed(use, "it has not appeared in time: approve it with `garlicfarm node approve`")
+            self._report(use, "it was not admitted in time: approve it with `garlicfarm node approve`")
             return True
-        if farm is None or not self.is_present(node_id):
+        if not self.is_present(node_id) or trio.current_time() < self._approve_after_s.get(use, 0.0):
             return False
+        self._approve_after_s[use] = trio.current_time() + APPROVE_EVERY_S
         try:
-            if trio.current_time() >= self._approve_after_s:
-                self._approve_after_s = trio.current_time() + APPROVE_EVERY_S
-                await self.approve(node_id)
+            await self.approve(node_id)
         except Refused as refused:
             self._report(use, str(refused))
         return False
 
     def _report(self, use: Use, reason: str) -> None:
         """Report a failure, but not each repetition."""
-        if self._reported != (use, reason):
-            self._reported = use, reason
+        if self._reported.get(use) != reason:
+            self._reported[use] = reason
             self.failed(use, reason)

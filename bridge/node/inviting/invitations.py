@@ -8,10 +8,12 @@ The file (mode 0600) contains hashes only: its reader cannot redeem anything. A 
 signed the request. If its connection breaks, this identity can repeat the request while the invitation is not expired.
 For any other identity a spent token is worthless.
 
-This machine's clock determines the dates. If it is set back, the latest stored time counts.
+This machine's clock determines the dates. If it is set back, or has been wrong, the time of this process since the
+latest known date counts. So no lifetime becomes longer than its seconds while the node runs.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,17 +116,28 @@ class Invitations:
     """The file and its content. Its methods are synchronous; the caller runs one at a time."""
 
     def __init__(
-        self, state_dir: Path, clock: Callable[[], int] = clock_ms, random: Callable[[int], bytes] = os.urandom
+        self,
+        state_dir: Path,
+        clock: Callable[[], int] = clock_ms,
+        random: Callable[[int], bytes] = os.urandom,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the file; raise UnusableInvitationsError."""
         self._path = state_dir / FILE_NAME
         self._clock = clock
         self._random = random
+        self._monotonic_s = monotonic_s
         self._file = _read(self._path)
+        self._latest = self._file.latest_ms, monotonic_s()
+        """The latest date, and its time by the monotonic clock."""
 
     def now_ms(self) -> int:
-        """Return the time; it never goes back below a stored one."""
-        return min(max(self._clock(), self._file.latest_ms), _LATEST_MS)
+        """Return the time; it never goes back below an earlier one, and passes at least like the monotonic clock."""
+        latest_ms, at_s = self._latest
+        now_s = self._monotonic_s()
+        now_ms = min(max(self._clock(), latest_ms + int((now_s - at_s) * 1000)), _LATEST_MS)
+        self._latest = now_ms, now_s
+        return now_ms
 
     @property
     def port(self) -> int:
@@ -172,9 +185,12 @@ class Invitations:
         return made, secret
 
     def revoke(self, invitation_id: str) -> Invitation | None:
-        """Revoke an invitation; return None for an unknown id. Raise OSError."""
+        """Revoke an invitation, and the approvals of its uses; return None for an unknown id. Raise OSError."""
         found = next((each for each in self.all if each.id == invitation_id), None)
-        return None if found is None else self._replace(found, msgspec.structs.replace(found, revoked=True))
+        if found is None:
+            return None
+        uses = tuple(msgspec.structs.replace(use, settled=True) for use in found.uses)
+        return self._replace(found, msgspec.structs.replace(found, revoked=True, uses=uses))
 
     def redeem(self, secret: bytes, joiner: Joiner) -> Invitation:
         """Spend a use; it is durable on return. Raise RedeemError and OSError."""

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -19,6 +20,9 @@ from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.joined_node import JoinedNode
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.keys.invitation import InviterAddress, RefusalCode, Token
+from consensus.net import CertificateError
+
+CERTIFICATE_RETRY_S: Final = 10.0
 
 
 class NotInvitingError(Exception):
@@ -70,9 +74,10 @@ class Inviting:
     approve: Callable[[bytes], Awaitable[None]]
     lock: trio.Lock = field(default_factory=trio.Lock, init=False)
     _news: trio.Event = field(default_factory=trio.Event, init=False)
+    _port_failure: str | None = field(default=None, init=False)
 
     async def create(self, uses: int, lifetime_s: int) -> tuple[Invitation, Token]:
-        """Make an invitation. Raise NotInvitingError, InvitationError and OSError."""
+        """Make an invitation. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
         self._check(uses)
         configuration = self.node.local.configuration
         async with self.lock:
@@ -87,10 +92,11 @@ class Inviting:
         farm, expect = self.current.farm, self.node.local.farm_key.expect
         if farm is None and self.node.forming.cluster_id is not None:
             raise NotInvitingError("this node is not a server of the farm yet: run the command on a voter")
-        if farm is None and self.invitations.open_uses + uses > expect - 1:
+        waiting = {use.node_id for use in self.invitations.waiting()}
+        if farm is None and self.invitations.open_uses + len(waiting) + uses > expect - 1:
             raise NotInvitingError(
-                f"{expect} nodes create this farm, and other nodes are invited after that. Until then tokens for at"
-                f" most {expect - 1} nodes may be open: revoke some (`garlicfarm invite list`)"
+                f"{expect} nodes create this farm, and other nodes are invited after that. Until then at most"
+                f" {expect - 1} nodes may have a token: revoke some (`garlicfarm invite list`)"
             )
         if farm is not None:
             voters = farm.replica.server.describe().raft.configuration.voter_ids
@@ -120,27 +126,36 @@ class Inviting:
                 return
 
     async def _invite(self) -> None:
-        state_dir, spare_keys = self.node.local.configuration.state_dir, self._spare_keys
-        listener = InvitationListener(
-            host=listened_host(self.node.local.configuration),
-            invitations=self.invitations,
-            certificate=await trio.to_thread.run_sync(listener_certificate, state_dir),
-            grant=Granting(self.node, spare_keys).grant,
-            redeemed=self._redeemed,
-            refused=self._refused,
-            failed=self._port_failed,
-        )
         approvals = Approvals(
             invitations=self.invitations,
-            spare_keys=spare_keys,
             farm=lambda: self.current.farm,
             is_present=self._is_present,
             approve=self.approve,
             failed=self._approval_failed,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.run, self.lock)
+            nursery.start_soon(self._keep_port)
             nursery.start_soon(approvals.run, self.lock)
+
+    async def _keep_port(self) -> None:
+        """Listen until cancelled; an unusable certificate is read again, because the operator may replace it."""
+        state_dir = self.node.local.configuration.state_dir
+        while True:
+            try:
+                certificate = await trio.to_thread.run_sync(listener_certificate, state_dir)
+                listener = InvitationListener(
+                    host=listened_host(self.node.local.configuration),
+                    invitations=self.invitations,
+                    certificate=certificate,
+                    grant=Granting(self.node, self._spare_keys).grant,
+                    redeemed=self._redeemed,
+                    refused=self._refused,
+                    failed=self._port_failed,
+                )
+                await listener.run(self.lock)
+            except (CertificateError, OSError) as error:
+                self._port_failed(str(error))
+            await trio.sleep(CERTIFICATE_RETRY_S)
 
     def _is_present(self, node_id: bytes) -> bool:
         return any(bytes(each.node_id) == node_id and each.reachable for each in self.node.member_directory.members())
@@ -161,5 +176,7 @@ class Inviting:
         self._append("invited-node-failed", {"name": use.name, "id": use.node_id, "reason": reason})
 
     def _port_failed(self, reason: str | None) -> None:
-        if reason is not None:
+        """Report a failure, but not each repetition."""
+        before, self._port_failure = self._port_failure, reason
+        if reason is not None and reason != before:
             self._append("invitation-port-failed", {"reason": reason})

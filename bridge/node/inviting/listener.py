@@ -139,7 +139,8 @@ class InvitationListener:
         try:
             found = await self._redeem(request.secret, joiner, lock)
             self.redeemed(found, joiner)
-            return Reply(granted=await self.grant(joiner))
+            async with lock:  # Two grants at a time could choose the same spare key.
+                return Reply(granted=await self.grant(joiner))
         except RedeemError as error:
             return self._refused(address, error.code, str(error))
         except OSError as error:

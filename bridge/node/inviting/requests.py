@@ -25,6 +25,7 @@ from bridge.api.requests import InvitationRequest, RevokeRequest
 from bridge.node.inviting.invitations import Invitation
 from bridge.node.inviting.inviting import Inviting, NotInvitingError
 from bridge.wire.keys.invitation import InvitationError
+from consensus.net import CertificateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class InvitationRequests:
         """Make an invitation; raise `Refused`."""
         try:
             made, token = await self.inviting.create(request.uses, request.lifetime_s)
-        except (InvitationError, NotInvitingError) as error:
+        except (CertificateError, InvitationError, NotInvitingError) as error:
             raise Refused(409, "not-invited", str(error)) from error
         except OSError as error:
             raise Refused(503, "not-stored", f"the invitation cannot be stored: {error.strerror or error}") from error

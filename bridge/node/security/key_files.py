@@ -1,14 +1,16 @@
 """Key files on disk: written with mode 0600, never overwritten, and read only if no other user can read them.
 
 A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
-with a command as remedy. Writing makes and syncs a new file (O_EXCL with the mode from the start). A later chmod would
-leave the file open for a moment. Writing refuses to replace a file: an overwritten master key means a lost farm.
+with a command as remedy. Writing makes and syncs a new file with the mode from the start, and then gives it its name. A
+later chmod would leave the file open for a moment. Writing refuses to replace a file: an overwritten master key means a
+lost farm.
 """
 
 import errno
 import os
 import shlex
 import stat
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -37,6 +39,8 @@ from consensus.storage import access_advice, replace_file, sync_directory
 
 Key = TypeVar("Key")
 _OWNER_ONLY: Final = 0o600
+_WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""Errors of file systems without a second name for a file, such as the one of most memory sticks."""
 _PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
 _PASSWORD_LIMIT_BYTES: Final = 255
@@ -52,26 +56,40 @@ class KeyAccessError(KeyFileError):
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Create `path`, readable by its owner only, with `text` durable in it."""
+    """Create `path`, readable by its owner only, with `text` durable in it. A kill leaves the whole file, or none."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
+        # It has mode 0600 from the start: the umask can only remove bits.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        aside = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                # Some file systems add bits.
+                os.fchmod(file.fileno(), _OWNER_ONLY)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            _name_new(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_directory(path.parent)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists already and is not overwritten: move it away, or choose another name"
         ) from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _name_new(aside: Path, path: Path) -> None:
+    """Give a file its name; raise FileExistsError if there is a file or a link with this name."""
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            # The umask can only remove bits; some file systems add bits.
-            os.fchmod(file.fileno(), _OWNER_ONLY)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(path.parent)
+        os.link(aside, path, follow_symlinks=False)
     except OSError as error:
-        path.unlink(missing_ok=True)
-        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        aside.rename(path)
 
 
 def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
@@ -227,9 +245,11 @@ def load_i2p_key_file(path: Path) -> MasterKey:
         raise KeyFileError(f"{path}: {error}") from None
 
 
-def save_signing_key(path: Path, key: SigningKey) -> None:
-    """Write a node's signing key file."""
-    write_private_file(path, signing_key_text(key))
+def save_signing_key(path: Path, key: SigningKey, *, again: bool = False) -> None:
+    """Write a node's signing key file; with `again`, an existing file with the same key is accepted."""
+    text = signing_key_text(key)
+    if not (again and os.path.lexists(path) and read_private_file(path) == text):
+        write_private_file(path, text)
 
 
 def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
