@@ -54,6 +54,11 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
     assert debug["settings"]["farm_key"].endswith("farm.key")
     assert debug["profile"]["processorS"] > 0
     assert any("ConsensusServer" in each["name"] for each in debug["tasks"])
+    # And the history of each node, and the views of all nodes.
+    for node in (first, second):
+        recorded = json.loads(found[f"{node.name}/history.json"])
+        assert (recorded["node"], recorded["rows"][0]["kind"]) == (node.name, "verdict")
+        assert {each["name"] for each in json.loads(found[f"{node.name}/views.json"])["nodes"]} >= {node.name}
     # The bundle of a read token lacks only the data for admins.
     shown = json.loads(bundles[READ_TOKEN_FILE]["summary.json"])["answered"][0]
     assert shown["missing"][0].startswith(f"{first.name}/debug.json: the node refused: this token only reads")

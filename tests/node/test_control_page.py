@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from msgspec import Struct
 from bridge.api.control_routes import PAGE, Route
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.api.trace import EventPage
+from bridge.api.words import CONDITION_NAMES
 from bridge.node.control.access import open_remote_access
-from bridge.node.control.page import show_page
+from bridge.node.control.page import SCRIPTS, joined, show_page
 from bridge.node.control.routes import Answer, Call, ControlEvent, Request
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.stream import EventStream
@@ -218,3 +220,14 @@ async def test_fault_in_stream_ends_only_that_stream(tmp_path: Path) -> None:
         assert served.server.counters[ControlEvent.INTERNAL_ERRORS] == 1
         async with served.open_request("/v1/cluster", token=True) as stream:
             await received(stream, b"200")
+
+
+def test_page_has_declared_conditions_of_leaves() -> None:
+    found = re.search(r"const SHARED = (\{.*\});", joined())
+    assert found is not None
+    shared = json.loads(found[1])
+    assert [(kind, name) for kind, name, _ in shared["conditions"]] == list(CONDITION_NAMES.items())
+    assert [word for _, _, word in shared["conditions"] if word not in shared["words"]] == []
+    sources = files("bridge.node.control").joinpath("page_source")
+    scripts = "".join(sources.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    assert not [kind for kind in ('"leaseSet"', '"service"', "Lease set") if kind in scripts]

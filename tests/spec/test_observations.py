@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from bridge.api.observations.history import EXCLUDED, NOT_REPORTED, figures, history_answer, observed
 from bridge.api.observations.perspectives import PerspectivesAnswer, disagreements, extract, perspective
-from bridge.api.view import AlarmView, FarmView, Severity
+from bridge.api.view import AlarmView, FarmView, ServerRole, Severity
 from bridge.core.formation.member import MemberStatus
 from bridge.core.history.records import LEAVES_MAX, NODES_MAX, ROWS_MAX, Row, RowKind, SeriesKind, State
 from bridge.core.history.timeline import Span, Timeline
@@ -83,6 +83,12 @@ def test_observed_second_member_of_one_name_is_left_out() -> None:
     assert state_of(view, RowKind.NODE, "node-1") == State("alive", 0)
 
 
+def test_second_member_of_one_name_does_not_change_figures() -> None:
+    impostor = replace(VIEW.members[1], name="node-2", rtt_ms=9_999.0, is_self=False, server_role=ServerRole.NONE)
+    view = replace(VIEW, members=(*VIEW.members, impostor))
+    assert list(figures(view)) == list(figures(VIEW))
+
+
 def test_figures_have_round_trips_and_lags() -> None:
     found = dict(figures(VIEW))
     kinds = {row.kind for row in found}
@@ -105,6 +111,15 @@ def perspectives(*views: FarmView) -> PerspectivesAnswer:
         perspective(own, (view.node.node_id, view.node.name), extract(view).short, 0, answered=True) for view in views
     ]
     return PerspectivesAnswer(NOW_MS, tuple(nodes))
+
+
+def test_perspectives_of_new_farm_have_names_of_members() -> None:
+    """The log has the names of founders only some seconds after the creation."""
+    voters = tuple(replace(each, name=None) for each in VIEW.raft.voters)
+    unnamed = replace(VIEW, raft=replace(VIEW.raft, voters=voters, learners=()))
+    [found] = perspectives(unnamed).nodes
+    assert found.leader == "node-1"
+    assert sorted(found.members) == sorted(each.name for each in VIEW.members)
 
 
 def test_equal_perspectives_do_not_differ() -> None:

@@ -224,6 +224,22 @@ def two_masters() -> Report:
     return replace(FULL, masters=(part, other), destinations=leaves)
 
 
+@pytest.mark.parametrize(
+    ("failure", "written"),
+    [
+        ("nothing answers at 127.0.0.1:7654: Connection refused", "nothing answers at its port: Connection refused"),
+        ("[fd00::1%eth0]:7654 does not respond", "its port does not respond"),
+        ("the session ended after 12:30, code 1.2.3.4", "the session ended after 12:30, code 1.2.3.4"),
+        ("x" * 195 + " 10.1.2.3:7654", "x" * 195 + " its "),
+    ],
+)
+def test_reported_failure_lacks_addresses_of_node(failure: str, written: str) -> None:
+    """Every reader of the log receives it; the alarm on the node itself has the address."""
+    [part] = FULL.masters
+    report = replace(FULL, masters=(replace(part, publish_failure=failure),))
+    assert json.loads(encode(report))["meta"]["publishFailure"] == written
+
+
 def test_several_masters_are_written_as_list() -> None:
     written = json.loads(encode(two_masters()))
     assert [part["destination"] for part in written["meta"]] == [destination(0), destination(9)]

@@ -129,9 +129,12 @@ def observed(view: FarmView) -> dict[Row, State]:
 
 
 def figures(view: FarmView) -> Iterator[tuple[Row, float]]:
-    """Yield the figures of this moment."""
+    """Yield the figures of this moment, one for each row: the first member of a name, as in `observed`."""
+    names = set[str]()
     for member in recorded_members(view):
-        if member.rtt_ms is not None:
+        is_first = member.name not in names
+        names.add(member.name)
+        if is_first and member.rtt_ms is not None:
             yield Row(SeriesKind.ROUND_TRIP, member.name), member.rtt_ms
     for each in islice(view.raft.followers, NODES_MAX):
         if each.lag_entries is not None:

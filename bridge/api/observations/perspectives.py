@@ -78,7 +78,9 @@ def extract(view: FarmView) -> Extract:
         for each in recorded_members(view)
         if each.raft_id is not None and each.server_role in {ServerRole.VOTER, ServerRole.LEARNER}
     ]
-    names = {each.raft_id: each.name for each in (*view.raft.voters, *view.raft.learners) if each.name is not None}
+    # The log has the names of a new farm's servers only seconds after its creation.
+    names = {each.raft_id: each.name for each in servers if each.raft_id is not None}
+    names |= {each.raft_id: each.name for each in (*view.raft.voters, *view.raft.learners) if each.name is not None}
     short = ShortView(
         verdict=view.verdict.kind.value,
         severity=view.verdict.severity.value,

@@ -1,7 +1,7 @@
 """`garlicfarm debug`: one file with the data for fault analysis of a farm, without secrets.
 
     the first node ──POST /v1/debug──▶ settings, versions, profile, stacks, memory
-    each node      ──GET────────────▶ view, cluster, identities, events, metrics        ──▶ NAME.tar.gz, mode 0600
+    each node      ──GET────────────▶ view, identities, events, metrics, history, views ──▶ NAME.tar.gz, mode 0600
     members without a known address, nodes that do not answer ──▶ summary.json lists them, with the reasons
 
 The nodes are those of `--node`, which may be repeated; the first one is profiled. Otherwise it is the node that other
@@ -28,9 +28,10 @@ import msgspec
 import trio
 
 from bridge import VERSION
-from bridge.api.control_routes import DEBUG
+from bridge.api.control_routes import DEBUG, HISTORY, VIEWS
 from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilent
 from bridge.api.json import DocumentError, encode
+from bridge.api.observations.history import HOURS_DEFAULT
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
 from bridge.cli.failure import fail, failures, reason_of
@@ -83,7 +84,7 @@ class _DebugBundle:
 @nodes_option
 @json_option
 def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Write a file for fault analysis: views, events, metrics, settings, a profile; without keys and tokens.
+    """Write a file for fault analysis: views, events, history, metrics, settings, a profile; without keys and tokens.
 
     The command profiles the first given node, or else the default node of other commands, with its admin token. For
     further nodes a read token is enough. The file lists nodes without a reply, with the reason.
@@ -192,11 +193,21 @@ async def _events(client: ControlClient) -> bytes:
         lines += [encode(each) for each in page.events]
 
 
+async def _history(client: ControlClient) -> bytes:
+    return encode(await client.call(HISTORY, query={"hours": HOURS_DEFAULT}))
+
+
+async def _perspectives(client: ControlClient) -> bytes:
+    return encode(await client.call(VIEWS))
+
+
 _QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
     "cluster.json": _cluster,
     "nodes.json": _identities,
     "metrics.txt": _metrics,
     "events.jsonl": _events,
+    "history.json": _history,
+    "views.json": _perspectives,
 }
 
 
@@ -247,7 +258,10 @@ def _write(file: io.BufferedWriter, bundle: _DebugBundle, made_at: datetime) -> 
 
 def _print_summary(found: DebugOutput) -> None:
     for each in found.answered:
-        echo(f"{each.name}: view, events, metrics" + (f"; without {'; '.join(each.missing)}" if each.missing else ""))
+        echo(
+            f"{each.name}: view, events, history, metrics"
+            + (f"; without {'; '.join(each.missing)}" if each.missing else "")
+        )
     for other in found.silent:
         echo(f"{other.name or other.address}: {other.reason}")
     echo(f"{found.file}: {found.bytes} bytes. No key and no token is in it, but names and addresses are: look first.")

@@ -31,7 +31,8 @@ import trio
 from msgspec.json import encode
 
 from bridge import DOCUMENTS
-from bridge.api.words import FAULT_WORDS
+from bridge.api.words import CONDITION_NAMES, FAULT_WORDS
+from bridge.core.log.records import LeafFault
 from bridge.node.control.routes import Answer, Call
 
 PAGE_TYPE: Final = "text/html; charset=utf-8"
@@ -41,6 +42,8 @@ _SHARED: Final = "const SHARED = {};"
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _WORD: Final = re.compile(r"^\| \*\*([^*|\n]+)\*\* \|(?:[^|\n]*\|)*? ([^|\n]+) \|$", re.MULTILINE)
 _LINK: Final = re.compile(r" ?\[[^\]]+\]\([^)]+\)")
+_CONDITION_WORDS: Final = {LeafFault.LEASE_SET.value: "leaseset2", LeafFault.SERVICE.value: "probe"}
+"""The words of the glossary that explain conditions under other names."""
 _OTHER_PROTOCOLS: Final = "\n## Kafka"
 
 
@@ -53,7 +56,9 @@ def joined() -> str:
     """Return the page: its parts, and the texts that other surfaces use, in one file."""
     script = "".join(map(_part, SCRIPTS))
     # No text can end the script early.
-    shared = encode({"words": glossary_words(), "faults": FAULT_WORDS}).decode().replace("<", "\\u003c")
+    conditions = [(kind, name, _CONDITION_WORDS.get(kind, name)) for kind, name in CONDITION_NAMES.items()]
+    texts = {"words": glossary_words(), "faults": FAULT_WORDS, "conditions": conditions}
+    shared = encode(texts).decode().replace("<", "\\u003c")
     script = script.replace(_SHARED, f"const SHARED = {shared};")
     page = _part("page.html").replace("<style></style>", f"<style>\n{_part('style.css')}</style>")
     return page.replace("<script></script>", f"<script>\n{script}</script>")

@@ -9,6 +9,7 @@ serves several. With several, an element of `destinations` may name its master b
 proposal understands all reports of servers with one master.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -46,6 +47,7 @@ from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
 DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
+_ENDPOINT: Final = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[\w:.%-]{2,60}\]):\d{1,5}(?!\w)")
 FAILURE_LIMIT: Final = 200
 """Characters of a failure; the rest is cut off."""
 ERRORS_LIMIT: Final = 2048
@@ -363,10 +365,13 @@ def _number(value: int | None) -> Raw:
 
 
 def _written(text: str | None) -> Raw:
-    """Return a text for a member that older versions skip: cut off, and without the brackets that they count."""
+    """Return a text for a member that older versions skip: cut off, and without the brackets that they count.
+
+    All members and readers of the log see it, so it does not contain addresses of the node's own network.
+    """
     if text is None:
         return ABSENT
-    valid = text[:FAILURE_LIMIT].encode(errors="replace").decode()
+    valid = _ENDPOINT.sub("its port", text)[:FAILURE_LIMIT].encode(errors="replace").decode()
     return Raw(msgspec.json.encode(valid).replace(b"[", b"\\u005b").replace(b"{", b"\\u007b"))
 
 

@@ -123,7 +123,7 @@ function showPublished() {
 }
 
 // -- leaves ------------------------------------------------------------------------------------------------------------------
-const CONDITIONS = [["router", "Router"], ["leaseSet", "Lease set"], ["service", "Service"]];
+const titled = (name) => name.charAt(0).toUpperCase() + name.slice(1);
 function condition(leaf, kind, isStale) {
   const each = (leaf.conditions || []).find((one) => one.condition === kind);
   if (!each) {
@@ -137,9 +137,9 @@ function condition(leaf, kind, isStale) {
 function showLeaves() {
   const rows = view.reports.flatMap((report) => report.leaves.map((leaf) => ({ report, leaf })));
   rows.sort((a, b) => a.leaf.healthy - b.leaf.healthy || collator.compare(known(a.report.name), known(b.report.name)));
-  show("leaves", rows.length ? table({ class: "cards" }, [["Node", "", "node"], ["Leaf", "mono", "leaf"], ["Health", "", "healthy"], ["Router", "", "router"], ["Lease set", "", "leaseset2"], ["Service", "", "probe"], ["Report", "nowrap", "report"]],
+  show("leaves", rows.length ? table({ class: "cards" }, [["Node", "", "node"], ["Leaf", "mono", "leaf"], ["Health", "", "healthy"], ...SHARED.conditions.map(([, name, word]) => [titled(name), "", word]), ["Report", "nowrap", "report"]],
     rows.map(({ report, leaf }) => ({ key: `${report.raftId} ${leaf.destination}`, class: report.stale ? "old" : "", cells: [memberLink(report.name === null ? String(report.raftId) : report.name), h("span", { title: leaf.destination }, short(leaf.destination)),
-      [healthOf({ ...leaf, faults: [] }, report.stale), leaf.excluded && h("div", { class: "warning small" }, "excluded by an operator")], ...CONDITIONS.map(([kind]) => condition(leaf, kind, report.stale)), { cell: ago(report.ageMs), class: report.stale ? "warning" : "dim" }] })))
+      [healthOf({ ...leaf, faults: [] }, report.stale), leaf.excluded && h("div", { class: "warning small" }, "excluded by an operator")], ...SHARED.conditions.map(([kind]) => condition(leaf, kind, report.stale)), { cell: ago(report.ageMs), class: report.stale ? "warning" : "dim" }] })))
     : h("p", { class: "dim" }, "no server reports a leaf"));
 }
 
@@ -150,8 +150,10 @@ function most(values) {
   for (const each of values) counts.set(each, (counts.get(each) || 0) + 1);
   return [...counts].sort((a, b) => b[1] - a[1])[0]?.[0];
 }
+// A node may have the name of a property that every object inherits.
+const seenAs = (each, name) => Object.hasOwn(each.members || {}, name) ? each.members[name] : undefined;
 function sightOf(each, name, isOdd) {
-  const seen = each.members[name];
+  const seen = seenAs(each, name);
   if (!seen) return h("span", { class: "dim", title: `${each.name} does not list ${name}` }, "·");
   return { cell: h("span", { class: STATUS[seen]?.[1], title: `${each.name} sees ${name}: ${seen}`, role: "img", "aria-label": seen }, name === each.name ? "–" : (STATUS[seen] || ["?"])[0]), class: isOdd ? "differs" : "" };
 }
@@ -162,8 +164,8 @@ function showSights() {
   const usual = { leader: most(answered.map((each) => each.leader)), term: most(answered.map((each) => each.term)), severity: most(answered.map((each) => each.severity)) };
   const highest = Math.max(0, ...answered.map((each) => each.commitIndex || 0));
   const subjects = [...new Set(nodes.flatMap((each) => [each.name, ...Object.keys(each.members || {})]))].sort(collator.compare);
-  const common = new Map(subjects.map((name) => [name, most(answered.map((each) => each.members[name]).filter(Boolean))]));
-  const differs = (each, name) => each.answered && name in each.members && each.members[name] !== common.get(name);
+  const common = new Map(subjects.map((name) => [name, most(answered.map((each) => seenAs(each, name)).filter(Boolean))]));
+  const differs = (each, name) => each.answered && seenAs(each, name) && seenAs(each, name) !== common.get(name);
   const masters = [...new Set(answered.flatMap((each) => Object.keys(each.publishers || {})))].sort().slice(0, 4), chosen = new Map(masters.map((master) => [master, most(answered.map((each) => each.publishers[master]))]));
   const isOdd = (each) => !each.answered || each.leader !== usual.leader || each.severity !== usual.severity || subjects.some((name) => differs(each, name)) || masters.some((master) => each.publishers[master] !== chosen.get(master));
   const isLarge = nodes.length > SMALL && !everyNode;
@@ -176,7 +178,7 @@ function showSights() {
       : h("span", { class: "ok" }, `✓ All ${answered.length} nodes that answered see the same: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
       answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
     odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
-      subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${each.members[name]}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
+      subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${seenAs(each, name)}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
     rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: "matrix" }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
       rows.map((each) => each.verdict === null ? { key: each.nodeId, class: "old", cells: [memberLink(each.name), "did not answer", "", "", "", ...masters.map(() => ""), ...columns.map(() => "")] }
         : { key: each.nodeId, class: each.answered ? "" : "old", cells: [[memberLink(each.name), !each.answered && h("span", { class: "dim" }, ` ${ago(each.ageMs)}`)], cell(each, each.severity, usual.severity, h("span", { class: severe(each.severity) }, `${MARKS[each.severity] || ""} ${each.verdict}`)),
