@@ -97,6 +97,22 @@ async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser
         await in_tab(browser, served, check, width=width, dark=dark)
 
 
+async def test_node_with_name_of_inherited_property_is_a_member(tmp_path: Path, browser: Browser) -> None:
+    """A node that does not list the new node `constructor` does not disagree about it."""
+    now_ms, names = time.time_ns() // 1_000_000, ("node-1", "constructor", "node-3")
+    documents = {"/v1/history": history(now_ms, names), "/v1/views": sights(now_ms, names)}
+    del documents["/v1/views"]["nodes"][0]["members"]["constructor"]
+    async with serving(tmp_path, documents=documents) as served:
+
+        def check(tab: Tab) -> str:
+            tab.wait("document.getElementById('sights').textContent.includes('constructor')")
+            return str(tab.evaluate("document.getElementById('sights').textContent"))
+
+        text = await in_tab(browser, served, check)
+        assert "All 3 nodes that answered see the same" in text
+        assert "function" not in text
+
+
 async def test_page_shows_critical_alarm_before_members(tmp_path: Path, browser: Browser) -> None:
     async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
         kinds = ("certificate", "no-quorum")

@@ -194,11 +194,13 @@ async def _events(client: ControlClient) -> bytes:
 
 
 async def _history(client: ControlClient) -> bytes:
-    return encode(await client.call(HISTORY, query={"hours": HOURS_DEFAULT}))
+    found = await client.call(HISTORY, query={"hours": HOURS_DEFAULT})
+    return encode(found)
 
 
 async def _perspectives(client: ControlClient) -> bytes:
-    return encode(await client.call(VIEWS))
+    found = await client.call(VIEWS)
+    return encode(found)
 
 
 _QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
