@@ -137,7 +137,7 @@ def test_package_places_belong_to_root_alone(tmp_path: Path) -> None:
     assert node_places(home, tmp_path, 0) == service
 
 
-def killed(run: Callable[[], None], step: int) -> bool:
+def killed(run: Callable[[], object], step: int) -> bool:
     """Run in a process that ends like one killed at a change of a file; return True if it did."""
     child = os.fork()
     if not child:
