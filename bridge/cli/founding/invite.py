@@ -79,7 +79,7 @@ def _minute(time_ms: int) -> str:
 @node_option
 @json_option
 def revoke(invitation: str, node: str | None, *, as_json: bool) -> None:
-    """Revoke an invitation by its id. Admitted machines stay; one that waits for its approval does not get it."""
+    """Revoke an invitation by its id. Admitted machines stay, and waiting machines are not approved."""
     done = call_node(node, INVITATIONS_REVOKE, RevokeRequest(invitation))
     if as_json:
         print_json(done)

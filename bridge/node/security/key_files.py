@@ -40,7 +40,7 @@ from consensus.storage import access_advice, replace_file, sync_directory
 Key = TypeVar("Key")
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""Errors of file systems without a second name for a file, such as the one of most memory sticks."""
+"""Errors of file systems without a second name for a file, as on most memory sticks."""
 _PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
 _PASSWORD_LIMIT_BYTES: Final = 255
