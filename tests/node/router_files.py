@@ -41,6 +41,7 @@ class RouterFiles:
     root: Path
     ports: list[tuple[int, int]] = field(default_factory=list)
     """Ports that listen on loopback, each with the user of its process."""
+    user_id: int = USER_ID
 
     def machine(self) -> MachineFiles:
         """Return the machine as the command reads it."""
@@ -50,7 +51,7 @@ class RouterFiles:
         ]
         self.write("/proc/net/tcp", _TABLE_HEAD + "".join(rows))
         homes = {USER_ID: HOME, I2PD_USER_ID: Path("/var/lib/i2pd"), os.geteuid(): HOME}
-        return MachineFiles(self.root, USER_ID, None, homes.get)
+        return MachineFiles(self.root, self.user_id, None, homes.get)
 
     def path(self, name: str) -> Path:
         """Return the place of a file of this machine."""

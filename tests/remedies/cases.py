@@ -86,6 +86,7 @@ CASES: Final[dict[str, str]] = {
     "recover --from --state-dir": "tests/node/test_made_before.py::"
     "test_old_backup_becomes_new_cluster_with_shared_state",
     "restore": LOST,
+    "router detect": "tests/node/test_router_detect.py::test_settings_are_written_after_one_question",
     "run": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
     "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
     "servers remove": f"{HERE}::test_advice_after_loss_is_never_refused",

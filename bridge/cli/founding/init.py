@@ -1,12 +1,15 @@
 """`garlicfarm init`: the first machine of a new farm.
 
-    farm key, configuration, state ──▶ an invitation for the other founders ──▶ the node starts
-                                              └──▶ one line: garlicfarm join TOKEN
+    farm key, configuration, state ──▶ router, master key ──▶ an invitation for the other founders ──▶ the node starts
+                                                                   └──▶ one line: garlicfarm join TOKEN
 
 The invitation is made before the node starts, so that the line is shown first. The running node opens its port.
 """
 
+import sys
+from contextlib import redirect_stdout
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import click
@@ -23,8 +26,11 @@ from bridge.cli.founding.new_files import (
 )
 from bridge.cli.founding.starting import give_to_node, start_node
 from bridge.cli.founding.token_screen import join_command, print_token
-from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json
+from bridge.cli.keys.master import DEFAULT_FILE, make_master, print_master
+from bridge.cli.keys.master import WRONG as MASTER_WRONG
+from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.printing import ask_yes_or_no, echo, print_json
+from bridge.cli.router.attaching import offer_router
 from bridge.cli.run import loaded_when_addressed
 from bridge.node.inviting.invitations import (
     FILE_NAME,
@@ -75,16 +81,30 @@ WRONG: Final = (
     type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
     help="Lifetime of the invitation.",
 )
+@click.option("--master", type=file_path, help="The master key of the farm's address; a missing file is made.")
 @click.option("--no-start", is_flag=True, help="Only write the files.")
 @click.option("--no-qr", is_flag=True, help="Do not print a QR code.")
+@yes_option
 @json_option
 def init(
-    *, expect: int, name: str | None, bind: str | None, minutes: int, no_start: bool, no_qr: bool, as_json: bool
+    *,
+    expect: int,
+    name: str | None,
+    bind: str | None,
+    minutes: int,
+    master: Path | None,
+    no_start: bool,
+    no_qr: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Make a new farm with this machine, and print the command for the other machines.
 
     It writes the farm key and the configuration, and starts the node: the service of the Debian package if root runs
     the command there, otherwise a node in this terminal. Existing files are never overwritten. --json only writes.
+
+    At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
+    makes the address of the farm as `keys master` does. It prompts once for each of the two.
     """
     places = node_places()
     with failures(*WRONG):
@@ -93,16 +113,39 @@ def init(
         make_directories(places)
         write_files(places, farm_key, configuration_text(places, merged(own_settings(name, bind), {})), {})
         configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
+    _print_facts(places, configuration)
+    has_router = not as_json and offer_router(places, yes=yes)
+    with failures(*WRONG, *MASTER_WRONG):
+        _offer_master(places, master, has_router=has_router, yes=yes)
         token = _token(places, configuration, expect - 1, minutes * 60) if expect > 1 else None
     if as_json:
         command = None if token is None else join_command(token)
         print_json(InitOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), command))
         return
-    _print_facts(places, configuration)
     if token is not None:
         print_token(token, expect - 1, minutes * 60, qr=not no_qr)
     if not no_start:
         start_node(places)
+
+
+def _offer_master(places: Places, file: Path | None, *, has_router: bool, yes: bool) -> None:
+    """Make the farm's address if its file is named, or if the user agrees after a router was attached."""
+    wanted = Path(DEFAULT_FILE).absolute() if file is None else file
+    if file is None:
+        known = "Use the master key in" if wanted.exists() else "Make the farm's address now, with a master key in"
+        if not has_router or not (yes or _agrees(f"{known} {wanted}?")):
+            return
+    made = make_master(places, wanted)
+    with redirect_stdout(sys.stderr):
+        print_master(made)
+
+
+def _agrees(question: str) -> bool:
+    try:
+        return ask_yes_or_no(question, default=True)
+    except click.Abort:
+        echo(err=True)
+        return False
 
 
 def _token(places: Places, configuration: NodeConfiguration, uses: int, lifetime_s: int) -> Token:

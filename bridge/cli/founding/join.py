@@ -1,6 +1,6 @@
 """`garlicfarm join`: another machine of a farm.
 
-    token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ the node starts
+    token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ router ──▶ the node starts
 
 The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
 ends early, the same command can be repeated here: the token belongs to this machine from its first use on.
@@ -27,8 +27,9 @@ from bridge.cli.founding.new_files import (
 )
 from bridge.cli.founding.starting import give_to_node, start_node
 from bridge.cli.founding.token_screen import join_command
-from bridge.cli.options import json_option
+from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
+from bridge.cli.router.attaching import offer_router
 from bridge.node.inviting.redeeming import JoinError, redeem
 from bridge.node.security.key_files import read_private_file
 from bridge.node.settings.bundle import BundleError, parse_bundle
@@ -51,6 +52,7 @@ from gossip.node import load_identity
 @click.option("--name", help="The name of this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
 @click.option("--no-start", is_flag=True, help="Only write the files.")
+@yes_option
 @json_option
 def join(
     *,
@@ -59,12 +61,15 @@ def join(
     name: str | None,
     bind: str | None,
     no_start: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Make this machine a node of a farm, with the TOKEN of `garlicfarm init` or `garlicfarm invite new`.
 
     Without TOKEN the command prompts for it. Arguments are visible to other users of this machine, and stay in the
     history of the shell; a prompt and --token-file are not. Existing files are never overwritten. --json only writes.
+
+    At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does.
     """
     if token is not None and token_file is not None:
         fail("give the token once: as an argument, or with --token-file")
@@ -86,6 +91,7 @@ def join(
     echo(f"{granted.inviter} has invited this machine: {places.configuration} and {places.farm_key} are written.")
     for path, key in files.items():
         echo(f"{path}: this node may publish {key.destination.address}.")
+    offer_router(places, yes=yes)
     if not no_start:
         start_node(places)
 

@@ -51,13 +51,19 @@ def is_managed() -> bool:
 
 
 def _systemctl(*arguments: str) -> None:
+    problem = systemctl_problem(*arguments)
+    if problem:
+        fail(f"{problem}\n`journalctl -u {UNIT}` shows the log of the node")
+
+
+def systemctl_problem(*arguments: str) -> str:
+    """Run systemctl, and return the reason of a failure; empty without one."""
     command = ["systemctl", *arguments]
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SYSTEMCTL_S)  # noqa: S603 - fixed words
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SYSTEMCTL_S)  # noqa: S603 - fixed words, or a unit that systemd started
     except subprocess.TimeoutExpired:
-        fail(f"`{' '.join(command)}` did not end in time: `journalctl -u {UNIT}` shows the log of the node")
-    if done.returncode != 0:
-        fail(f"`{' '.join(command)}` failed: {done.stderr.strip()}\n`journalctl -u {UNIT}` shows the log of the node")
+        return f"`{' '.join(command)}` did not end in time"
+    return f"`{' '.join(command)}` failed: {done.stderr.strip()}" if done.returncode != 0 else ""
 
 
 def give_to_node(places: Places, *paths: Path) -> None:

@@ -10,6 +10,7 @@ router that `garlicfarm router detect` finds, and also nodes without a router.
 
 import time
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -31,13 +32,16 @@ from bridge.node.security.key_files import (
     save_signing_key,
 )
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
-from bridge.node.settings.places import node_places
+from bridge.node.settings.places import Places, node_places
 from bridge.node.settings.toml_editor import EditError, set_table
 from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyError, MasterKey, new_master_key
 
+DEFAULT_FILE: Final = "master.key"
+WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError)
+
 
 @click.command()
-@click.argument("file", type=file_path, default="master.key")
+@click.argument("file", type=file_path, default=DEFAULT_FILE)
 @click.option(
     "--spare",
     type=click.IntRange(0, KEYS_MAX),
@@ -57,38 +61,50 @@ def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
     Run it on the first machine of a farm, after `init` and before `join` on the others. Then move FILE to a safe place
     off the nodes. With an address that exists already, make FILE by `keys import-destination` first.
     """
-    places, now_s = node_places(), int(time.time())
-    if now_s < RELEASED_S:
-        fail("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+    places = node_places()
     if not places.configuration.is_file():
         fail(f"{places.configuration} does not exist: run `garlicfarm init` first, or `keys offline` for other places")
-    with failures(ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError):
-        configuration = load_configuration(places.configuration)
-        _refuse_configured(configuration)
-        count = load_farm_key(configuration.farm_key).expect - 1 if spare is None else spare
-        key, is_new = _master_key(file)
-        own = places.directory / f"{key.destination.address[:8]}.key"
-        text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
-        check_text(places.configuration, text)
-        save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
-        spare_keys = SpareKeys(configuration.state_dir)
-        made = spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
-        give_to_node(places, spare_keys.directory)
-        replace_configuration(places.configuration, text)
+    with failures(*WRONG):
+        made = make_master(places, file, spare, days)
     restarts = restart_service(places)
     if as_json:
-        print_json(MasterOutput(key.destination.address, str(file), str(own), len(made)))
+        print_json(made)
         return
-    echo(f"{key.destination.address}  is the farm's address.")
-    echo(f"{own}: this node may publish it for {days} days.")
-    if made:
-        echo(f"Spare keys: {len(made)}. Each machine that joins by a token of this node gets one.")
-    echo(
-        f"{file}: {'the new' if is_new else 'the'} master key. A holder of this file controls the address permanently."
-    )
-    echo("Move it to a safe place off the nodes now, and keep a second copy of it.")
+    print_master(made, days)
     if not restarts:
         echo("To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`.")
+
+
+def make_master(
+    places: Places, file: Path, spare: int | None = None, days: int = TRANSIENT_LIFE_S // DAY_S
+) -> MasterOutput:
+    """Make the keys, and name this node's key in its configuration; raise an error of `WRONG`."""
+    now_s = int(time.time())
+    if now_s < RELEASED_S:
+        raise KeyFileError("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+    configuration = load_configuration(places.configuration)
+    _refuse_configured(configuration)
+    count = load_farm_key(configuration.farm_key).expect - 1 if spare is None else spare
+    key = _master_key(file)
+    own = places.directory / f"{key.destination.address[:8]}.key"
+    text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
+    check_text(places.configuration, text)
+    save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
+    spare_keys = SpareKeys(configuration.state_dir)
+    made = spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
+    give_to_node(places, spare_keys.directory)
+    replace_configuration(places.configuration, text)
+    return MasterOutput(key.destination.address, str(file), str(own), len(made))
+
+
+def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S) -> None:
+    """Print the address, the keys, and the care that the master key needs."""
+    echo(f"{made.address}  is the farm's address.")
+    echo(f"{made.signing_key}: this node may publish it for {days} days.")
+    if made.spare_keys:
+        echo(f"Spare keys: {made.spare_keys}. Each machine that joins by a token of this node gets one.")
+    echo(f"{made.file}: the master key. A holder of this file controls the address permanently.")
+    echo("Move it to a safe place off the nodes now, and keep a second copy of it.")
 
 
 def _refuse_configured(configuration: NodeConfiguration) -> None:
@@ -99,9 +115,9 @@ def _refuse_configured(configuration: NodeConfiguration) -> None:
         )
 
 
-def _master_key(file: Path) -> tuple[MasterKey, bool]:
+def _master_key(file: Path) -> MasterKey:
     if file.exists():
-        return load_master_key(file), False
+        return load_master_key(file)
     key = new_master_key()
     save_master_key(file, key)
-    return key, True
+    return key

@@ -2,11 +2,13 @@
 
     processes, ports, files ─▶ routers, server tunnels ─▶ one question ─▶ [router], [[leaf]] ─▶ checks, as of `doctor`
 
-It reads the router's files and never changes them. If a service of the router is off, it prints the lines that switch
-it on. It reads only the public beginning of a tunnel's key file.
+If I2CP or I2PControl of i2pd is off, the question includes the change of `i2pd.conf` and the restart of i2pd. If the
+command may not change the router's files, it prints the lines. It reads only the public beginning of a tunnel's key
+file.
 """
 
-from collections.abc import Sequence
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 import click
@@ -15,14 +17,15 @@ from click.shell_completion import CompletionItem
 from bridge.api.outputs import CheckResult
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import file_path, json_option, yes_option
-from bridge.cli.printing import ask_text, echo, print_json
+from bridge.cli.printing import echo, print_json
+from bridge.cli.router.attaching import Agreement, attach, choose
 from bridge.cli.router.screen import detect_output, print_outcome, print_routers
-from bridge.node.detecting.found import FoundTunnel
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, default_node_file, read_node_file
 from bridge.node.detecting.plan import PlanError
 from bridge.node.detecting.proposal import Proposal, detect_routers, propose
-from bridge.node.doctor.router_checks import ROUTER, router_checks
+from bridge.node.detecting.switching import SwitchError
+from bridge.node.doctor.router_checks import ROUTER
 from bridge.node.router.link import Software
 
 NO_ROUTER = (
@@ -92,47 +95,24 @@ def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, y
         fail(HIDDEN_ROUTER.format(port=I2CP_PORT) if is_hidden else NO_ROUTER)
     if file is None:
         fail(NO_FILE)
-    proposal, text = _agreed(proposal, file, yes=yes)
-    with failures(PlanError, OSError):
-        is_reached = proposal.router.i2cp.is_on
-        # The checks of leaves need the router.
-        checks = proposal.write(text, lambda now, leaves: router_checks(now, (), leaves if is_reached else ()))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext(), failures(PlanError, SwitchError, OSError):
+        changed, proposal, checks = attach(_agreed(machine, proposal, file, yes=yes), MachineFiles)
     if as_json:
-        print_json(detect_output(detection, proposal, file, checks))
+        print_json(detect_output(changed or detection, proposal, file, checks))
     else:
         print_outcome(proposal, file, checks)
     if any(each.name == ROUTER and each.result is CheckResult.PROBLEM for each in checks):
         fail(NOT_READY)
 
 
-def _agreed(proposal: Proposal, file: NodeFile, *, yes: bool) -> tuple[Proposal, str]:
-    """Return the proposal and the changed text after the one question; end the command without consent."""
-    with failures(PlanError):
-        if proposal.choices:
-            proposal = proposal.choose(_chosen_names(proposal.choices, file, yes=yes))
-            return proposal, file.changed(proposal.plan)
-        text = file.changed(proposal.plan)
-    if text == file.text:
-        echo(f"{file.path} has these settings already.", err=True)
-    else:
-        count = len(proposal.plan.leaves)
-        leaves = "" if not count else f" and {count} {'leaf' if count == 1 else 'leaves'}"
-        confirm(f"Write this router{leaves} into {file.path}?", yes=yes, default=True)
-    return proposal, text
-
-
-def _chosen_names(choices: Sequence[FoundTunnel], file: NodeFile, *, yes: bool) -> list[str]:
-    """Return the names of the tunnels that the operator chooses by their numbers."""
-    names = [each.tunnel.name for each in choices]
-    if yes:
-        fail(f"the router has tunnels to several services: name the farm's tunnels with --tunnel: {', '.join(names)}")
-    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+def _agreed(machine: MachineFiles, proposal: Proposal, file: NodeFile, *, yes: bool) -> Agreement:
+    """Return the changes after the one question; end the command without consent."""
     try:
-        answer = ask_text(f"Write this router into {file.path}. Which tunnels lead to the farm's service ({numbered})?")
+        agreed = choose(machine, proposal, file, yes=yes)
     except click.Abort:
         fail("nothing was done, because the prompt was not answered; name the tunnels with --tunnel, and give --yes")
-    words = answer.replace(",", " ").split()
-    wrong = [each for each in words if each not in names and not (each.isdecimal() and 0 < int(each) <= len(names))]
-    if wrong:
-        fail(f"{wrong[0]!r} is not one of {numbered}; nothing was done")
-    return [each if each in names else names[int(each) - 1] for each in words]
+    if not agreed.is_change:
+        echo(f"{file.path} has these settings already.", err=True)
+    elif agreed.question:
+        confirm(agreed.question, yes=yes, default=True)
+    return agreed

@@ -80,11 +80,8 @@ def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
 
 
 def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
-    """Print the checks of the written settings, and the next actions."""
-    for check in checks:
-        print_check(check)
-    for line in _actions(proposal, file):
-        echo(line)
+    """Print the checks of the written settings, the next actions, and the way to use the settings."""
+    print_actions(proposal, file, checks)
     if not proposal.router.i2cp.is_on:
         return
     if file.path == PACKAGE_FILE and restart_service(node_places()):
@@ -92,6 +89,14 @@ def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
         return
     start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
     echo(f"To use the settings, start the node again: {start}")
+
+
+def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
+    """Print the checks of the written settings, and the next actions."""
+    for check in checks:
+        print_check(check)
+    for line in _actions(proposal, file):
+        echo(line)
 
 
 def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
@@ -107,7 +112,8 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
             yield from (f"    {line}" for line in lines)
             yield f"For instance: {append_command(lines, router.configuration)}"
     if off:
-        yield f"Then {router.restart}, and run this command again."
+        again = ". The node then connects." if "i2pcontrol" in proposal.plan.router else ", and run this command again."
+        yield f"Then {router.restart}{again}"
     if router.i2pcontrol.is_on and not isinstance(login, Login):
         yield f"I2PControl is left out: {login}."
         yield f"Write its password into {file.directory / PASSWORD_FILE}, mode 0600, and run this command again."

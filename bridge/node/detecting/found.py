@@ -48,6 +48,8 @@ class Service:
     """The way to switch it on, as text; empty if it is on."""
     lines: tuple[str, ...] = ()
     """The lines that the action adds to the configuration of the router."""
+    line: int = 0
+    """The number of the line that switches it off in the configuration; 0 without one."""
     is_encrypted: bool = False
     certificate: bytes | None = None
     """The certificate of an encrypted I2CP, in PEM; None if it is not readable."""

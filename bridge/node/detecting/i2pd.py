@@ -138,7 +138,8 @@ def _service(
         action = f"{text}: {place.process.restart}" if place.process else f"{text}: start i2pd"
         return Service(title, link, ServiceState.NOT_LISTENING, action, is_encrypted=encrypted)
     action, lines = _switch_on(place, name, switch)
-    return Service(title, link, ServiceState.OFF, action, lines, is_encrypted=encrypted)
+    line = 0 if switch is None else switch.line
+    return Service(title, link, ServiceState.OFF, action, lines, line, is_encrypted=encrypted)
 
 
 def _switch_on(place: _I2pdPlace, name: str, switch: Option | None) -> tuple[str, tuple[str, ...]]:

@@ -84,7 +84,8 @@ class MachineFiles:
     home_of: Callable[[int], Path | None] = _account_home
     unread: dict[Path, Unread] = field(default_factory=dict)
 
-    def _real(self, path: Path) -> Path:
+    def real(self, path: Path) -> Path:
+        """Return the place of a path of this machine for this process."""
         return self.root / path.relative_to("/") if path.is_absolute() else self.root / path
 
     @property
@@ -104,7 +105,7 @@ class MachineFiles:
     def read_head(self, path: Path, size: int) -> bytes | None:
         """Return the first bytes of a file, and do not read more; None without one, or with a note in `unread`."""
         try:
-            descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self.real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -124,7 +125,7 @@ class MachineFiles:
     def names(self, directory: Path, suffix: str) -> list[Path]:
         """Return the files of a directory with this suffix, in order, at most `NAMES_MAX`."""
         try:
-            found = sorted(each.name for each in self._real(directory).iterdir() if each.name.endswith(suffix))
+            found = sorted(each.name for each in self.real(directory).iterdir() if each.name.endswith(suffix))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -135,7 +136,7 @@ class MachineFiles:
     def exists(self, path: Path) -> bool:
         """Return True if there is such a file or directory; note a directory that this user may not enter."""
         try:
-            self._real(path).stat()
+            self.real(path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -153,12 +154,12 @@ class MachineFiles:
         as_root = "run this command with `sudo`"
         for each in reversed((path, *path.parents)):
             try:
-                status = self._real(each).stat()
+                status = self.real(each).stat()
             except OSError:
                 return as_root
             needed = stat.S_IRGRP | (stat.S_IXGRP if stat.S_ISDIR(status.st_mode) else 0)
             group = _group_name(status.st_gid)
-            if not os.access(self._real(each), os.R_OK) and status.st_mode & needed == needed and group is not None:
+            if not os.access(self.real(each), os.R_OK) and status.st_mode & needed == needed and group is not None:
                 user = shlex.quote(_user_name(self.user_id))
                 return f"{as_root}; or let {user} read it: `sudo usermod -aG {group} {user}`, and log in again"
         return as_root
@@ -180,14 +181,14 @@ class MachineFiles:
     def processes(self) -> tuple[RouterProcess, ...]:
         """The processes of I2P routers, in the order of their numbers."""
         try:
-            numbers = sorted(int(each.name) for each in self._real(Path("/proc")).iterdir() if each.name.isdecimal())
+            numbers = sorted(int(each.name) for each in self.real(Path("/proc")).iterdir() if each.name.isdecimal())
         except OSError:
             return ()
         return tuple(found for each in numbers if (found := self._process(each)) is not None)
 
     def _process(self, pid: int) -> RouterProcess | None:
         place = Path("/proc") / str(pid)
-        real = self._real(place)
+        real = self.real(place)
         try:
             user_id = real.stat().st_uid
             command = read_command_line(_head(real / "cmdline"))
@@ -205,7 +206,7 @@ class MachineFiles:
 
     def _is_shared(self, process: Path, namespace: str) -> bool:
         """Return True if a process shares a namespace with this one, or if this user may not see it."""
-        own = _link(self._real(Path("/proc/self/ns")) / namespace)
+        own = _link(self.real(Path("/proc/self/ns")) / namespace)
         other = _link(process / "ns" / namespace)
         return None in {own, other} or own == other
 

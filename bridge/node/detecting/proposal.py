@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bridge.node.detecting.control_login import Login, find_login
-from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel
+from bridge.node.detecting.control_login import PASSWORD_FILE, Login, find_login
+from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, ServiceState
 from bridge.node.detecting.i2pd import find_i2pd
 from bridge.node.detecting.java import find_java
 from bridge.node.detecting.machine import MachineFiles
@@ -117,6 +117,9 @@ def propose(
     if router.i2pcontrol.is_on:
         table, directory = ({}, Path.cwd()) if file is None else (file.table, file.directory)
         login = find_login(router, table, directory)
+    elif router.i2pcontrol.state is ServiceState.NOT_LISTENING and router.password not in {None, DEFAULT_PASSWORD}:
+        # It accepts its configured password after its next start.
+        login = Login(str(router.password), PASSWORD_FILE, is_new=True)
     usable = choices(router, *_addresses(file))
     is_clear = is_one_service(usable)
     plan = make_plan(router, usable if is_clear else (), _password_file(login))

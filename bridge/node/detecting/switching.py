@@ -1,0 +1,124 @@
+"""The change of `i2pd.conf` that switches services on: lines at its end, or another value in a line.
+
+    router with services that are off ─▶ trusted file ─▶ text before and after, and the copy of the file
+
+Only two files are changed: Debian's file, by root, and the file of a process of this user. A process of another system
+user chooses its own command line, so the file that it names could be any file. I2PControl gets a random password if the
+file does not contain one, because every user of the machine could control the router with the published one.
+"""
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bridge.node.detecting.found import FoundRouter, ServiceState
+from bridge.node.detecting.i2pd import SYSTEM_CONFIGURATION
+from bridge.node.detecting.machine import MachineFiles
+from bridge.node.router.link import Link, Software
+from bridge.node.security.local_trust import ROOT
+from bridge.wire.routers.i2pd_files import read_i2pd_conf
+from bridge.wire.routers.text_file import RouterFileError
+from consensus.storage import replace_file
+
+COPY_SUFFIX: Final = ".before-garlicfarm"
+PASSWORD_BYTES: Final = 18
+HIDDEN: Final = "password = (random)"
+_PASSWORD: Final = "i2pcontrol.password"  # noqa: S105 - the name of an option
+
+
+class SwitchError(Exception):
+    """The services could not be switched on; the text contains the reason and the state of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The change of a router's configuration."""
+
+    path: Path
+    real: Path
+    """The place of the file for this process."""
+    services: tuple[str, ...]
+    links: tuple[Link, ...]
+    """The ports that listen afterwards."""
+    lines: tuple[str, ...]
+    """The changed and new lines, without the password."""
+    before: bytes = field(repr=False)
+    after: bytes = field(repr=False)
+
+    @property
+    def copy(self) -> Path:
+        """The copy of the file, made once and never overwritten."""
+        return self.path.with_name(f"{self.path.name}{COPY_SUFFIX}")
+
+    def write(self) -> None:
+        """Copy the file, then replace it, with its owner; raise SwitchError if it has changed, or OSError."""
+        if self.real.read_bytes() != self.before:
+            raise SwitchError(f"{self.path} has changed since this command read it, and stays as it is")
+        copy = self.real.with_name(self.copy.name)
+        if not copy.exists():
+            self._write(copy, self.before)
+        self._write(self.real, self.after)
+
+    def put_back(self) -> None:
+        """Write the text before the change; raise OSError."""
+        self._write(self.real, self.before)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        status = self.real.stat()
+        replace_file(path, content, stat.S_IMODE(status.st_mode))
+        os.chown(path, status.st_uid, status.st_gid)
+
+
+def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
+    """Return the change that switches I2CP and I2PControl of an i2pd on; None if they are on, or if it is refused."""
+    off = [
+        each
+        for each in (router.i2cp, router.i2pcontrol)
+        if each.state is ServiceState.OFF and (each.lines or each.line)
+    ]
+    if router.software is not Software.I2PD or not off:
+        return None
+    before = machine.read(router.configuration) if _is_trusted(machine, router) else None
+    if before is None:
+        return None
+    try:
+        has_password = _PASSWORD in read_i2pd_conf(before)
+    except RouterFileError:
+        return None
+    changed, added = before.decode().split("\n"), list[str]()
+    for service in off:
+        if service.line:
+            name, _, _ = changed[service.line - 1].partition("=")
+            changed[service.line - 1] = f"{name}= true"
+        added += service.lines
+    shown = [*(changed[each.line - 1] for each in off if each.line), *added]
+    if router.i2pcontrol in off and not has_password:
+        section = [] if router.i2pcontrol.lines else ["[i2pcontrol]"]
+        added += [*section, f"password = {secrets.token_urlsafe(PASSWORD_BYTES)}"]
+        shown += [*section, HIDDEN]
+    after = "\n".join(("\n".join(changed).rstrip("\n"), *(("", *added) if added else ()), ""))
+    return Switch(
+        path=router.configuration,
+        real=machine.real(router.configuration),
+        services=tuple(each.name for each in off),
+        links=tuple(each.link for each in off),
+        lines=tuple(shown),
+        before=before,
+        after=after.encode(),
+    )
+
+
+def _is_trusted(machine: MachineFiles, router: FoundRouter) -> bool:
+    """Return True if the file is Debian's and this is root, or if file and process belong to this user."""
+    try:
+        status = machine.real(router.configuration).lstat()
+    except OSError:
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if router.configuration == SYSTEM_CONFIGURATION and machine.user_id == ROOT:
+        return True
+    return router.process is not None and machine.user_id == router.process.user_id == status.st_uid
