@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.control import SubmitOutcome
 from bridge.core.log.records import Admission as AdmissionRecord
@@ -19,14 +19,14 @@ from bridge.wire.log.entries import encode
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, Role, RoleChanged
 from consensus.core.model import ORIGIN, LogId, ServerId
-from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient, read_barrier_anywhere
 from consensus.protocols.garlic_farm.node.connection import ClientAnswer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.membership import Members
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.server.batching import Proposal, ProposalLimit
-from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.server import ConsensusServer
 from consensus.sessions.client import Submission
 from consensus.sessions.table import RequestId
@@ -302,3 +302,39 @@ async def test_unresponsive_server_leaves_outcome_unknown(autojump_clock: MockCl
     answer = await replica(Server(late=[])).submit(b"{}")
     assert answer.outcome is SubmitOutcome.UNKNOWN
     assert "committed or not" in answer.reason
+
+
+async def test_submission_after_process_pause_is_unknown(mock_clock: MockClock) -> None:
+    client = Client([GarlicFarmError(Fault.BUSY, "busy"), Submission(Outcome.UNKNOWN, None, None)])
+    following = replica(Server(role=FOLLOWING), client)
+    answers = []
+
+    async def submit() -> None:
+        answers.append(await following.submit(b"x", repeat_unknown=True))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submit)
+        for seconds in (1.0, 1_000.0):
+            # The second jump is a process that did not run between two attempts.
+            await wait_all_tasks_blocked()
+            mock_clock.jump(seconds)
+    assert [answer.outcome for answer in answers] == [SubmitOutcome.UNKNOWN]
+    assert client.submissions == 2
+
+
+async def test_read_after_process_pause_is_refused(mock_clock: MockClock) -> None:
+    class PausedServer:
+        async def read_barrier(self) -> int:
+            mock_clock.jump(1_000.0)
+            raise NotLeaderError(None)
+
+    class LateClient:
+        async def read_index(self, *, patience_s: float) -> Submission:
+            with trio.move_on_after(patience_s):
+                await trio.sleep_forever()
+            return Submission(Outcome.UNKNOWN, None, None)
+
+    with pytest.raises(NotLeaderError):
+        await read_barrier_anywhere(
+            cast("ConsensusServer", PausedServer()), cast("GarlicFarmClient", LateClient()), patience_s=1.0
+        )

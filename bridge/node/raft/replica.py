@@ -202,7 +202,8 @@ class Replica:
         doubtful = False
         while True:
             answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
-            left_s = deadline - trio.current_time()
+            # A process that did not run for some time reaches this line after the deadline.
+            left_s = max(0.0, deadline - trio.current_time())
             with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
                 answer = await self._submit_once(commands, left_s, repeat_unknown=repeat_unknown)
             doubtful |= answer.outcome is SubmitOutcome.UNKNOWN

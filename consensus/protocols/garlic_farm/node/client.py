@@ -272,7 +272,7 @@ async def read_barrier_anywhere(
                 refusal = error
             if client is None:
                 raise refusal
-            left_s = deadline_s - trio.current_time()
+            left_s = max(0.0, deadline_s - trio.current_time())
             answer = await client.read_index(patience_s=min(ASK_PATIENCE_S, left_s))
             if answer.position is not None:
                 refusal = ServerBusyError("this server has not applied the leader's commit index yet")
