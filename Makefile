@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
+.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-jepsen soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -286,6 +286,12 @@ soak-kills: $(VENV)/all.stamp
 UPGRADE_FROM ?= 64bdf48
 soak-upgrade: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.upgrade --from $(UPGRADE_FROM)
+
+# Runs five nodes in network namespaces under partitions, delays, wrong clocks, bad disks, pauses, kills and power cuts,
+# and judges the history of clients of three protocols: docs/reference/soak-jepsen.md. Needs root, iproute2, nftables and
+# a C compiler. ARGS="--seed 7 --runs 3 --minutes 5" selects the faults.
+soak-jepsen: $(VENV)/all.stamp
+	$(BIN)/python -m tests.soak.jepsen $(ARGS)
 
 # Runs the end-to-end tests and watches the event loops of their processes: a quarter of an hour. Fails for a file
 # operation, sync, name look-up, sleep or step above 50 ms in a loop, except those in tests/loop_watch/exceptions.toml.

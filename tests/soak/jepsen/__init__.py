@@ -1,0 +1,1 @@
+"""Real nodes under real faults, checked by one history: `make soak-jepsen` (docs/reference/soak-jepsen.md)."""
