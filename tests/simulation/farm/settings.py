@@ -6,11 +6,11 @@ command that changes the file counts from the next start on.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
+from bridge.node.security.key_files import load_farm_key, save_farm_key, save_master_key, save_signing_key
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from tests.simulation.farm.host import Host
@@ -43,26 +43,36 @@ class Profile:
     """More tables for the settings of one node, such as `[kafka]`."""
 
 
-def write_farm(directory: Path, founders: int, now_s: int) -> MasterKey:
+def write_farm(directory: Path, founders: int) -> MasterKey:
     """Write the keys of a farm; return its master."""
     directory.mkdir(parents=True, exist_ok=True)
     save_farm_key(directory / "farm.key", new_farm_key(founders))
     master = new_master_key(demo=True)
     save_master_key(directory / "master.key", master)
-    del now_s
     return master
 
 
-def write_node(directory: Path, host: Host, seeds: list[str], master: MasterKey, profile: Profile) -> None:
-    """Write the settings and the signing key of one node."""
+def write_node(
+    directory: Path,
+    host: Host,
+    seeds: list[str],
+    master: MasterKey,
+    profile: Profile,
+    cluster_id: bytes | None = None,
+) -> None:
+    """Write the settings and the keys of one node; the key file of a later node has the `cluster_id` of its farm."""
+    farm_key = directory / "farm.key"
+    if cluster_id is not None:
+        farm_key = directory / f"{host.name}.farm.key"
+        save_farm_key(farm_key, replace(load_farm_key(directory / "farm.key"), cluster_id=cluster_id))
     host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = directory / f"{host.name}.signing.key"
     key.unlink(missing_ok=True)
     save_signing_key(key, master.sign_transient(int(host.wall_s)))
-    host.configuration_file.write_text(_toml(directory, host, seeds, key, profile), encoding="utf-8")
+    host.configuration_file.write_text(_toml(farm_key, host, seeds, key, profile), encoding="utf-8")
 
 
-def _toml(directory: Path, host: Host, seeds: list[str], key: Path, profile: Profile) -> str:
+def _toml(farm_key: Path, host: Host, seeds: list[str], key: Path, profile: Profile) -> str:
     address = host.addresses[0]
     gossip = f'bind = "{address}:{GOSSIP_PORT}"\n' if profile.fixed_address else ""
     raft = f'bind = "{address}:{RAFT_PORT}"\n' if profile.fixed_address else ""
@@ -70,7 +80,7 @@ def _toml(directory: Path, host: Host, seeds: list[str], key: Path, profile: Pro
     leaf = f'[[leaf]]\ndestination = "{new_demo_leaf().base64}"\n' if profile.leaf else ""
     return f"""name = "{host.name}"
 state_dir = {_quoted(host.directory)}
-farm_key = {_quoted(directory / "farm.key")}
+farm_key = {_quoted(farm_key)}
 demo = true
 
 [gossip]

@@ -24,7 +24,7 @@ from typing import Final
 import trio
 
 from tests.simulation.farm.datagrams import is_own
-from tests.simulation.farm.host import Host
+from tests.simulation.farm.host import Host, current_service
 from tests.simulation.farm.network import Network
 
 WINDOW_BYTES: Final = 256 * 1024
@@ -142,8 +142,9 @@ class Pipe:
 class End:
     """One end of a connection, as the kernel of its machine keeps it."""
 
-    def __init__(self, streams: "MemoryStreams", host: Host, own: Name, other: Name) -> None:
+    def __init__(self, streams: "MemoryStreams", host: Host, own: Name, other: Name, service: str) -> None:
         self.host = host
+        self.service = service
         self.own = own
         self.other = other
         self.readable = Waiter()
@@ -294,6 +295,7 @@ class Listening:
 
     def __init__(self, streams: "MemoryStreams", host: Host, own: Name, backlog: int) -> None:
         self.host = host
+        self.service = current_service.get()
         self.own = own
         self.readable = Waiter()
         self.is_closed = False
@@ -376,7 +378,8 @@ class MemoryStreams:
         if listening is None:
             await trio.sleep(network.delay_s(network.link_of(target, host)))
             raise failure(errno.ECONNREFUSED)
-        end, far = End(self, host, own, other), End(self, target, other, own)
+        end = End(self, host, own, other, current_service.get())
+        far = End(self, target, other, own, listening.service)
         end.join(far)
         far.join(end)
         self._ends[end] = self._ends[far] = None
@@ -403,12 +406,13 @@ class MemoryStreams:
         """Remove a closed port."""
         self._listening.pop((listening.host.name, listening.own), None)
 
-    def close_all(self, host: Host, *, power_cut: bool = False) -> None:
-        """Close everything of a machine whose process or power has ended."""
+    def close_all(self, host: Host, service: str = "", *, power_cut: bool = False) -> None:
+        """Close everything of a process that has ended, or of a machine without power."""
         for listening in [each for each in self._listening.values() if each.host is host]:
-            listening.close()
+            if power_cut or listening.service == service:
+                listening.close()
         for end in [each for each in self._ends if each.host is host]:
             if power_cut:
                 end.vanish()
-            else:
+            elif end.service == service:
                 end.close()

@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -35,7 +36,7 @@ from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine
 from bridge.wire.i2p.destination_keys import MasterKey
 from tests.simulation.farm.datagrams import MemoryDatagrams
-from tests.simulation.farm.host import Host, HostDisk, PlainDisk, Run, current_host
+from tests.simulation.farm.host import Host, HostDisk, PlainDisk, Run, current_host, current_service
 from tests.simulation.farm.interposing import interposed
 from tests.simulation.farm.network import Network
 from tests.simulation.farm.settings import GOSSIP_PORT, Profile, write_farm, write_node
@@ -107,12 +108,18 @@ class World:
         self.profile = profile
         operator = Host("operator", self.seed, ["10.0.0.250"], PlainDisk(self.directory / "operator"), self._now)
         with _as_host(operator):
-            self.master = write_farm(self.directory / "keys", hosts, int(operator.wall_s))
+            self.master = write_farm(self.directory / "keys", hosts)
         for number in range(1, hosts + 1):
             self.add(number, disk, founders=hosts)
 
-    def add(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk, founders: int = 3) -> Host:
-        """Add a machine with the settings of one more node."""
+    def add(
+        self,
+        number: int,
+        disk: Callable[[Path], HostDisk] = PlainDisk,
+        founders: int = 3,
+        cluster_id: bytes | None = None,
+    ) -> Host:
+        """Add a machine with the settings of one more node. A node of an existing farm needs its `cluster_id`."""
         assert self.master is not None
         name = f"node-{number}"
         host = Host(name, self.seed, [f"10.0.0.{number}"], disk(self.directory / name), self._now)
@@ -121,7 +128,17 @@ class World:
         several = founders if self.profile.seeds is None else self.profile.seeds
         seeds = [f"10.0.0.{each}:{GOSSIP_PORT}" for each in range(1, several + 1) if each != number]
         with _as_host(host):
-            write_node(self.directory / "keys", host, seeds, self.master, self.profile)
+            write_node(self.directory / "keys", host, seeds, self.master, self.profile, cluster_id)
+        return host
+
+    async def join(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk) -> Host:
+        """Add a machine, and start its node with the key file that `garlicfarm keys` makes for this farm."""
+        running = next(name for name, host in self.hosts.items() if host.run is not None and not host.is_paused)
+        async with self.control(running) as client:
+            cluster_id = (await client.view()).farm.cluster_id
+        assert cluster_id is not None, f"{running} does not know the farm yet"
+        host = self.add(number, disk, cluster_id=bytes.fromhex(cluster_id))
+        await self.start(host.name)
         return host
 
     async def start(self, name: str) -> None:
@@ -187,6 +204,31 @@ class World:
         """Give a machine other addresses, as DHCP does; open connections break after a while, like TCP's."""
         self.network.move(self.hosts[name], list(addresses))
         self.note(self.hosts[name], f"addresses {' '.join(addresses)}")
+
+    async def serve(self, name: str, port: int, handler: Callable[[trio.SocketStream], Awaitable[object]]) -> "Service":
+        """Run a server on the loopback address of a machine, such as a router, until its scope is cancelled.
+
+        A kill of the node does not end it, and a power cut closes its connections.
+        """
+        found = Service(self.hosts[name], f"port {port}")
+        await self._nursery.start(self._serve, found, port, handler)
+        return found
+
+    async def _serve(
+        self,
+        service: "Service",
+        port: int,
+        handler: Callable[[trio.SocketStream], Awaitable[object]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        current_host.set(service.host)
+        current_service.set(service.name)
+        with service.scope:
+            listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            task_status.started()
+            await trio.serve_listeners(handler, listeners)
+        self.streams.close_all(service.host, service.name)
 
     def control(self, name: str) -> ControlClient:
         """Return a client of the node's control endpoint."""
@@ -310,6 +352,15 @@ class World:
                 host.disk.hang = False
                 await self._end_run(host, None)
         self.note(None, f"{self.network.datagrams} datagrams, {self.network.segments} segments")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process other than the node on a machine."""
+
+    host: Host
+    name: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 class _TraceHandler(logging.Handler):

@@ -1,0 +1,58 @@
+"""Farms that grow and move: discovery by broadcast, a fourth node, another address, Kafka, other processes."""
+
+import trio
+
+from tests.simulation.farm.fault_walk import FORMED_S, until_healthy
+from tests.simulation.farm.host import Host, current_host
+from tests.simulation.farm.settings import Profile
+from tests.simulation.farm.world import World, simulate
+
+SEED = 4
+
+
+def kafka(host: Host) -> str:
+    return f'[kafka]\nlisten = "{host.addresses[0]}:9092"\nallow_network = true\n'
+
+
+def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
+    async def main() -> None:
+        async with World.open(SEED, profile=Profile(seeds=0, fixed_address=False, more=kafka)) as world:
+            await world.start_all()
+            await trio.sleep(FORMED_S)
+            # When a fourth node joins
+            await world.join(4)
+            # Then it is a server of the farm
+            await until_healthy(world, 60)
+            async with world.control("node-4") as client:
+                view = await client.view()
+            assert len(view.members) == 4, f"seed {SEED}"
+            assert view.node.kafka_address is not None
+            # When a machine gets another address, then its node uses it
+            world.move("node-2", "10.0.0.77")
+            await trio.sleep(10)
+            await until_healthy(world, 60)
+            async with world.control("node-1") as client:
+                members = (await client.view()).members
+            assert any((each.address or "").startswith("10.0.0.77:") for each in members), f"seed {SEED}"
+
+    simulate(SEED, main)
+
+
+def test_service_of_a_machine_survives_a_kill_of_its_node() -> None:
+    async def echo(stream: trio.SocketStream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    async def main() -> None:
+        async with World.open(SEED, hosts=1) as world:
+            await world.start("node-1")
+            await world.serve("node-1", 7654, echo)
+            await trio.sleep(1)
+            await world.kill("node-1")
+            current_host.set(world.hosts["node-1"])
+            stream = await trio.open_tcp_stream("127.0.0.1", 7654)
+            await stream.send_all(b"1")
+            assert await stream.receive_some() == b"1"
+            current_host.set(None)
+
+    simulate(SEED, main)
