@@ -27,6 +27,7 @@ _ABOUT_FILES = {
     errno.EPERM: _OTHER_PLACE,
     errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
+    errno.EIO: ": the disk fails; look for its faults in the log of the system, and replace it if it fails again",
 }
 """The remedy, by the operating system's number of the failure."""
 

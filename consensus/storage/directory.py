@@ -137,7 +137,7 @@ class Directory:
             except OSError as error:
                 if error.errno in _FULL:
                     raise OutOfSpaceError(resume_at) from error
-                raise
+                raise _named(error, self.path, operation) from error
             if isinstance(operation, SyncFile | SyncDirectory):
                 resume_at = number + 1
 
@@ -195,6 +195,12 @@ def _open_lock(path: Path, directory: int) -> int:
             f"the lock of the directory '{path}' cannot be opened: {error.strerror or error}; if"
             f" '{path / LOCK_FILE}' is not a file of this user's, move it away"
         ) from error
+
+
+def _named(error: OSError, directory: Path, operation: DiskOperation) -> OSError:
+    """Return the error with the path of its file: calls on a descriptor do not name it."""
+    path = directory if isinstance(operation, SyncDirectory) else directory / operation.file
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:

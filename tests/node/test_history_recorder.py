@@ -194,7 +194,7 @@ async def test_history_full_disk_does_not_stop_node(
         monkeypatch.setattr(HistoryFile, "write", full)
         await node.observe(DOWN, int(4 * RETRY_S))
         assert 2 <= node.failures <= 5
-        assert "No space left" in caplog.text
+        assert f"{tmp_path / FILE_NAME} cannot be written: No space left on device" in caplog.text
         monkeypatch.setattr(HistoryFile, "write", write)
         await node.observe(DOWN, int(2 * RETRY_S))
         assert spans_of(await node.recorder.page(1), RowKind.NODE, "node-3")

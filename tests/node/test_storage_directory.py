@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.cli.failure import reason_of
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.model import Entry, HardState, ReplicaKey, ServerId
 from consensus.storage.directory import Directory, OutOfSpaceError, open_directory
@@ -175,6 +176,24 @@ class FullAfter(Directory):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.left -= 1
         super().perform(operation)  # type: ignore[arg-type]  # any operation of the planner
+
+
+class Failing(Directory):
+    """A directory on a failing disk: calls on descriptors do not name the file."""
+
+    def perform(self, operation: object) -> None:
+        """Fail."""
+        del operation
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_error_of_failing_disk_names_file_and_remedy(tmp_path: Path) -> None:
+    failing = Failing(tmp_path / "raft")
+    for operation, path in ((SyncFile("state"), failing.path / "state"), (SyncDirectory(), failing.path)):
+        with pytest.raises(OSError, match="Input/output") as caught:
+            failing.perform_all([operation])
+        assert reason_of(caught.value).startswith(f"{path}: Input/output error: the disk fails; look for its faults")
+    failing.close()
 
 
 @pytest.mark.parametrize("left", range(9))

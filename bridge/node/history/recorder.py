@@ -26,7 +26,7 @@ from bridge.api.view import FarmView
 from bridge.core.history.changes import Changes
 from bridge.core.history.records import Record, Row, SeriesKind
 from bridge.core.history.timeline import read
-from bridge.node.history.history_file import HistoryFile, HistoryFileError, open_history
+from bridge.node.history.history_file import FILE_NAME, HistoryFile, HistoryFileError, open_history
 from bridge.wire.history.records import RegionError
 from consensus import CountedReason, Histogram
 
@@ -166,7 +166,8 @@ class HistoryRecorder:
             async with self._disk:
                 await trio.to_thread.run_sync(file.write, records)
         except OSError as error:
-            self._fail(str(error))
+            # Writes on a descriptor do not name the file.
+            self._fail(f"{self._state_dir / FILE_NAME} cannot be written: {error.strerror or error}")
         else:
             self.counters[HistoryEvent.RECORDS] += len(records)
 

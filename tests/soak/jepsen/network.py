@@ -20,7 +20,11 @@ from typing import Final
 from tests.soak.jepsen.schedule import NODES
 
 HARNESS_ADDRESS: Final = "192.168.77.100"
-PROGRAMS: Final = {"ip": "iproute2", "nft": "nftables", "unshare": "util-linux", "nsenter": "util-linux"}
+PROGRAMS: Final = {
+    "ip": "iproute2",
+    "nft": "nftables",
+    **dict.fromkeys(("unshare", "nsenter", "setpriv"), "util-linux"),
+}
 INSIDE: Final = "JEPSEN_INSIDE"
 _TIMEOUT_S: Final = 10.0
 
@@ -42,7 +46,9 @@ def missing() -> str | None:
 
 def entrance() -> list[str]:
     """Return the begin of a command that runs in new namespaces; its end ends all processes in them."""
-    return ["unshare", "--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    # The kernel ends `unshare` also with the process that waits for it.
+    namespaces = ("--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces]
 
 
 class Network:

@@ -38,6 +38,7 @@ STOP_S: Final = 20.0
 AFTER_DISK_FAULT_S: Final = 60.0
 """A process may end because of a disk fault up to this time after it: it reports the failed sync late."""
 _TAIL_BYTES: Final = 3_000
+_PROGRAM_FAULTS: Final = (" error   ", "Traceback (most recent", "fault of the program")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,11 @@ class NodeProcess:
     def tail(self) -> str:
         """Return the end of its log."""
         return self.log_file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace") if self.log_file.exists() else ""
+
+    def program_faults(self) -> list[str]:
+        """Return the lines of its log about faults of the program."""
+        lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [line for line in lines if any(word in line for word in _PROGRAM_FAULTS)]
 
     def status(self, timeout_s: float = 15.0) -> tuple[int, dict[str, Any]]:
         """Run `garlicfarm status --json`; return its exit code and document."""

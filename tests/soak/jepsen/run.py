@@ -172,6 +172,8 @@ async def play(run: Run, access: files.Access) -> list[str]:
         load.close()
     logs, more = await _logs(run)
     _set_figures(run, load, nemesis, logs)
+    faulty = {node.name: lines for node in run.nodes if (lines := node.program_faults())}
+    findings += [f"{name} logged faults of the program, first: {lines[0]}" for name, lines in faulty.items()]
     return [*findings, *nemesis.findings, *more, *judge(load.history.operations, logs, load.received())]
 
 
