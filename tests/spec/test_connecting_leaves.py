@@ -128,6 +128,18 @@ def test_leaves_that_replied_after_a_missing_reply_are_first() -> None:
     assert {table.order(NOW_S + PROVEN_FOR_S, UNIX_S, random)[0] for _ in range(50)} == {name(1), name(2)}
 
 
+def test_leaf_without_byte_since_its_failure_is_last_after_a_missing_reply() -> None:
+    table = table_of(10, 10, 10)
+    table.failed(name(0), LeafFailure(reason="no lease set", is_opened=False), NOW_S - 30)
+    table.received(name(1), NOW_S - 11)
+    table.received(name(2), NOW_S - 11)
+    assert name(0) in {table.order(NOW_S, UNIX_S, Random(seed))[0] for seed in range(20)}
+    table.failed(name(1), LeafFailure(reason="no reply", unanswered_since_s=NOW_S - 10), NOW_S - 9)
+    assert table.order(NOW_S, UNIX_S, Random(SEED)) == [name(2), name(1), name(0)]
+    table.failed(name(2), LeafFailure(reason="no reply", unanswered_since_s=NOW_S - 8), NOW_S - 1)
+    assert table.order(NOW_S, UNIX_S, Random(SEED)) == [name(1), name(0), name(2)]
+
+
 def test_leaf_with_newest_byte_is_first_if_all_failed() -> None:
     table = table_of(10, 20, 30)
     for number, second in ((0, 1.0), (1, 3.0), (2, 2.0)):
@@ -240,6 +252,6 @@ def test_order_has_each_usable_leaf_once(operations: list[tuple[str, int, int, f
             table.forgive(leaf)
         order = table.order(now_s, UNIX_S, Random(seed))
         assert sorted(order) == sorted(each.hash for each in table.listed() if each.ends_s > UNIX_S)
-        failed = [table[each].is_failed(now_s) for each in order]
-        assert failed == sorted(failed)
+        clear = [table[each] for each in order if table[each].is_failed(now_s) or not table[each].failures_in_row]
+        assert [each.is_failed(now_s) for each in clear] == sorted(each.is_failed(now_s) for each in clear)
         assert all(1.0 <= table.timeout_s(each) <= 60.0 for each in order)

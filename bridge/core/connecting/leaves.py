@@ -180,7 +180,12 @@ class LeafTable:
         suspects = groups.get(LeafState.SUSPECT, [])
         failed = groups.get(LeafState.FAILED, [])
         usable = groups.get(LeafState.UNTRIED, []) + groups.get(LeafState.GOOD, [])
-        proven = self._proven(usable, now_s)
+        proven: list[LeafRecord] = []
+        if now_s < self._unanswered_at_s + PROVEN_FOR_S:
+            proven = [each for each in usable if (each.received_at_s or -inf) > self._unanswered_since_s]
+            # A leaf without a byte since its failure is not the next leaf to try, even if the failure has ended.
+            failed += [each for each in (*usable, *suspects) if each.failures_in_row]
+            usable, suspects = ([each for each in some if not each.failures_in_row] for some in (usable, suspects))
         ordered = [
             *_by_weight(proven, random),
             *_by_weight([each for each in usable if each not in proven], random),
@@ -192,12 +197,6 @@ class LeafTable:
     def has_failed(self, now_s: float) -> bool:
         """Return True if a listed leaf counts as failed: a newer structure may withdraw it."""
         return any(each.is_failed(now_s) for each in self._records.values() if each.listed)
-
-    def _proven(self, usable: Sequence[LeafRecord], now_s: float) -> list[LeafRecord]:
-        """Return the leaves that have replied since a request without a reply; none if that was long ago."""
-        if now_s >= self._unanswered_at_s + PROVEN_FOR_S:
-            return []
-        return [each for each in usable if (each.received_at_s or -inf) > self._unanswered_since_s]
 
     def timeout_s(self, leaf_hash: bytes) -> float:
         """Return the time to wait for the first byte of a reply from a leaf."""
