@@ -85,6 +85,7 @@ async def test_java_race_opens_next_leaf_after_half_of_timeout(tmp_path: Path, a
         await request(farm)
         assert trio.current_time() - began_s == pytest.approx(2.5, abs=0.3)
         await until(lambda: state_of(farm, stage, 0) == "failed")
+        assert len(requests(stage)) == 2
 
 
 async def test_late_reply_shows_that_leaf_is_alive(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -234,7 +234,8 @@ def jumping_clock() -> MockClock:
     return MockClock(autojump_threshold=0.1)
 
 
-async def test_leaf_without_reply_costs_one_request(tmp_path: Path, clock: MockClock) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_leaf_without_reply_costs_one_request(tmp_path: Path, clock: MockClock, method: str) -> None:
     """The proxy with a client of a farm at a loopback bridge: the next request goes to the other leaf."""
     del clock
     received = 0
@@ -257,7 +258,8 @@ async def test_leaf_without_reply_costs_one_request(tmp_path: Path, clock: MockC
                 for _ in range(3):
                     client, server = memory_stream_pair()
                     nursery.start_soon(proxy.serve, server)
-                    await client.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    fields = "Host: localhost\r\nContent-Length: 0\r\nConnection: close"
+                    await client.send_all(f"{method} / HTTP/1.1\r\n{fields}\r\n\r\n".encode())
                     reply = b"".join([bytes(part) async for part in client])
                     statuses.append(int(reply.split()[1]))
             assert statuses == [504, 200, 200]
