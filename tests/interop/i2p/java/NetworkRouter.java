@@ -118,6 +118,17 @@ public class NetworkRouter {
         return sockets.getSession().getMyDestination().toBase64();
     }
 
+    static void permitPeers() {
+        Banlist bans = context.banlist();
+        try {
+            while (true) {
+                Thread.sleep(1000);
+                for (Hash peer : context.netDb().getAllRouters())
+                    if (bans.isBanlisted(peer)) bans.unbanlistRouter(peer);
+            }
+        } catch (InterruptedException ended) { }
+    }
+
     static String reply(String[] words) throws Exception {
         switch (words[0]) {
             case "store":
@@ -182,6 +193,9 @@ public class NetworkRouter {
                 Thread.sleep(100);
             }
         }
+        // A router bans a peer that it cannot reach for 7 to 9 minutes. There are only three other Java routers, so
+        // a router that returns could not build tunnels until then.
+        start(NetworkRouter::permitPeers);
         out.println("running");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = in.readLine()) != null; ) {
