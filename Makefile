@@ -131,17 +131,18 @@ interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JA
 		--ignore tests/interop/i2p
 
 # A closed I2P network of eight i2pd and four Java routers in a network namespace without a route out; the farm's stories
-# on it. Needs root, Debian's archive (its package of i2pd is unpacked, not installed), iproute2, Maven and a Java
-# development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories.
+# on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed), iproute2,
+# Maven and a Java development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories. Maven does not offer
+# Java's SAM bridge: I2P_SOURCE=DIRECTORY, a checkout of its repository i2p.i2p, adds the story with it.
 I2P_BUILD := build/interop-i2p
 I2P_JAVA := tests/interop/i2p/java
-$(I2P_BUILD)/i2pd.stamp:
+$(I2P_BUILD)/packages.stamp:
 	@command -v apt-get >/dev/null && command -v dpkg >/dev/null || \
-		{ echo "make interop-i2p needs apt-get and dpkg, which unpack Debian's i2pd"; exit 1; }
+		{ echo "make interop-i2p needs apt-get and dpkg, which unpack Debian's packages"; exit 1; }
 	rm -rf $(I2P_BUILD)/archives $(I2P_BUILD)/root
 	mkdir -p $(I2P_BUILD)/archives/partial
 	apt-get -qq -y --no-install-recommends --reinstall --download-only \
-		-o Dir::Cache::archives=$(abspath $(I2P_BUILD))/archives install i2pd
+		-o Dir::Cache::archives=$(abspath $(I2P_BUILD))/archives install i2pd openssh-server
 	for package in $(I2P_BUILD)/archives/*.deb; do dpkg -x $$package $(I2P_BUILD)/root || exit 1; done
 	@touch $@
 
@@ -156,7 +157,14 @@ $(I2P_BUILD)/classes/NetworkRouter.class: $(wildcard $(I2P_JAVA)/*.java) $(I2P_B
 	mkdir -p $(@D)
 	javac -Xlint:all,-processing,-classfile,-path -Werror -cp '$(I2P_BUILD)/jars/*' -d $(@D) $(filter %.java,$^)
 
-interop-i2p: $(VENV)/all.stamp $(I2P_BUILD)/i2pd.stamp $(I2P_BUILD)/classes/NetworkRouter.class
+I2P_SAM := apps/sam/java/src/net/i2p/sam
+$(I2P_BUILD)/sam.stamp: $(I2P_BUILD)/jars.stamp
+	mkdir -p $(I2P_BUILD)/sam
+	javac -nowarn -cp '$(I2P_BUILD)/jars/*' -d $(I2P_BUILD)/sam $(I2P_SOURCE)/$(I2P_SAM)/*.java
+	@touch $@
+
+interop-i2p: $(VENV)/all.stamp $(I2P_BUILD)/packages.stamp $(I2P_BUILD)/classes/NetworkRouter.class \
+		$(if $(I2P_SOURCE),$(I2P_BUILD)/sam.stamp)
 	$(BIN)/python -m tests.interop.i2p -s -v $(HOURS) -m interop $(or $(TESTS),tests/interop/i2p)
 
 # Our ØMQ Raft with the npm package zmq-raft, on loopback. Needs Node, a C++ compiler and the headers of libzmq. The

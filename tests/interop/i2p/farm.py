@@ -83,6 +83,20 @@ class NetworkFarm(Farm):
         publishing = self.publishing()
         return None if publishing is None else publishing.handed_over_by_name
 
+    def publishes_all_leaves(self) -> bool:
+        """Return True if the first node has handed over a structure with all leaves, and all leaves are healthy."""
+        publishing, leaves, first = self.publishing(), self.leaves(), self.sites[0].node.name
+        return (
+            publishing is not None
+            and publishing.publisher_name == publishing.handed_over_by_name == first
+            and len(publishing.entries) == len(leaves) == len(self.sites)
+            and all(leaf.healthy for leaf in leaves)
+        )
+
+    def state(self) -> str:
+        """Return the publication, the leaves and the ends of the logs."""
+        return f"{self.publishing()}\n{self.leaves()}\n{self.logs()}"
+
     def leaves(self) -> list[LeafView]:
         """Return the leaves of all reports."""
         return [leaf for report in self.running[0].view().reports for leaf in report.leaves]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bridge.wire.i2p.structures import address_of, base64_encode, read_destination
 from tests.end_to_end.farm import tail, wait_until
-from tests.interop.i2p.namespace import I2PD
+from tests.interop.i2p.namespace import I2PD, library_path
 from tests.interop.i2p.router import ITOOPIE, LOOPBACK, NETWORK_ID, Router
 
 START_S: Final = 60.0
@@ -109,13 +109,12 @@ outbound.quantity = 3
     def launch(self) -> None:
         """Start the process."""
         at = self.directory
-        libraries = next((I2PD.parents[1] / "lib").glob("*-linux-gnu"))
         command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={at}/i2pd.conf"]
         command += [f"--tunconf={at}/tunnels.conf", f"--tunnelsdir={at}/tunnels.d", f"--pidfile={at}/pid"]
         with (at / "output").open("ab") as output:
             self.process = subprocess.Popen(
                 command,
-                env={**os.environ, "LD_LIBRARY_PATH": str(libraries), "HOME": str(at)},
+                env={**os.environ, "LD_LIBRARY_PATH": library_path(), "HOME": str(at)},
                 cwd=at,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

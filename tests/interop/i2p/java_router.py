@@ -6,19 +6,60 @@ Debian's i2pd 2.45.1 has the version 0.9.57, so there must be a Java floodfill a
 
 import re
 import select
+import socket
 import subprocess
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bridge.wire.i2p.structures import base64_encode
-from tests.end_to_end.farm import tail
-from tests.interop.i2p.namespace import CLASSES, JARS, program
+from tests.end_to_end.farm import tail, wait_until
+from tests.end_to_end.settings import free_port
+from tests.interop.i2p.namespace import BRIDGE_CLASSES, CLASSES, JARS, program
 from tests.interop.i2p.router import LOOPBACK, NETWORK_ID, Router
+from tests.processes import child
 
 START_S: Final = 90.0
 REPLY_S: Final = 20.0
 TUNNEL_S: Final = 180.0
 LOOK_UP_S: Final = 20.0
+
+
+class JavaBridge:
+    """The SAM bridge of Java I2P at a router, while a block lasts. `make interop-i2p I2P_SOURCE=…` compiles it."""
+
+    def __init__(self, router: Router, directory: Path) -> None:
+        self._router = router
+        self._directory = directory
+        self._stack = ExitStack()
+
+    def __enter__(self) -> str:
+        """Start it, and return its host and port when it accepts connections."""
+        port = free_port(socket.SOCK_STREAM)
+        classes = ":".join([str(BRIDGE_CLASSES), *sorted(map(str, JARS.glob("*.jar")))])
+        host, _, i2cp_port = self._router.i2cp.rpartition(":")
+        # Sessions use the arguments, look-ups of addresses the properties of the process.
+        options = [f"i2cp.tcp.host={host}", f"i2cp.tcp.port={i2cp_port}"]
+        arguments = [program("java"), "-Xmx96m", *(f"-D{each}" for each in options), "-cp", classes]
+        arguments += ["net.i2p.sam.SAMBridge", "sam.keys", LOOPBACK, str(port), *options]
+        log_file = self._directory / "bridge.log"
+        log = self._stack.enter_context(log_file.open("w"))
+        self._stack.enter_context(child(arguments, stdout=log, stderr=log, cwd=self._directory))
+        wait_until(partial(_accepts, port), START_S, "the bridge accepts connections", lambda: tail(log_file))
+        return f"{LOOPBACK}:{port}"
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._stack.close()
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 class JavaRouter(Router):
@@ -50,8 +91,7 @@ class JavaRouter(Router):
     def launch(self) -> None:
         """Start the process.
 
-        A router that finds `router.ping` of a killed router waits a minute for another router that may run. Its peers
-        then stop using it, and its first tunnels take minutes.
+        A router that finds `router.ping` of a killed router waits a minute, because another router may run.
         """
         (self.directory / "router.ping").unlink(missing_ok=True)
         classes = ":".join([str(CLASSES), *sorted(map(str, JARS.glob("*.jar")))])

@@ -45,7 +45,7 @@ AFTER_S: Final = 30.0
 READY_S: Final = 300.0
 REQUEST_S: Final = 60.0
 LOAD_S: Final = 60.0
-SHOWN_S: Final = 15.0
+SHOWN_S: Final = 30.0
 SHOWN_FROM_S: Final = 4.0
 """The requests of a client are printed if it had a longer time between two successes."""
 FACTOR: Final = 2
@@ -117,21 +117,6 @@ class Stage:
     client_routers: Sequence[Router]
     directory: Path
 
-    def is_whole(self) -> bool:
-        """Return True if a structure with all leaves was handed over, and all leaves are healthy."""
-        publishing = self.farm.publishing()
-        leaves = self.farm.leaves()
-        return (
-            publishing is not None
-            and publishing.publisher_name == publishing.handed_over_by_name == "site-a"
-            and len(publishing.entries) == len(leaves) == len(self.services)
-            and all(leaf.healthy for leaf in leaves)
-        )
-
-    def state(self) -> str:
-        """Return the publication, the leaves and the ends of the logs."""
-        return f"{self.farm.publishing()}\n{self.farm.leaves()}\n{self.farm.logs()}"
-
     def repair(self) -> None:
         """Start the killed routers, nodes and services, and wait until the farm publishes all leaves."""
         self.network.repair()
@@ -139,7 +124,7 @@ class Stage:
             if not site.node.running:
                 self.services[site.node.name].start()
                 site.node.start()
-        wait_until(self.is_whole, READY_S, "the farm publishes all leaves", self.state)
+        wait_until(self.farm.publishes_all_leaves, READY_S, "the farm publishes all leaves", self.farm.state)
 
 
 @pytest.fixture
@@ -270,12 +255,17 @@ def test_load_follows_costs(stage: Stage) -> None:
     dear = stage.farm.sites[1]
     call("publish", "cost", dear.leaf.address, str(FACTOR), "--node", dear.node.directory)
     wait_until(
-        lambda: costs_of(stage)[-1] > HIGHER * costs_of(stage)[0], READY_S, "the farm publishes the cost", stage.state
+        lambda: costs_of(stage)[-1] > HIGHER * costs_of(stage)[0],
+        READY_S,
+        "the farm publishes the cost",
+        stage.farm.state,
     )
     served: Counter[str] = Counter()
     with clients(stage, numbers) as started, load(started):
         for each in started:
-            wait_until(partial(has_higher_cost, each, dear.leaf.address), READY_S, "a client has the cost", stage.state)
+            wait_until(
+                partial(has_higher_cost, each, dear.leaf.address), READY_S, "a client has the cost", stage.farm.state
+            )
         began_s = time.monotonic()
         time.sleep(LOAD_S)
         for each in started:

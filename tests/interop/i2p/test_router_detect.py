@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from bridge.cli.main import cli
 from tests.end_to_end.farm import tail, wait_until
 from tests.interop.i2p import namespace
-from tests.interop.i2p.namespace import I2PD
+from tests.interop.i2p.namespace import I2PD, library_path
 from tests.interop.i2p.router import NETWORK_ID
 from tests.processes import END_S
 
@@ -44,12 +44,11 @@ class LoneI2pd:
     def start(self) -> None:
         """Start it, and return when SAM listens, which it starts last of the services that are on by default."""
         at = self.directory
-        libraries = next((I2PD.parents[1] / "lib").glob("*-linux-gnu"))
         command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={self.conf}", "--log=file"]
         command += [f"--logfile={self.log}", "--loglevel=info", f"--netid={NETWORK_ID}", *ALONE]
         self.log.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            command, env={**os.environ, "LD_LIBRARY_PATH": str(libraries)}, cwd=at, stdin=subprocess.DEVNULL
+            command, env={**os.environ, "LD_LIBRARY_PATH": library_path()}, cwd=at, stdin=subprocess.DEVNULL
         )
         wait_until(lambda: self._state("sam") == "on" or None, START_S, "i2pd listens", lambda: tail(self.log))
 
