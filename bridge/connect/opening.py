@@ -4,6 +4,8 @@
                              ├─▶ half of the timeout ─▶ an attempt at the next leaf, side by side; the first one wins
                              └─▶ refused, or the timeout ─▶ the leaf is last, an attempt at the next one
 
+Before the first stream of a client, it tries all leaves twice: the first look-ups of a new session may fail.
+
 An attempt that lost the race continues until its timeout, so that its outcome counts for later streams. A Java router
 confirms after the leaf has replied, i2pd before. So the watch over replies (`reply_watch`) also finds dead leaves.
 """
@@ -32,6 +34,7 @@ ATTEMPTS_AT_A_TIME: Final = 3
 FAILED_AFTER_S: Final = 2.5
 """Seconds of an attempt before a failed leaf takes part in the race."""
 SESSION_TRIES: Final = 4
+FIRST_ROUNDS: Final = 2
 LATE_LIMIT: Final = 32
 LATE_S: Final = 15.0
 """i2pd repeats a lost first packet after 9 s."""
@@ -154,6 +157,7 @@ class LeafOpener:
                 self._table.forgive(opened.leaf_hash)
 
     async def _open(self, excluded: Collection[bytes]) -> LeafStream:
+        rounds = 1 if self._pool.has_worked else FIRST_ROUNDS
         for _ in range(SESSION_TRIES):
             session = await self._pool.session()
             await self._keeper.wait_usable()
@@ -174,6 +178,9 @@ class LeafOpener:
             if opened is not None:
                 self._pool.worked(session)
                 return opened
+            rounds -= 1
+            if rounds:
+                continue
             self._counters[ClientCounter.STREAMS_FAILED] += 1
             raise NoLeafError(self._no_leaf(tried))
         self._counters[ClientCounter.STREAMS_FAILED] += 1

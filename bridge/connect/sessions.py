@@ -58,6 +58,8 @@ class SessionPool:
         self._tunnels = {} if hops is None else {f"{way}.length": str(hops) for way in ("inbound", "outbound")}
         self.bridge = bridge
         self.last_error: str | None = None
+        self.has_worked = False
+        """True if the bridge has opened a stream to a leaf."""
         self._counters = counters
         self._error = error
         self._random = random
@@ -134,6 +136,7 @@ class SessionPool:
 
         A router looks up the lease set of a leaf for each session. So both are ready when one of them fails.
         """
+        self.has_worked = True
         if session in self._ready:
             self._ready[session].failures = 0
             if trio.current_time() >= self._steady_until_s:

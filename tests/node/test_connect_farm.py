@@ -179,6 +179,21 @@ async def test_leaf_without_lease_set_is_skipped_immediately(
         assert farm.counters[ClientCounter.LEAF_CHANGES] == 1
 
 
+async def test_first_stream_tries_all_leaves_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock, java_like=True) as stage, stage.client() as farm:
+        await farm.wait_ready()
+        stage.network.dead.update(leaf.hash for leaf in stage.leaves)
+        async with trio.open_nursery() as nursery:
+
+            async def revive() -> None:
+                await until(lambda: all(each.failures for each in farm.status().leaves))
+                stage.network.dead.clear()
+
+            nursery.start_soon(revive)
+            assert (await request(farm)).startswith("leaf-")
+        assert len(requests(stage)) == 1
+
+
 async def test_no_leaf_reports_tried_leaves_and_age(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, java_like=True) as stage, stage.client() as farm:
         await farm.wait_ready()
