@@ -52,7 +52,7 @@ FACTOR: Final = 2
 """On the cost of one leaf: its cost is then about twice the costs of the others."""
 HIGHER: Final = 1.5
 DETECTION_S: Final = 12.0
-"""From this time after its first failure, no request of a client fails because of the dead leaf."""
+"""From this time after its first failure, no request fails because of the dead leaf while other leaves reply."""
 
 
 ONE_HOP: Final = ("--hops", "1")
@@ -95,6 +95,13 @@ class Client:
         """Return the longest time between two successes that ends after `since_s`, up to the end of the window."""
         ends = [*(end_s for _, end_s, _ in self.successes if end_s < until_s), until_s]
         return max(later - end for end, later in pairwise(ends) if later > since_s)
+
+    def late_failures_s(self, killed_s: float, dead: str) -> list[float]:
+        """Return the times from the first to later failures because of a dead leaf, each after a success elsewhere."""
+        outcomes = sorted([(*each, True) for each in self.successes] + [(*each, False) for each in self.failures])
+        failed_s = [began_s for began_s, _, text in self.failures if began_s > killed_s and dead in text]
+        after_success_s = {later[0] for earlier, later in pairwise(outcomes) if earlier[3]}
+        return [each - failed_s[0] for each in failed_s if each > failed_s[0] + DETECTION_S and each in after_success_s]
 
     def requests_around(self, time_s: float) -> str:
         """Return a line for each request near a kill: its start, its duration and its outcome."""
@@ -230,8 +237,7 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
         gaps[kind] += found.values()
         dead = next(site.leaf.address for site in stage.farm.sites if site.node.name == name)
         for client in started:
-            begun_s = [began_s for began_s, _, text in client.failures if began_s > killed_s and dead in text]
-            late += [began_s - begun_s[0] for began_s in begun_s if began_s > begun_s[0] + DETECTION_S]
+            late += client.late_failures_s(killed_s, dead)
         failures = sum(begun > killed_s for client in started for begun, _, _ in client.failures)
         print(f"\n{kind}: {as_list(gaps[kind][-CLIENTS:])} s; {failures} requests failed; costs {costs};", end=" ")
         print(f"load average {os.getloadavg()[0]:.1f}")
