@@ -374,6 +374,8 @@ class Joiner:
         self._failed_searches = 0
         self._next_seek_at = min(self._next_seek_at, self._context.now + self._options.gossip_period_ms)
         if len(self._members.links) > 0:
+            if self._alarmed:
+                self._context.emit(Alarm(AlarmKind.ISOLATED, "a peer answers", over=True))
             self._alarmed = False
             self._alarmed_of_key = False
             self._forget_unreadable()

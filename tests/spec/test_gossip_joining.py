@@ -231,6 +231,15 @@ def test_node_without_seeds_and_peers_raises_one_alarm() -> None:
     assert "10.0.0.2:7669" in alarms[0].text
 
 
+def test_alarm_of_isolation_ends_with_first_peer() -> None:
+    story = Story()
+    story.add_peers(1, 2)
+    story.pass_time(300_000)
+    effects = story.add_peers(3)
+    ends = [each for each in effects if isinstance(each, Alarm)]
+    assert [(each.kind, each.over) for each in ends] == [(AlarmKind.ISOLATED, True)]
+
+
 def test_node_without_any_peer_or_seed_is_not_isolated() -> None:
     assert not [e for e in Story().pass_time(300_000) if isinstance(e, Alarm)]
 
