@@ -226,8 +226,9 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
     )
     members = [own]
     evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
-    admitted = () if inputs.log is None else inputs.log.state.admitted.values()
-    recorded = {each.node_id: each.name for each in admitted if each.name is not None}
+    admitted = {} if inputs.log is None else inputs.log.state.admitted
+    recorded = {each.node_id: each.name for each in admitted.values() if each.name is not None}
+    numbers = {each.node_id: server_id for server_id, each in sorted(admitted.items())}
     members.extend(
         _member(
             member,
@@ -235,6 +236,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
             roles.get(member.node_id, ServerRole.NONE),
             gossip.now_ms,
             recorded_name=recorded.get(member.node_id),
+            recorded_id=numbers.get(member.node_id),
             evicted=member.node_id in evicted,
         )
         for member in gossip.members
@@ -270,6 +272,7 @@ def _member(
     now_ms: int,
     *,
     recorded_name: str | None,
+    recorded_id: int | None,
     evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
@@ -289,7 +292,8 @@ def _member(
         rtt_ms=None if is_gone or member.round_trip_ms is None else float(member.round_trip_ms),
         peer_count=member.peer_count,
         capacity=member.info.capacity,
-        raft_id=None if metadata is None else metadata.raft_id,
+        # The metadata of a server that has just restarted lacks its id until it has opened its log.
+        raft_id=recorded_id if metadata is None or metadata.raft_id is None else metadata.raft_id,
         endpoint=None if metadata is None else metadata.endpoint,
         server_role=server_role,
         status_age_ms=max(0, now_ms - member.since_ms) if now_ms else None,

@@ -205,7 +205,7 @@ class MemberView(Record, frozen=True):
     capacity: int | None = None
     """Number of members that it would probe at most; null if unknown."""
     raft_id: int | None = None
-    """Its Raft id, from its own metadata; null without one."""
+    """Its Raft id, from its own metadata, or from the log until it sends one; null without one."""
     endpoint: str | None = None
     """Address of its Raft server; null if its metadata is unknown."""
     server_role: ServerRole = ServerRole.NONE

@@ -73,7 +73,7 @@ def member(node_id: NodeId, status: Status = Status.ALIVE, host: str = "10.0.0.2
     )
 
 
-def metadata(name: str, raft_id: int, endpoint: str) -> NodeMetadata:
+def metadata(name: str, raft_id: int | None, endpoint: str) -> NodeMetadata:
     return NodeMetadata("demo", name, RoleHint.VOTER, raft_id, endpoint, None)
 
 
@@ -167,6 +167,15 @@ def test_members_sorted_by_name_or_node_id() -> None:
     assert [each.address for each in view.members] == ["[fe80::1]:7668", "10.0.0.1:7668", "10.0.0.2:7668"]
     assert [each.raft_id for each in view.members] == [None, 1, 2]
     assert view.gossip.known_count == 3
+
+
+def test_restarted_server_keeps_id_until_its_metadata_has_one() -> None:
+    log = published_log()
+    state = replace(log.farm.state, admitted={2: Admitted(B, "b")})
+    known = {B: metadata("b", None, "tcp://10.0.0.2:7669")}
+    inputs = replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get)
+    view = build_view(replace(inputs, log=replace(farm_inputs(log), state=state)))
+    assert [each.raft_id for each in view.members if not each.is_self] == [2]
 
 
 def test_renamed_member_keeps_name_until_log_has_new_one() -> None:
