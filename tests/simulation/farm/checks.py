@@ -1,0 +1,149 @@
+"""Checks of a trial: pure functions of what clients and the observer saw; each returns the violations that it found.
+
+acknowledged        each acknowledged write is committed at its index, and is the first with its request
+linearizable        one order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
+    publications        at most one agreed structure per second and master; acceptable; signed by the master
+exclusions          no structure has a leaf whose exclusion its publisher had applied
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.wire.i2p.meta_lease_set import LeaseSetError, check_acceptable_to_java_router, decode, verify
+from bridge.wire.i2p.structures import address_of
+from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
+from tests.simulation.farm.workload import KEYS, Call, Kind, request_in, written_in
+
+EXCLUSION_S: Final = 2.0
+"""A structure under way may still have a leaf that was excluded so recently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule: a fault of the product, or of the harness."""
+
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A structure that a router accepted."""
+
+    at_s: float
+    host: str
+    master: bytes
+    structure: bytes
+    wall_s: float
+    """The publisher's wall clock."""
+    is_agreed: bool
+    """The log has this publication; without a quorum each part of a farm publishes alone."""
+    excluded: frozenset[str]
+    """Leaves that the publisher has known as excluded for `EXCLUSION_S`, in base32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The first entry of a request in the log."""
+
+    index: int
+    key: int
+    value: int
+    before: int
+    """The value of the key before it."""
+
+
+def writes_in(committed: Mapping[int, tuple[int, int, bytes]]) -> dict[str, Write]:
+    """Return the writes in the log by request, without repetitions."""
+    values: dict[int, int] = {}
+    writes: dict[str, Write] = {}
+    for index in sorted(committed):
+        data = committed[index][2]
+        written = written_in(data)
+        if written is None or (request := request_in(data)) in writes:
+            continue
+        key, value = written
+        writes[request] = Write(index, key, value, values.get(key, NOTHING))
+        values[key] = value
+    return writes
+
+
+def check_acknowledged(calls: Iterable[Call], writes: Mapping[str, Write]) -> Iterator[Violation]:
+    """Find acknowledged writes that the log does not have, or has at another index."""
+    for call in calls:
+        if call.kind is not Kind.WRITE or not call.is_acknowledged or call.error:
+            continue
+        write = writes.get(call.request)
+        if write is None:
+            yield Violation("nothing acknowledged lost", f"{call.request} was acknowledged at {call.index}")
+        elif write.index != call.index or write.value != call.value:
+            yield Violation("acknowledged index", f"{call.request} was acknowledged at {call.index}, and is {write}")
+
+
+def check_linearizable(calls: Iterable[Call], writes: Mapping[str, Write]) -> Iterator[Violation]:
+    """Find a key whose writes and reads have no order."""
+    operations: list[Operation] = []
+    for call in calls:
+        if call.kind is Kind.WRITE and call.request:
+            write = writes.get(call.request)
+            before = None if write is None else write.before
+            if write is None and call.is_acknowledged:
+                continue  # reported by `check_acknowledged`
+            answered = call.answered if write is not None else None
+            operations.append(Operation(call.key, call.value, before, call.called, answered))
+        elif call.kind is Kind.READ and call.is_acknowledged:
+            # One read of all keys: a read of each, at moments of their own.
+            operations.extend(
+                Operation(key, None, call.found.get(key, NOTHING), call.called, call.answered) for key in range(KEYS)
+            )
+    judgment = judge(operations)
+    if judgment.verdict is Verdict.CONTRADICTORY:
+        yield Violation("linearizability", f"no order explains the calls on key {judgment.key}")
+
+
+def check_publications(
+    publications: Sequence[Publication], masters: frozenset[bytes], signers: frozenset[bytes]
+) -> Iterator[Violation]:
+    """Find structures that no client should see."""
+    seconds: dict[tuple[bytes, int], Publication] = {}
+    for each in publications:
+        try:
+            structure = decode(each.structure)
+        except LeaseSetError as error:
+            yield Violation("readable structure", f"{each.host} published bytes that are not one: {error}")
+            continue
+        verification = verify(structure)
+        if not verification.holds or structure.destination.hash not in masters:
+            yield Violation("signed by the master", f"{each.host} at {each.at_s:.1f} s: {verification.reason}")
+        reasons = check_acceptable_to_java_router(structure, int(each.wall_s), None)
+        if reasons:
+            yield Violation("acceptable structure", f"{each.host} at {each.at_s:.1f} s: {'; '.join(reasons)}")
+        signer = structure.offline
+        if signers and (signer is None or signer.transient_key not in signers):
+            yield Violation("admitted signer", f"{each.host} at {each.at_s:.1f} s signed with an unknown key")
+        if not each.is_agreed:
+            continue
+        first = seconds.setdefault((each.master, structure.published_s), each)
+        if first.structure != each.structure:
+            yield Violation(
+                "one structure per second",
+                f"{first.host} at {first.at_s:.1f} s, {each.host} at {each.at_s:.1f} s: {structure.published_s}",
+            )
+
+
+def check_exclusions(publications: Iterable[Publication]) -> Iterator[Violation]:
+    """Find structures with a leaf whose exclusion the publisher had applied."""
+    for each in publications:
+        named = {base32_of(lease.destination_hash) for lease in decode(each.structure).leases}
+        wrong = sorted(named & each.excluded)
+        if wrong:
+            yield Violation("excluded leaf", f"{each.host} at {each.at_s:.1f} s publishes {wrong[0]}")
+
+
+def base32_of(leaf_hash: bytes) -> str:
+    """Return a hash as the log names it."""
+    return address_of(leaf_hash).removesuffix(".b32.i2p")

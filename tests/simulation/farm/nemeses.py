@@ -1,0 +1,121 @@
+"""The faults of a trial, drawn from a seed: plain data, so that a failing trial can be made smaller.
+
+    draw_faults(seed, names, trouble_s)   ──▶ (Fault, …), each with its machines, its begin and its end
+    Fault.text                            ──▶ a line of the story
+
+Each fault ends. A killed process starts again, a jumped clock is set right, a link heals. So a farm must be healthy
+some time after the last end, whatever the faults were. Damage that needs an operator has its own trials.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+
+class Nemesis(Enum):
+    """Kind of a fault."""
+
+    KILL = "SIGKILL, then a start"
+    POWER_CUT = "power cut, then a start"
+    STOP = "SIGTERM, then a start"
+    PAUSE = "SIGSTOP, then SIGCONT"
+    ISOLATE = "no packets from or to it"
+    ONE_WAY = "no packets from the first to the second"
+    PART = "no packets between it and the others"
+    LOSSY = "loss, duplication and reordering on every link"
+    SLOW_LINK = "long delays on every link"
+    CLOCK_JUMP = "wall clock set wrong, then right"
+    CLOCK_DRIFT = "wall clock drifts, then is set right"
+    SLOW_DISK = "each sync takes long"
+    HANGING_DISK = "syncs do not return"
+    FULL_DISK = "no space on the disk"
+
+
+ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
+"""Faults that end a process; its next start is the end of the fault."""
+ON_NETWORK: Final = frozenset({Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART})
+_WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
+FIRST_S: Final = 5.0
+SHORTEST_S: Final = 0.5
+LONGEST_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, from `at_s` to `until_s` of the trouble."""
+
+    at_s: float
+    until_s: float
+    nemesis: Nemesis
+    hosts: tuple[str, ...]
+    amount: float = 0.0
+    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay."""
+
+    @property
+    def text(self) -> str:
+        """The fault in one line."""
+        amount = f" ({self.amount:g})" if self.amount else ""
+        return f"{self.at_s:7.1f} s to {self.until_s:.1f} s: {' '.join(self.hosts)}: {self.nemesis.value}{amount}"
+
+
+def draw_faults(seed: int, names: Sequence[str], trouble_s: float) -> tuple[Fault, ...]:
+    """Return the faults of a seed, in the order of their begins. One per machine that ends its process at a time."""
+    random = Random(f"{seed}/faults")
+    kinds = [each for each in Nemesis for _ in range(_WEIGHTS.get(each, 1))]
+    faults: list[Fault] = []
+    for _ in range(random.randint(1, max(2, round(trouble_s / 15)))):
+        nemesis = random.choice(kinds)
+        at_s = round(random.uniform(FIRST_S, max(FIRST_S, trouble_s - SHORTEST_S)), 1)
+        length_s = min(LONGEST_S, SHORTEST_S + random.expovariate(1 / 12))
+        fault = Fault(
+            at_s,
+            round(min(at_s + length_s, trouble_s), 1),
+            nemesis,
+            _machines(random, nemesis, names),
+            _amount(random, nemesis),
+        )
+        if nemesis not in ENDING or not any(_overlap(fault, each) for each in faults):
+            faults.append(fault)
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
+
+
+def _overlap(fault: Fault, other: Fault) -> bool:
+    """Return True if both end the process of one machine, and one begins during the other."""
+    return (
+        other.nemesis in ENDING
+        and not set(fault.hosts).isdisjoint(other.hosts)
+        and fault.at_s <= other.until_s + 1
+        and other.at_s <= fault.until_s + 1
+    )
+
+
+def _machines(random: Random, nemesis: Nemesis, names: Sequence[str]) -> tuple[str, ...]:
+    match nemesis:
+        case Nemesis.LOSSY | Nemesis.SLOW_LINK:
+            return ()
+        case Nemesis.ONE_WAY:
+            return tuple(random.sample(list(names), 2)) if len(names) > 1 else (names[0],)
+        case Nemesis.PART:
+            return tuple(sorted(random.sample(list(names), random.randint(1, max(1, len(names) - 1)))))
+        case Nemesis.KILL | Nemesis.POWER_CUT if random.random() < 0.2:
+            return tuple(names)  # the whole rack
+        case _:
+            return (random.choice(list(names)),)
+
+
+def _amount(random: Random, nemesis: Nemesis) -> float:
+    match nemesis:
+        case Nemesis.CLOCK_JUMP:
+            return random.choice([-86_400.0, -3600.0, -70.0, -5.0, 5.0, 70.0, 3600.0, 86_400.0])
+        case Nemesis.CLOCK_DRIFT:
+            return random.choice([-0.1, -0.01, 0.01, 0.1])
+        case Nemesis.LOSSY:
+            return random.choice([0.02, 0.1, 0.3])
+        case Nemesis.SLOW_DISK:
+            return random.choice([0.02, 0.2, 1.5])
+        case Nemesis.SLOW_LINK:
+            return random.choice([0.05, 0.2, 0.6])
+        case _:
+            return 0.0

@@ -1,0 +1,141 @@
+"""Observation of the nodes of a trial: entries they apply, structures they publish, verdicts and clusters.
+
+    AppliedState._apply      ──▶ Observer.committed: one entry at each index, whoever applies it
+    FileRouter.publish…      ──▶ Observer.publications
+    the nodes' own traces    ──▶ Observer.verdicts, clusters, alarms
+
+The methods are wrapped in place, since a node reports what it did, and the observer must see what it did.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from unittest.mock import patch
+
+from bridge.api.trace import TraceEvent
+from bridge.core.log.hashes import hash_of
+from bridge.node.raft.applied_state import AppliedState
+from bridge.node.router.router import FileRouter
+from bridge.wire.i2p.meta_lease_set import decode
+from consensus import Entry
+from tests.simulation.farm.checks import EXCLUSION_S, Publication, Violation, base32_of
+from tests.simulation.farm.host import Host, current_host
+
+Applied = tuple[int, int, bytes]
+"""Term, kind and data of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictChange:
+    """A verdict of a node, from one moment on."""
+
+    at_s: float
+    host: str
+    starts: int
+    """Number of the process that gave it."""
+    kind: str
+    text: str
+
+
+class Observer:
+    """All that the nodes of a trial did."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.committed: dict[int, Applied] = {}
+        self.publications: list[Publication] = []
+        self.verdicts: list[VerdictChange] = []
+        self.clusters: dict[str, str] = {}
+        """The cluster that each node founded or joined."""
+        self.violations: list[Violation] = []
+        self.states: dict[str, AppliedState] = {}
+        """The state machine of the present process of each node."""
+        self._now_s = now_s
+        self._excluded: dict[str, dict[str, float]] = {}
+
+    def verdict_of(self, host: Host) -> VerdictChange | None:
+        """Return the present verdict of a node; None if its present process has not given one."""
+        last = next((each for each in reversed(self.verdicts) if each.host == host.name), None)
+        return last if last is not None and last.starts == host.starts else None
+
+    def event(self, host: Host, event: TraceEvent) -> None:
+        """Take an event of a node's trace."""
+        match event.kind:
+            case "verdict-changed":
+                kind, text = str(event.data["verdict"]), str(event.data["text"])
+                self.verdicts.append(VerdictChange(self._now_s(), host.name, host.starts, kind, text))
+            case "farm-founded" | "farm-known" | "farm-resumed":
+                cluster = str(event.data["cluster"])
+                others = {each for each in self.clusters.values() if each != cluster}
+                if others:
+                    self.violations.append(Violation("one cluster", f"{host.name} is in {cluster}, others in {others}"))
+                self.clusters[host.name] = cluster
+            case _:
+                pass
+
+    def applied(self, host: Host, index: int, entry: Entry) -> None:
+        """Take an applied entry: the same entry at the same index on every node, in every run."""
+        found = (entry.term, entry.kind, bytes(entry.data))
+        known = self.committed.setdefault(index, found)
+        if known != found:
+            text = f"{host.name} applied {found!r:.200} at {index}, another node {known!r:.200}"
+            self.violations.append(Violation("state machine safety", text))
+
+    def excludes(self, host: Host, leaves: tuple[str, ...]) -> None:
+        """Take the excluded leaves of a node's state."""
+        known = self._excluded.get(host.name, {})
+        if known.keys() != set(leaves):
+            self._excluded[host.name] = {leaf: known.get(leaf, self._now_s()) for leaf in leaves}
+
+    def published(self, host: Host, master: bytes, structure: bytes) -> None:
+        """Take a structure that a router accepted."""
+        now_s = self._now_s()
+        known = self._excluded.get(host.name, {})
+        excluded = frozenset(leaf for leaf, since_s in known.items() if since_s <= now_s - EXCLUSION_S)
+        agreed = self._is_agreed(host, master, structure)
+        self.publications.append(Publication(now_s, host.name, master, structure, host.wall_s, agreed, excluded))
+
+    def _is_agreed(self, host: Host, master: bytes, structure: bytes) -> bool:
+        """Return True if the log of the publisher has the publication of this structure."""
+        state = self.states.get(host.name)
+        masters = {} if state is None else state.state.masters
+        publications = [each.publication for key, each in masters.items() if hash_of(key) == base32_of(master)]
+        second_s = decode(structure).published_s
+        return any(each is not None and each.published_s == second_s for each in publications)
+
+    def digest(self, host: str) -> tuple[int, str]:
+        """Return the applied index of a node, and the digest of its state."""
+        state = self.states[host]
+        return state.state.applied_index, sha256(b"".join(state.snapshot())).hexdigest()
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """Wrap the observed methods."""
+        apply, publish, created = AppliedState._apply, FileRouter.publish_meta_lease_set, AppliedState.__init__
+        observer = self
+
+        def apply_observed(state: AppliedState, index: int, entry: Entry) -> None:
+            apply(state, index, entry)
+            host = current_host.get()
+            if host is not None:
+                observer.applied(host, index, entry)
+                observer.excludes(host, state.state.weights.excluded)
+
+        async def publish_observed(router: FileRouter, master_hash: bytes, structure: bytes) -> None:
+            await publish(router, master_hash, structure)
+            host = current_host.get()
+            if host is not None:
+                observer.published(host, master_hash, structure)
+
+        def created_observed(state: AppliedState, *arguments: object, **named: object) -> None:
+            created(state, *arguments, **named)  # type: ignore[arg-type]
+            host = current_host.get()
+            if host is not None:
+                observer.states[host.name] = state
+
+        with (
+            patch.object(AppliedState, "_apply", apply_observed),
+            patch.object(AppliedState, "__init__", created_observed),
+            patch.object(FileRouter, "publish_meta_lease_set", publish_observed),
+        ):
+            yield

@@ -1,0 +1,31 @@
+"""The plan of a trial: all choices that are not the simulation's own, as plain data."""
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.farm.nemeses import Fault, Nemesis, draw_faults
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All choices of a trial. The same plan gives the same trace."""
+
+    seed: int
+    nodes: int
+    trouble_s: float
+    faults: tuple[Fault, ...]
+
+
+def draw_plan(seed: int, nodes: int | None = None, trouble_s: float | None = None) -> Plan:
+    """Return the plan of a seed."""
+    random = Random(f"{seed}/plan")
+    count = random.choice([3, 3, 3, 5])
+    length_s = random.choice([30.0, 60.0, 120.0, 240.0])
+    count, length_s = nodes or count, trouble_s or length_s
+    return Plan(seed, count, length_s, draw_faults(seed, [f"node-{each}" for each in range(1, count + 1)], length_s))
+
+
+def read_fault(text: str) -> Fault:
+    """Return a fault of the command line: NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT."""
+    name, at_s, until_s, hosts, amount = text.split(":")
+    return Fault(float(at_s), float(until_s), Nemesis[name], tuple(hosts.split("+")) if hosts else (), float(amount))

@@ -1,0 +1,118 @@
+"""Searches seeds for faults: `python -m tests.simulation.farm.searching --seeds 0:1000 --resume FILE`.
+
+    --seed N                      one trial; `--nodes`, `--trouble` and `--fault` replace choices of the seed
+    --seeds FROM:TO               trials of a range; `--resume FILE` continues after the last finished seed
+    --minimize                    make the plan of a failing seed smaller, and print the command that replays it
+    --planted NAME                with a planted fault (`planted.py`)
+
+A failing seed is printed as a story: its faults, its violations, the last events before the first one. The exit status
+is 1 after a failure.
+"""
+
+import argparse
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tests.simulation.farm.minimizing import command_of, minimized
+from tests.simulation.farm.plans import Plan, draw_plan, read_fault
+from tests.simulation.farm.planted import PLANTED
+from tests.simulation.farm.trial import Outcome, run_trial
+
+STORY_LINES: Final = 40
+
+
+def main() -> None:
+    """Run the trials of the command line."""
+    options = _options()
+    planted = nullcontext() if options.planted is None else PLANTED[options.planted].planting()
+    failed = 0
+    virtual_s = spent_s = 0.0
+    seeds = (
+        range(options.seed, options.seed + 1) if options.seeds is None else range(*map(int, options.seeds.split(":")))
+    )
+    with planted:
+        for seed in range(max(seeds.start, _resumed(options.resume)), seeds.stop):
+            plan = _plan(options, seed)
+            outcome = run_trial(plan)
+            virtual_s, spent_s = virtual_s + outcome.virtual_s, spent_s + outcome.spent_s
+            _print(_line(outcome))
+            if outcome.violations:
+                failed += 1
+                _print_failure(outcome, minimize=options.minimize)
+            if options.trace:
+                _print("\n".join(outcome.trace))
+            if options.resume is not None:
+                options.resume.write_text(f"{seed + 1}\n", encoding="utf-8")
+    _print(
+        f"{len(seeds)} seeds, {failed} failed, {virtual_s / 3600:.2f} virtual hours,"
+        f" {virtual_s / max(spent_s, 0.001):.0f} virtual seconds per second of processor time"
+    )
+    sys.exit(1 if failed else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.farm.searching", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", metavar="FROM:TO")
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--trouble", type=float, help="seconds of faults")
+    parser.add_argument("--fault", action="append", help="NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT, or none")
+    parser.add_argument("--resume", type=Path, metavar="FILE")
+    parser.add_argument("--minimize", action="store_true")
+    parser.add_argument("--planted", choices=sorted(PLANTED))
+    parser.add_argument("--trace", action="store_true", help="print the trace")
+    return parser.parse_args()
+
+
+def _plan(options: argparse.Namespace, seed: int) -> Plan:
+    plan = draw_plan(seed, options.nodes, options.trouble)
+    if options.fault:
+        plan = replace(plan, faults=tuple(read_fault(each) for each in options.fault if each != "none"))
+    return plan
+
+
+def _resumed(file: Path | None) -> int:
+    return int(file.read_text(encoding="utf-8")) if file is not None and file.exists() else 0
+
+
+def _line(outcome: Outcome) -> str:
+    plan = outcome.plan
+    healed = "never" if outcome.healed_s is None else f"{outcome.healed_s:.0f} s"
+    figures = ", ".join(f"{value} {name}" for name, value in outcome.figures.items())
+    return (
+        f"seed {plan.seed}: {plan.nodes} nodes, {len(plan.faults)} faults, {outcome.virtual_s:.0f} virtual s in"
+        f" {outcome.spent_s:.1f} s, healed in {healed}; {figures}"
+    )
+
+
+def _print_failure(outcome: Outcome, *, minimize: bool) -> None:
+    checks = {each.check for each in outcome.violations}
+    if minimize:
+
+        def fails(plan: Plan) -> bool:
+            return not checks.isdisjoint(each.check for each in run_trial(plan).violations)
+
+        plan, trials = minimized(outcome.plan, fails)
+        _print(f"  minimized by {trials} trials")
+        outcome = run_trial(plan)
+    _print(story_of(outcome))
+
+
+def story_of(outcome: Outcome) -> str:
+    """Return a failed trial as text."""
+    lines = [f"  {each.text}" for each in outcome.plan.faults]
+    lines += [f"  VIOLATION {each}" for each in outcome.violations]
+    lines += [f"    {each[:200]}" for each in outcome.trace[-STORY_LINES:]]
+    return "\n".join([*lines, f"  replay: {command_of(outcome.plan)}"])
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The plans and the checks of trials, without a farm: each check finds the fault that it is for."""
+
+import json
+
+import pytest
+
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from tests.simulation.farm.checks import (
+    Publication,
+    base32_of,
+    check_acknowledged,
+    check_exclusions,
+    check_linearizable,
+    check_publications,
+    writes_in,
+)
+from tests.simulation.farm.nemeses import ENDING, draw_faults
+from tests.simulation.farm.workload import Call, Kind
+
+NOW_S = 1_800_000_000
+NAMES = ["node-1", "node-2", "node-3"]
+MASTER, LEAF = new_master_key(), new_demo_leaf()
+KEY = MASTER.sign_transient(NOW_S)
+
+
+def entry(request: str, key: int, value: int) -> tuple[int, int, bytes]:
+    return 1, 0, json.dumps({"request": request, "key": key, "value": value}).encode()
+
+
+def write(request: str, value: int, called: int, answered: int | None, index: int | None) -> Call:
+    return Call("c", Kind.WRITE, called, 0.0, key=0, value=value, request=request, answered=answered, index=index)
+
+
+def read(found: dict[int, int], called: int, answered: int) -> Call:
+    return Call("d", Kind.READ, called, 0.0, found=found, answered=answered)
+
+
+def publication(after_s: int = 0, excluded: frozenset[str] = frozenset(), cost: int = 3) -> Publication:
+    second_s = NOW_S + after_s
+    structure = encode(KEY.sign(second_s, (MetaLease(LEAF.hash, cost=cost, ends_s=second_s + 900),)))
+    return Publication(0.0, "node-1", MASTER.destination.hash, structure, second_s, is_agreed=True, excluded=excluded)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_of_a_seed_are_within_the_trouble(seed: int) -> None:
+    faults = draw_faults(seed, NAMES, 60.0)
+    assert faults == draw_faults(seed, NAMES, 60.0)
+    assert all(0 < each.at_s <= each.until_s <= 60.0 for each in faults)
+    for number, first in enumerate(faults):
+        for second in faults[number + 1 :]:
+            both_end = {first.nemesis, second.nemesis} <= ENDING and set(first.hosts) & set(second.hosts)
+            assert not both_end or second.at_s > first.until_s
+
+
+def test_repeated_request_counts_once() -> None:
+    writes = writes_in({1: entry("a-1-1", 0, 5), 2: entry("a-1-2", 0, 6), 3: entry("a-1-1", 0, 5)})
+    assert {name: (each.index, each.before) for name, each in writes.items()} == {"a-1-1": (1, 0), "a-1-2": (2, 5)}
+
+
+def test_lost_write_is_found() -> None:
+    writes = writes_in({1: entry("a-1-1", 0, 5)})
+    assert not list(check_acknowledged([write("a-1-1", 5, 1, 2, 1)], writes))
+    assert list(check_acknowledged([write("a-1-2", 6, 3, 4, 2)], writes))
+    assert list(check_acknowledged([write("a-1-1", 5, 1, 2, 7)], writes))
+
+
+def test_stale_read_is_found() -> None:
+    writes = writes_in({1: entry("a-1-1", 0, 5)})
+    first = write("a-1-1", 5, 1, 2, 1)
+    assert not list(check_linearizable([first, read({0: 5}, 3, 4)], writes))
+    assert list(check_linearizable([first, read({}, 3, 4)], writes))
+    assert list(check_linearizable([read({0: 5}, 1, 2), write("a-1-1", 5, 3, 4, 1)], writes))
+
+
+def test_wrong_structures_are_found() -> None:
+    masters = frozenset({MASTER.destination.hash})
+    good = publication()
+    assert not list(check_publications([good, publication(1)], masters, frozenset()))
+    found = [each.check for each in check_publications([good, publication(cost=4)], masters, frozenset())]
+    assert found == ["one structure per second"]
+    found = [each.check for each in check_publications([good], masters, frozenset({b"other"}))]
+    assert found == ["admitted signer"]
+    assert [each.check for each in check_publications([good], frozenset(), frozenset())] == ["signed by the master"]
+
+
+def test_published_excluded_leaf_is_found() -> None:
+    assert not list(check_exclusions([publication()]))
+    assert list(check_exclusions([publication(excluded=frozenset({base32_of(LEAF.hash)}))]))

@@ -1,0 +1,44 @@
+"""Trials of whole farms: seeds without violations, planted faults that are found, and plans that become smaller."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.effort import over_seeds
+from tests.simulation.farm.minimizing import command_of, minimized
+from tests.simulation.farm.nemeses import Nemesis
+from tests.simulation.farm.plans import Plan, draw_plan, read_fault
+from tests.simulation.farm.planted import PLANTED
+from tests.simulation.farm.searching import story_of
+from tests.simulation.farm.trial import run_trial
+
+
+@over_seeds(200, quick=2)
+def test_trial_has_no_violation(seed: int) -> None:
+    outcome = run_trial(draw_plan(seed) if seed else draw_plan(seed, nodes=3, trouble_s=60.0))
+    assert not outcome.violations, story_of(outcome)
+
+
+def test_smaller_plan_keeps_the_fault_that_fails() -> None:
+    plan = draw_plan(6)
+    needed = next(each for each in plan.faults if each.nemesis is not Nemesis.LOSSY)
+    smaller, trials = minimized(plan, lambda each: any(fault.at_s == needed.at_s for fault in each.faults), 200)
+    assert [(each.at_s, each.nemesis) for each in smaller.faults] == [(needed.at_s, needed.nemesis)]
+    assert smaller.nodes <= plan.nodes
+    assert 0 < trials <= 200
+
+
+def test_command_replays_a_plan() -> None:
+    plan = draw_plan(6)
+    words = command_of(plan).split()
+    faults = tuple(read_fault(word) for option, word in pairwise(words) if option == "--fault")
+    assert replace(plan, faults=faults) == Plan(plan.seed, plan.nodes, plan.trouble_s, plan.faults)
+
+
+@pytest.mark.parametrize("name", ["the alarm of isolation never ends"])
+def test_planted_fault_is_found(name: str) -> None:
+    planted = PLANTED[name]
+    with planted.planting():
+        outcome = run_trial(draw_plan(planted.seed))
+    assert planted.check in {each.check for each in outcome.violations}, f"seed {planted.seed}"

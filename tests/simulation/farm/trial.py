@@ -1,0 +1,195 @@
+"""One trial: a farm under faults and load from a seed, its healing, and the checks.
+
+Plan ──▶ run_trial ──▶ Outcome: violations, the story, figures
+
+forming     all nodes start; the farm must be healthy within `FORM_S`
+trouble     faults (`nemeses`) and clients (`workload`) at the same time; a supervisor starts ended processes again
+healing     all faults end; within `HEAL_S` all nodes must be healthy and agree
+judgment    `checks` over everything that happened
+"""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Final
+
+import trio
+
+from tests.simulation.farm.checks import (
+    Violation,
+    check_acknowledged,
+    check_exclusions,
+    check_linearizable,
+    check_publications,
+    writes_in,
+)
+from tests.simulation.farm.disk import Disk, disk_calls
+from tests.simulation.farm.host import current_host
+from tests.simulation.farm.nemesis_driver import NemesisDriver
+from tests.simulation.farm.observing import Observer
+from tests.simulation.farm.oracle import Oracle
+from tests.simulation.farm.plans import Plan
+from tests.simulation.farm.workload import Calls, Client, Kind
+from tests.simulation.farm.world import World, simulate
+
+FORM_S: Final = 60.0
+HEAL_S: Final = 180.0
+"""Longest time from the end of the last fault until all nodes are healthy."""
+STEADY_S: Final = 10.0
+"""A farm is healthy if it has been healthy for so long."""
+LOOK_S: Final = 1.0
+CLIENTS: Final = 3
+RESTART_S: Final = 3.0
+"""A supervisor starts an ended process after this time (RestartSec)."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of a trial."""
+
+    plan: Plan
+    violations: list[Violation] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    virtual_s: float = 0.0
+    spent_s: float = 0.0
+    healed_s: float | None = None
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+def run_trial(plan: Plan) -> Outcome:
+    """Run a plan in its own trio run."""
+    began_s = time.process_time()
+    outcome: Outcome = simulate(plan.seed, partial(_Trial(plan).run))
+    outcome.spent_s = time.process_time() - began_s
+    return outcome
+
+
+class _Trial:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._outcome = Outcome(plan)
+
+    async def run(self) -> Outcome:
+        """Run all parts; a violation of one part does not prevent the later checks."""
+        outcome = self._outcome
+
+        def disk_of_caller() -> Disk | None:
+            host = current_host.get()
+            return host.disk if host is not None and isinstance(host.disk, Disk) else None
+
+        with disk_calls(disk_of_caller):
+            async with World.open(self._plan.seed, self._plan.nodes, disk=Disk) as world:
+                self._world = world
+                self._observer = observer = Observer(lambda: world.time_s)
+                world.on_event.append(observer.event)
+                self._calls = Calls(lambda: world.time_s)
+                with observer.observing():
+                    await self._parts(world)
+                    outcome.virtual_s = world.time_s
+                outcome.trace = world.trace
+        return outcome
+
+    async def _parts(self, world: World) -> None:
+        for host in world.hosts.values():
+            assert isinstance(host.disk, Disk)
+            host.disk.flush()
+        await world.start_all()
+        if await self._healthy_within(FORM_S) is None:
+            self._violate("formation", f"not healthy after {FORM_S:g} s: {self._verdicts()}")
+            return
+        driver = NemesisDriver(world, self._plan.faults)
+        oracle = Oracle(world, self._observer, driver)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._supervise, driver)
+            nursery.start_soon(oracle.run)
+            async with trio.open_nursery() as trouble:
+                for each in self._clients(world):
+                    trouble.start_soon(each.run)
+                await driver.run(self._plan.trouble_s)
+                world.note(None, "healing")
+                await driver.heal()
+                self._outcome.healed_s = await self._healthy_within(HEAL_S)
+                if self._outcome.healed_s is None:
+                    self._violate("healing", f"not healthy after {HEAL_S:g} s: {self._verdicts()}")
+                trouble.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+        self._outcome.violations += oracle.violations
+        await self._judge(world)
+
+    def _clients(self, world: World) -> list[Client]:
+        names = list(world.hosts)
+        return [
+            Client(f"client{each}", Random(f"{self._plan.seed}/client{each}"), names, world.control, self._calls)
+            for each in range(CLIENTS)
+        ]
+
+    async def _supervise(self, driver: NemesisDriver) -> None:
+        """Start processes again that ended by themselves; each such end needs a reason."""
+        while True:
+            await trio.sleep(RESTART_S)
+            for host in self._world.hosts.values():
+                if host.run is None and not driver.holds_down(host.name):
+                    await self._world.start(host.name)
+
+    async def _healthy_within(self, limit_s: float) -> float | None:
+        """Return the time until all nodes are healthy and agree; None if they are not in time."""
+        began_s = healthy_s = self._world.time_s
+        while self._world.time_s < began_s + limit_s:
+            await trio.sleep(LOOK_S)
+            if not self._are_healthy():
+                healthy_s = self._world.time_s
+            elif self._world.time_s >= healthy_s + STEADY_S:
+                return healthy_s - began_s
+        return None
+
+    def _are_healthy(self) -> bool:
+        hosts = self._world.hosts.values()
+        if any(each.run is None for each in hosts):
+            return False
+        verdicts = [self._observer.verdict_of(each) for each in hosts]
+        return all(each is not None and each.kind == "healthy" for each in verdicts)
+
+    def _verdicts(self) -> str:
+        found = []
+        for host in self._world.hosts.values():
+            verdict = self._observer.verdict_of(host)
+            state = "does not run" if host.run is None else "no verdict" if verdict is None else verdict.text
+            found.append(f"{host.name}: {state}")
+        return "; ".join(found)
+
+    def _violate(self, check: str, text: str) -> None:
+        self._outcome.violations.append(Violation(check, text))
+
+    async def _judge(self, world: World) -> None:
+        observer, calls, outcome = self._observer, self._calls.all, self._outcome
+        writes = writes_in(observer.committed)
+        outcome.violations += observer.violations
+        outcome.violations += check_acknowledged(calls, writes)
+        outcome.violations += check_linearizable(calls, writes)
+        masters = frozenset({world.master.destination.hash} if world.master else ())
+        outcome.violations += check_publications(observer.publications, masters, frozenset())
+        outcome.violations += check_exclusions(observer.publications)
+        await self._compare_states()
+        acknowledged = [each for each in calls if each.is_acknowledged]
+        outcome.figures = {
+            "calls": len(calls),
+            "acknowledged": len(acknowledged),
+            "writes": sum(each.kind is Kind.WRITE for each in acknowledged),
+            "entries": len(observer.committed),
+            "publications": len(observer.publications),
+        }
+
+    async def _compare_states(self) -> None:
+        """Compare the state machines of all nodes at the same index."""
+        names = list(self._world.hosts)
+        for _ in range(100):
+            digests = {each: self._observer.digest(each) for each in names if self._world.hosts[each].run is not None}
+            if len({index for index, _ in digests.values()}) <= 1:
+                break
+            await trio.sleep(0.05)
+        else:
+            self._violate("equal state machines", f"no common index: {digests}")
+            return
+        if len(set(digests.values())) > 1:
+            self._violate("equal state machines", str(digests))
