@@ -1,4 +1,4 @@
-"""Checks of a trial: pure functions of what clients and the observer saw; each returns the violations that it found.
+"""Checks of a trial: pure functions of the calls and the observer's record; each returns the violations.
 
 acknowledged        each acknowledged write is committed at its index, and is the first with its request
 linearizable        one order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
@@ -16,7 +16,7 @@ from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdi
 from tests.simulation.farm.workload import KEYS, Call, Kind, request_in, written_in
 
 EXCLUSION_S: Final = 2.0
-"""A structure under way may still have a leaf that was excluded so recently."""
+"""A publication may still have a recently excluded leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def check_acknowledged(calls: Iterable[Call], writes: Mapping[str, Write]) -> It
 
 
 def check_linearizable(calls: Iterable[Call], writes: Mapping[str, Write]) -> Iterator[Violation]:
-    """Find a key whose writes and reads have no order."""
+    """Find a key if an order of its writes and reads does not exist."""
     operations: list[Operation] = []
     for call in calls:
         if call.kind is Kind.WRITE and call.request:
@@ -96,7 +96,7 @@ def check_linearizable(calls: Iterable[Call], writes: Mapping[str, Write]) -> It
             answered = call.answered if write is not None else None
             operations.append(Operation(call.key, call.value, before, call.called, answered))
         elif call.kind is Kind.READ and call.is_acknowledged:
-            # One read of all keys: a read of each, at moments of their own.
+            # A read of all keys is a read of each key.
             operations.extend(
                 Operation(key, None, call.found.get(key, NOTHING), call.called, call.answered) for key in range(KEYS)
             )

@@ -40,7 +40,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """All files below a directory, by their paths; sockets have no bytes."""
+    """All files below a directory, by their paths; of sockets, only the paths."""
 
     directories: dict[str, int]
     """Their modes; parents precede children."""
@@ -61,7 +61,7 @@ class Disk:
         self.fail = False
         """Writes and syncs fail with EIO."""
         self.ignores_syncs = False
-        """A planted fault: syncs return and make nothing durable, as some disks do."""
+        """A planted fault: syncs return without any effect, as on some disks."""
         self._is_known = False
         self._bytes: dict[int, bytes] = {}
         """The durable bytes of each file, by inode."""
@@ -191,7 +191,7 @@ class Disk:
                 content.files[below] = StoredFile(_torn(old, new, random, kept), stat.S_IMODE(mode))
 
     def restore(self, content: Content) -> None:
-        """Write a content over the directory. Directories keep their inodes, to which the product binds its log."""
+        """Write a content over the directory. Directories keep their inodes, which identify the log's place."""
         for path, mode in content.directories.items():
             place = self.root / path
             place.mkdir(parents=True, exist_ok=True)

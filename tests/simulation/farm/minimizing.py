@@ -1,4 +1,4 @@
-"""Makes a failing plan smaller: fewer faults, a shorter trouble, fewer nodes, as long as the same check fails.
+"""Makes a failing plan smaller: fewer faults, a shorter trouble, fewer nodes. The same check must still fail.
 
     minimized(plan, fails)   ──▶ the smallest plan found, and the number of trials that it took
 

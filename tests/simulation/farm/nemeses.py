@@ -4,7 +4,7 @@
     Fault.text                            ──▶ a line of the story
 
 Each fault ends. A killed process starts again, a jumped clock is set right, a link heals. So a farm must be healthy
-some time after the last end, whatever the faults were. Damage that needs an operator has its own trials.
+some time after the last end. Damage that needs an operator belongs into other trials.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from tests.simulation.farm.world import World
 
 
 class NemesisDriver:
-    """The faults of one trial. `active` are those under way."""
+    """The faults of one trial; `active`: the present faults."""
 
     def __init__(self, world: World, faults: tuple[Fault, ...]) -> None:
         self._world = world

@@ -1,10 +1,10 @@
 """Observation of the nodes of a trial: entries they apply, structures they publish, verdicts and clusters.
 
-    AppliedState._apply      ──▶ Observer.committed: one entry at each index, whoever applies it
+    AppliedState._apply      ──▶ Observer.committed: one entry at each index on all nodes
     FileRouter.publish…      ──▶ Observer.publications
     the nodes' own traces    ──▶ Observer.verdicts, clusters, alarms
 
-The methods are wrapped in place, since a node reports what it did, and the observer must see what it did.
+The methods are wrapped in place: the observer records the act, and not the node's report of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ class VerdictChange:
 
 
 class Observer:
-    """All that the nodes of a trial did."""
+    """Record of the nodes of a trial."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.committed: dict[int, Applied] = {}

@@ -1,6 +1,6 @@
 """The truth about a farm, compared with the verdicts of its nodes.
 
-    a node says healthy          false if a voter has been down or cut off from it for `LATE_S`
+    verdict healthy     wrong if a voter has been down or cut off from the node for `LATE_S`
 
 Verdicts have documented delays (docs/reference/verdicts.md): gossip marks a process dead within seconds, a report is
 missed after periods, clocks are compared by reports. `LATE_S` is above their sum. Only a truth that has been constant
@@ -21,7 +21,7 @@ LOOK_S: Final = 1.0
 
 
 class Oracle:
-    """Looks at the truth each second."""
+    """Comparison of verdicts with the truth, each second."""
 
     def __init__(self, world: World, observer: Observer, driver: NemesisDriver) -> None:
         self._world = world

@@ -1,7 +1,7 @@
 """Planted faults between the rooms of the product, each with a seed whose trial finds it.
 
     PLANTED["name"].planting()   replaces methods of the product while a trial runs
-    PLANTED["name"].check        the check that fails; `seed` the first seed that is known to find the fault
+    PLANTED["name"].check        the check that fails in the trial of its `plan`
 
 The trials of a world without violations prove nothing if the checks are blind. A planted fault shows that a check sees.
 Faults that were found here or reported from outside are planted again.
@@ -10,24 +10,48 @@ Faults that were found here or reported from outside are planted again.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import consensus.core.election
 import consensus.core.quorum
+import consensus.core.replication.append_receiver
 from bridge.api import verdict
+from bridge.api.control import SubmitOutcome
 from bridge.api.view import VerdictKind
 from bridge.core.farm.state_machine import Farm
 from bridge.core.publishing import lease_set
+from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.node.control.farm_admin import FarmAdmin
+from bridge.node.events.alarms import Alarms
+from bridge.node.raft.submitting import Submitting
+from consensus.core.reads import Lease
+from consensus.net.backoff import Backoff
 from consensus.sessions.table import RequestStatus, SessionTable
 from consensus.storage.directory import Directory
 from consensus.storage.disk import SyncDirectory, SyncFile
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import Joiner
+from gossip.core.member import Status
+from gossip.core.updates import Updates
+from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import current_host
+from tests.simulation.farm.nemeses import Fault, Nemesis
+from tests.simulation.farm.plans import Plan
 
+NODES: Final = 3
+TOUR_S: Final = 50.0
+TOUR: Final = (
+    Fault(2.0, 14.0, Nemesis.ISOLATE, ("node-1",)),
+    Fault(16.0, 28.0, Nemesis.ISOLATE, ("node-2",)),
+    Fault(30.0, 42.0, Nemesis.ISOLATE, ("node-3",)),
+    Fault(45.0, 46.0, Nemesis.POWER_CUT, ("node-1", "node-2", "node-3")),
+)
+"""Each node is cut off in turn, so one of them leads; then all lose their power."""
+ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 Replacement = tuple[Any, str, Callable[..., Any]]
-"""Owner, name, and a function of the real one that returns the faulty one."""
+"""Owner, name, and a function from the real method to the faulty method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +63,14 @@ class Planted:
     check: str
     """The check that fails."""
     replacements: tuple[Replacement, ...]
+
+    faults: tuple[Fault, ...] = TOUR
+    trouble_s: float = TOUR_S
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of its trial."""
+        return Plan(self.seed, NODES, self.trouble_s, self.faults)
 
     @contextmanager
     def planting(self) -> Iterator[None]:
@@ -103,20 +135,105 @@ def _excluded_leaves_are_candidates(real: Callable[..., Any]) -> Callable[..., A
     return candidates
 
 
+def _greatest(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda values, majorities: min(max(values.get(voter, 0) for voter in voters) for voters in majorities)
+
+
+def _any_log_wins(_: Callable[..., Any]) -> Callable[..., Any]:
+    def may_vote(hard_state: Any, _last: Any, request: Any) -> bool:
+        return request.term == hard_state.term and hard_state.voted_for in (None, request.candidate)
+
+    return may_vote
+
+
+def _any_log_may_campaign(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda hard_state, _last, request: request.term > hard_state.term
+
+
+def _two_votes_a_term(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda hard_state, last, request: (
+        request.term == hard_state.term and request.last.at_least_as_up_to_date_as(last)
+    )
+
+
+def _lease_never_ends(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, _now: self._until_ms is not None
+
+
+def _unknown_is_committed(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def submit(self: Any, entry: bytes, request: Any) -> Any:
+        answer = await real(self, entry, request)
+        if answer.outcome in {SubmitOutcome.UNKNOWN, SubmitOutcome.BUSY}:
+            return type(answer)(outcome=SubmitOutcome.COMMITTED, index=1, term=1, request=str(request))
+        return answer
+
+    return submit
+
+
+def _states_are_not_synced(real: Callable[..., Any]) -> Callable[..., Any]:
+    def synced(self: Any, descriptor: int) -> None:
+        if not Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith(".tmp"):
+            real(self, descriptor)
+
+    return synced
+
+
+def _dead_stay_dead(real: Callable[..., Any]) -> Callable[..., Any]:
+    def apply_alive(self: Any, info: Any, *, further: bool = True) -> Any:
+        known = self._members.get(info.node_id)
+        return known if known is not None and known.status is Status.DEAD else real(self, info, further=further)
+
+    return apply_alive
+
+
+def _follower_trusts_commit(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda replica, request, _matched: min(request.commit, replica.log.last_index)
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
-    "files are not synced": Planted(2, "nothing acknowledged lost", ((Directory, "perform", _without(SyncFile)),)),
-    "names are not synced": Planted(2, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
+    "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
+    "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
+    "small state files are not synced": Planted(1, "healing", ((Disk, "synced", _states_are_not_synced),)),
     "one vote is a majority": Planted(
-        0, "state machine safety", ((consensus.core.quorum, "majority", lambda _: lambda _voters: 1),)
+        1, "state machine safety", ((consensus.core.quorum, "majority", lambda _: lambda _voters: 1),)
     ),
-    "the alarm of isolation never ends": Planted(3, "healing", ((Joiner, "peers_changed", _isolation_never_ends),)),
-    "a verdict ignores servers that are down": Planted(0, "true verdict", ((verdict, "_concerns", _no_degraded),)),
-    "a node skips entries": Planted(0, "equal state machines", ((Farm, "apply", _one_node_skips_entries),)),
+    "one copy commits": Planted(
+        1, "state machine safety", ((consensus.core.quorum, "value_of_majorities", _greatest),)
+    ),
+    "a server votes twice in a term": Planted(
+        1, "state machine safety", ((consensus.core.election, "may_vote", _two_votes_a_term),)
+    ),
+    "an older log wins an election": Planted(
+        1,
+        "nothing acknowledged lost",
+        (
+            (consensus.core.election, "may_vote", _any_log_wins),
+            (consensus.core.election, "would_vote", _any_log_may_campaign),
+        ),
+    ),
+    "a follower commits entries that differ": Planted(
+        1,
+        "state machine safety",
+        ((consensus.core.replication.append_receiver, "proven_commit", _follower_trusts_commit),),
+    ),
+    "a lease does not end": Planted(1, "linearizability", ((Lease, "holds", _lease_never_ends),)),
+    "reads do not wait for the leader": Planted(1, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
+    "an unknown result is acknowledged": Planted(
+        1, "acknowledged index", ((Submitting, "_submit", _unknown_is_committed),)
+    ),
     "repeated requests count again": Planted(
-        0, "acknowledged index", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
+        1, "acknowledged index", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
     ),
-    "reads do not wait for the leader": Planted(0, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
+    "a node skips entries": Planted(1, "equal state machines", ((Farm, "apply", _one_node_skips_entries),)),
     "an exclusion does not count": Planted(
-        0, "excluded leaf", ((lease_set, "_candidates", _excluded_leaves_are_candidates),)
+        1, "excluded leaf", ((lease_set, "_candidates", _excluded_leaves_are_candidates),)
+    ),
+    "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
+    "a dead member never returns": Planted(1, "healing", ((Updates, "apply_alive", _dead_stay_dead),)),
+    "a lost connection is not opened again": Planted(1, "healing", ((Backoff, "next_s", lambda _: lambda _: 9_999.0),)),
+    "alarms never end": Planted(1, "formation", ((Alarms, "clear", lambda _: lambda *_: None),)),
+    "the alarm of isolation never ends": Planted(1, "healing", ((Joiner, "peers_changed", _isolation_never_ends),)),
+    "a verdict ignores servers that are down": Planted(
+        1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
     ),
 }

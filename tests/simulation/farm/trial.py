@@ -5,7 +5,7 @@ Plan ──▶ run_trial ──▶ Outcome: violations, the story, figures
 forming     all nodes start; the farm must be healthy within `FORM_S`
 trouble     faults (`nemeses`) and clients (`workload`) at the same time; a supervisor starts ended processes again
 healing     all faults end; within `HEAL_S` all nodes must be healthy and agree
-judgment    `checks` over everything that happened
+judgment    `checks` of the whole trial
 """
 
 import time

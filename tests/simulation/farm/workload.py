@@ -4,7 +4,7 @@
     Call          its times, its request and its result, for `checks`
 
 A write is an entry `{"key": K, "value": V}`. Its request id makes repetitions count once. A read is a linearizable page
-of the log: the value of a key is that of its last write in it.
+of the log: a key has the value of its last write in the page.
 """
 
 import json

@@ -1,0 +1,107 @@
+"""The models of routers: refusals, the delay until a structure is found, and restarts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from bridge.wire.i2p.i2cp import FrameReader
+from bridge.wire.i2p.i2cp_messages import CreateLeaseSet2, Disconnect, HostLookup, HostReply
+from bridge.wire.i2p.meta_lease_set import MetaLease, decode, encode
+from tests.simulation.farm.routers import I2PD_FLOOD_S, JAVA_FLOOD_S, START_S, Floodfills, Router
+from tests.wire import i2cp_router_half
+
+NOW_S = 1_800_000_000
+MASTER, LEAF = new_master_key(), new_demo_leaf()
+KEY = MASTER.sign_transient(NOW_S)
+KINDS = pytest.mark.parametrize("kind", ["java", "i2pd"])
+
+
+def structure(after_s: int = 0) -> bytes:
+    published_s = NOW_S + after_s
+    return encode(KEY.sign(published_s, (MetaLease(LEAF.hash, cost=3, ends_s=published_s + 900),)))
+
+
+class Client:
+    """A client of a router, over a stream in memory."""
+
+    def __init__(self, router: Router, nursery: trio.Nursery) -> None:
+        self._stream, theirs = trio.testing.memory_stream_pair()
+        self._reader = FrameReader()
+        nursery.start_soon(router.serve, theirs)
+
+    async def send(self, message: i2cp_router_half.Message) -> None:
+        """Send a message."""
+        await self._stream.send_all(i2cp_router_half.encode(message))
+
+    async def begin(self) -> None:
+        """Send the byte that selects the protocol."""
+        await self._stream.send_all(b"\x2a")
+
+    async def reply(self) -> bytes:
+        """Return the bytes of the next reply; empty at the end, or if there is none within a second."""
+        with trio.move_on_after(1):
+            return bytes(await self._stream.receive_some(4096))
+        return b""
+
+
+@asynccontextmanager
+async def stage(*, is_i2pd: bool) -> AsyncIterator[tuple[Router, Client, Floodfills]]:
+    floodfills = Floodfills(trio.current_time)
+    router = Router(floodfills, Random(1), lambda: NOW_S + trio.current_time(), is_i2pd=is_i2pd)
+    async with trio.open_nursery() as nursery:
+        client = Client(router, nursery)
+        await client.begin()
+        yield router, client, floodfills
+        nursery.cancel_scope.cancel()
+
+
+def offered(data: bytes, router: Router) -> CreateLeaseSet2:
+    return CreateLeaseSet2(1, data, private_key_count=router.is_i2pd)
+
+
+@KINDS
+async def test_structure_is_found_after_its_delay(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with stage(is_i2pd=kind == "i2pd") as (router, client, floodfills):
+        await client.send(offered(structure(), router))
+        await trio.sleep(I2PD_FLOOD_S[0] - 1)
+        assert floodfills.find(MASTER.destination.hash) is None
+        await trio.sleep(I2PD_FLOOD_S[1] if kind == "i2pd" else JAVA_FLOOD_S)
+        assert floodfills.find(MASTER.destination.hash) == decode(structure())
+
+
+@KINDS
+async def test_refused_structure_ends_session_of_java_only(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with stage(is_i2pd=kind == "i2pd") as (router, client, floodfills):
+        await client.send(offered(structure(after_s=-3600), router))
+        reply = await client.reply()
+        expected = b"" if kind == "i2pd" else i2cp_router_half.encode(Disconnect(router.refused[0]))
+        assert reply == expected
+        assert floodfills.find(MASTER.destination.hash) is None
+
+
+@KINDS
+async def test_only_java_looks_a_published_master_up(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with stage(is_i2pd=kind == "i2pd") as (_, client, floodfills):
+        floodfills.store(decode(structure()), 0.0)
+        await client.send(HostLookup(1, 7, 5000, MASTER.destination.hash))
+        found = HostReply(1, 7, 1) if kind == "i2pd" else HostReply(1, 7, 0, MASTER.destination.encoded)
+        assert await client.reply() == i2cp_router_half.encode(found)
+
+
+async def test_restarted_router_ends_connections(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with stage(is_i2pd=False) as (router, client, _), trio.open_nursery() as nursery:
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(router.restart)
+        assert await client.reply() == b""
+        assert not router.up
+        await trio.sleep(START_S + 1)
+        assert router.up
