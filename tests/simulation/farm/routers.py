@@ -1,4 +1,4 @@
-"""Models of Java I2P and of i2pd for simulated farms, and the network in which they publish.
+"""Models of Java I2P and of i2pd for simulated farms, and of the network behind them.
 
     Router.serve(stream)      I2CP of one router (`tests.node.fake_i2cp_router`), with the machine's clock
     Floodfills                the structures that clients of the network find, from a documented delay after publication
@@ -10,7 +10,7 @@ Habits, as measured on a private network of both kinds:
             one at least 20 s later; verifies sessions with the destination's key only; does not look masters up
     both    a restart ends all sessions; for `START_S` nothing listens
 
-What is not modeled: tunnels, so a session is ready immediately; encryption; other routers.
+The models lack tunnels, encryption and other routers. So a session is ready immediately.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Floodfills:
         self._stored.setdefault(structure.destination.hash, []).append(Found(at_s, structure))
 
     def find(self, master_hash: bytes) -> MetaLeaseSet | None:
-        """Return the structure that a client finds now: the latest one that has arrived."""
+        """Return the structure that a client finds now: the latest of the arrived structures."""
         arrived = [each for each in self._stored.get(master_hash, ()) if each.at_s <= self.now_s()]
         return max((each.structure for each in arrived), key=lambda each: each.published_s, default=None)
 
@@ -73,7 +73,7 @@ class Router(FakeRouter):
         self._last: dict[bytes, MetaLeaseSet] = {}
         self._flooded_s: dict[bytes, float] = {}
         self.refused: list[str] = []
-        """The reasons of structures that were not accepted."""
+        """The reason of each refused structure."""
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection, or close it while the router is down."""

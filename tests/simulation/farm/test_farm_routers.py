@@ -43,7 +43,7 @@ class Client:
         await self._stream.send_all(b"\x2a")
 
     async def reply(self) -> bytes:
-        """Return the bytes of the next reply; empty at the end, or if there is none within a second."""
+        """Return the bytes of the next reply; empty at the end, or after a second without a reply."""
         with trio.move_on_after(1):
             return bytes(await self._stream.receive_some(4096))
         return b""

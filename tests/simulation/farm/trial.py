@@ -125,7 +125,7 @@ class _Trial:
         ]
 
     async def _supervise(self, driver: NemesisDriver) -> None:
-        """Start processes again that ended by themselves; each such end needs a reason."""
+        """Start each process again that has ended without a fault of the plan."""
         while True:
             await trio.sleep(RESTART_S)
             for host in self._world.hosts.values():
