@@ -1,4 +1,4 @@
-"""Models of Java I2P and of i2pd for simulated farms, and of the network behind them.
+"""Models of Java I2P and of i2pd for simulated farms, and of the floodfills of their network.
 
     Router.serve(stream)      I2CP of one router (`tests.node.fake_i2cp_router`), with the machine's clock
     Floodfills                the structures that clients of the network find, from a documented delay after publication
