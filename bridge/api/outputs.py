@@ -291,6 +291,15 @@ class MasterOutput(Document, frozen=True):
     """Number of signing keys for nodes that this node invites."""
 
 
+class ReceiveOutput(Document, frozen=True):
+    """`keys receive`."""
+
+    inviter: str
+    """The name of the node with the spare keys."""
+    signing_keys: tuple[str, ...]
+    """Paths of the written signing keys, one for each master."""
+
+
 class KeyExportOutput(Document, frozen=True):
     """`keys export`."""
 

@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+
+from bridge.wire.i2p.destination_keys import parse_signing_key
 
 BOUND_S = 90.0
 POLL_S = 0.2
@@ -96,6 +99,7 @@ def voters(machine: Machine) -> int:
     return machine.run("members").stdout.count(" voter ")
 
 
+@pytest.mark.timeout(600)
 def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
     with machines(tmp_path, 4) as (first, *others, fourth):
         first.start("init", "--expect", "3", "--name", "site-1", "--bind", f"{first.host}:{GOSSIP_PORT}")
@@ -113,15 +117,51 @@ def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert "used already" in refused.stderr
         assert token not in (others[0].home / "log").read_text()
-        others[0].stop()
-        others[0].start("run")
-        wait_for(lambda: voters(others[0]) == 3, "the plain `run` returns to the farm")
         check_revoked(first, thief)
-        token = others[1].run("invite", "new").stdout.split()[-1]
+        share_signing_keys(first, others[0])
+        # A node that does not lead approves the next one, by taking leadership.
+        first.run("transfer", "--to", "site-3")
+        wait_for(lambda: view(first)["raft"]["leaderName"] == "site-3", "another node leads")
+        token = first.run("invite", "new").stdout.split()[-1]
         bind = f"{fourth.host}:{GOSSIP_PORT}"
         fourth.start("join", "--token-file", "-", "--name", "site-4", "--bind", bind, token=token)
         wait_for(lambda: voters(fourth) == 4, "a later node becomes a voter")
-        assert "site-4" in others[1].run("invite", "list").stdout
+        assert "site-4" in first.run("invite", "list").stdout
+        keys = {parse_signing_key(key.read_text()).destination: key.read_text() for key in signing_keys(fourth)}
+        assert len(keys) == 1, "the later node has a spare key of the master"
+        texts = [key.read_text() for each in (first, others[0], fourth) for key in signing_keys(each)]
+        assert len(set(texts)) == 3, "no two nodes have the same key"
+        assert all(next(iter(keys)) == parse_signing_key(text).destination for text in texts)
+        wait_for(lambda: publishes(first) >= {"site-1", "site-2", "site-4"}, "each node with a key can publish")
+
+
+def share_signing_keys(first: Machine, joined: Machine) -> None:
+    """Make the master key on the first machine, and give a spare key to a machine that joined before."""
+    assert first.run("keys", "master", "master.key", "--spare", "2").returncode == 0
+    first.stop()
+    first.start("run")
+    wait_for(lambda: voters(first) == 3, "the first node returns to the farm")
+    token = first.run("invite", "new").stdout.split()[-1]
+    received = joined.run("keys", "receive", token)
+    assert received.returncode == 0, received.stderr
+    joined.stop()
+    joined.start("run")
+    wait_for(lambda: voters(joined) == 3, "the plain `run` returns to the farm, with the key")
+
+
+def signing_keys(machine: Machine) -> list[Path]:
+    """Return the signing keys next to the configuration."""
+    return [each for each in (machine.home / "c/garlicfarm").glob("*.key") if each.name != "farm.key"]
+
+
+def publishes(machine: Machine) -> set[str]:
+    """Return the names of the candidates for a publisher in the view of a node."""
+    return {each["name"] for one in view(machine)["publishing"] for each in one["standings"]}
+
+
+def view(machine: Machine) -> Any:
+    """Return the view of a node."""
+    return json.loads(machine.run("status", "--json").stdout)
 
 
 def check_revoked(inviter: Machine, thief: Machine) -> None:

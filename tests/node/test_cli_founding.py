@@ -263,27 +263,6 @@ def test_service_name_is_not_set_twice(tmp_path: Path) -> None:
         configuration_text(places, own_settings("site-c", None))
 
 
-def test_links_are_not_followed_by_change_of_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outside, state_dir = tmp_path / "outside", tmp_path / "state"
-    for each in (outside, state_dir, state_dir / "keys"):
-        each.mkdir()
-    (outside / "secret").touch()
-    (state_dir / "keys/1.key").touch()
-    (state_dir / "keys/link").symlink_to(outside)
-    (state_dir / "spare-keys").symlink_to(outside)
-    changed: set[int] = set()
-
-    def chown(path: Path, *_: int, dir_fd: int | None = None, follow_symlinks: bool = True) -> None:
-        assert not follow_symlinks
-        changed.add(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_ino)
-
-    monkeypatch.setattr(os, "chown", chown)
-    starting.give_to_node(Places(tmp_path, state_dir, is_service=True), *state_dir.iterdir())
-    inside = {each.lstat().st_ino for each in state_dir.rglob("*")}
-    assert changed == inside
-    assert (outside / "secret").stat().st_ino not in changed
-
-
 def test_package_configuration_keeps_its_comments(tmp_path: Path) -> None:
     places = Places(tmp_path, tmp_path / "state", is_service=True)
     before = example_configuration.text()

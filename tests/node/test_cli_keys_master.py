@@ -1,19 +1,35 @@
 """`garlicfarm keys master`: a signing key for this node, spare keys for invited nodes, and its refusals."""
 
 import json
-from collections.abc import Callable
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner, Result
 
+from bridge.cli.founding import init as init_command
+from bridge.cli.founding import join as join_command
+from bridge.cli.founding import new_files
+from bridge.cli.keys import master as master_command
+from bridge.cli.keys import receive as receiving
 from bridge.cli.main import cli
 from bridge.node.inviting.spare_keys import SpareKeys
-from bridge.node.security.key_files import load_master_key, load_signing_key
+from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
+from bridge.node.security.local_trust import facts_about_node
+from bridge.node.settings.bundle import bundle_text
 from bridge.node.settings.configuration import load_configuration
-from bridge.node.settings.places import node_places
+from bridge.node.settings.places import Places, node_places
+from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, SigningKey, new_master_key, signing_key_text
+from bridge.wire.keys.farm_key import FarmKey, new_farm_key
+from bridge.wire.keys.invitation import Granted, InviterAddress, Token
+from gossip.node import NodeIdentity, load_identity
 
 Call = Callable[..., Result]
+NOBODY = 65_534
 
 
 @pytest.fixture
@@ -67,6 +83,113 @@ def test_second_master_is_refused_without_change(garlicfarm: Call, tmp_path: Pat
     assert refused.exit_code == 1
     assert "has a master already" in refused.stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_spare_keys_are_added_with_master_key(garlicfarm: Call, tmp_path: Path) -> None:
+    file, other = tmp_path / "master.key", tmp_path / "other.key"
+    assert garlicfarm("keys", "master", str(file), "--spare", "0").exit_code == 0
+    assert garlicfarm("keys", "new-destination", str(other)).exit_code == 0
+    before = node_places().configuration.read_text()
+    refused = garlicfarm("keys", "master", str(other), "--spare", "2")
+    assert "is not the master key of this node" in refused.stderr
+    missing = garlicfarm("keys", "master", str(tmp_path / "missing.key"), "--spare", "2")
+    assert "missing.key does not exist" in missing.stderr
+    done = garlicfarm("keys", "master", str(file), "--spare", "2")
+    assert done.exit_code == 0
+    assert "Spare keys: 2." in done.stdout
+    assert len(SpareKeys(node_places().state_dir).free()) == 2
+    assert node_places().configuration.read_text() == before
+
+
+def granting(monkeypatch: pytest.MonkeyPatch, farm_key: FarmKey, *keys: SigningKey) -> str:
+    """Make the inviting node reply with these keys, and return a token."""
+
+    async def redeem(_: Token, identity: NodeIdentity, name: str) -> Granted:
+        await trio.lowlevel.checkpoint()
+        assert identity.node_id == load_identity(node_places().state_dir).node_id
+        assert name == load_configuration(node_places().configuration).name
+        return Granted(bundle_text(farm_key, {}), "site-a", tuple(map(signing_key_text, keys)))
+
+    monkeypatch.setattr(receiving, "redeem", redeem)
+    return str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16)))
+
+
+def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, now_s = new_master_key(), int(time.time())
+    token = granting(monkeypatch, load_farm_key(node_places().farm_key), master.sign_transient(now_s, TRANSIENT_LIFE_S))
+    done = garlicfarm("keys", "receive", token)
+    assert done.exit_code == 0, done.output
+    assert master.destination.address in done.stdout
+    [own] = load_configuration(node_places().configuration, try_files=True).masters
+    assert own.signing_key is not None
+    assert load_signing_key(own.signing_key).destination == master.destination
+    again = garlicfarm("keys", "receive", token)
+    assert (again.exit_code, "has a master already" in again.stderr) == (1, True)
+
+
+def test_key_of_other_farm_is_not_received(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = node_places().configuration.read_text()
+    token = granting(monkeypatch, new_farm_key(3))
+    assert "is of another farm" in garlicfarm("keys", "receive", token).stderr
+    token = granting(monkeypatch, load_farm_key(node_places().farm_key))
+    assert "garlicfarm keys master FILE --spare 1" in garlicfarm("keys", "receive", token).stderr
+    assert node_places().configuration.read_text() == before
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    """Yield the places of a service with its own user (this one, if the tests do not run as root)."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        made = Places(root / "etc", root / "state", is_service=True)
+        made.directory.mkdir()
+        made.state_dir.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(made.state_dir, NOBODY, NOBODY)
+        made.configuration.write_text(f'state_dir = "{made.state_dir}"\nfarm_key = "farm.key"\n')
+        for module in (init_command, join_command, master_command):
+            monkeypatch.setattr(module, "node_places", lambda: made)
+        monkeypatch.setattr(
+            new_files, "facts_about_node", lambda *_: facts_about_node(made.state_dir / "x", root / "state")
+        )
+        monkeypatch.setattr(master_command, "restart_service", lambda _: True)
+        yield made
+
+
+def test_failed_join_of_service_can_be_repeated(service: Places) -> None:
+    """The identity belongs to the user of the service after the first attempt."""
+    token = str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16)))
+    for _ in range(2):
+        refused = CliRunner().invoke(cli, ["join", token, "--bind", "127.0.0.1:17668"])
+        assert "127.0.0.1:9: Connection refused" in refused.stderr
+    owner = service.state_dir.stat().st_uid
+    assert {each.stat().st_uid for each in service.state_dir.rglob("*")} == {owner}
+
+
+def test_master_reads_farm_key_of_service_user(service: Places, tmp_path: Path) -> None:
+    """The unit gives the key file to its user at the first start."""
+    assert CliRunner().invoke(cli, ["init", "--bind", "127.0.0.1:17668", "--no-start"]).exit_code == 0
+    owner = service.state_dir.stat()
+    os.chown(service.farm_key, owner.st_uid, owner.st_gid)
+    done = CliRunner().invoke(cli, ["keys", "master", str(tmp_path / "master.key")])
+    assert done.exit_code == 0, done.output
+    assert "Spare keys: 2." in done.stdout
+    assert {each.stat().st_uid for each in service.state_dir.rglob("*")} == {owner.st_uid}
+    assert (os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())
+
+
+def test_service_user_cannot_redirect_spare_keys(service: Places, tmp_path: Path) -> None:
+    """A link in place of a directory is followed with the rights of this user only."""
+    assert CliRunner().invoke(cli, ["init", "--bind", "127.0.0.1:17668", "--no-start"]).exit_code == 0
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o700)
+    (service.state_dir / "spare-keys").symlink_to(outside)
+    done = CliRunner().invoke(cli, ["keys", "master", str(tmp_path / "master.key")])
+    if os.geteuid() == 0:
+        assert done.exit_code == 1
+        assert list(outside.iterdir()) == []
+    assert outside.stat().st_uid == os.geteuid()
 
 
 def test_master_without_init_is_refused(garlicfarm: Call, tmp_path: Path) -> None:

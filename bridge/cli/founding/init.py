@@ -24,7 +24,7 @@ from bridge.cli.founding.new_files import (
     refuse_existing,
     write_files,
 )
-from bridge.cli.founding.starting import give_to_node, start_node
+from bridge.cli.founding.starting import as_node_user, start_node
 from bridge.cli.founding.token_screen import join_command, print_token
 from bridge.cli.keys.master import DEFAULT_FILE, make_master, print_master
 from bridge.cli.keys.master import WRONG as MASTER_WRONG
@@ -33,14 +33,12 @@ from bridge.cli.printing import ask_yes_or_no, echo, print_json
 from bridge.cli.router.attaching import offer_router
 from bridge.cli.run import loaded_when_addressed
 from bridge.node.inviting.invitations import (
-    FILE_NAME,
     LIFETIME_DEFAULT_S,
     LIFETIME_LIMIT_S,
     Invitations,
     UnusableInvitationsError,
 )
 from bridge.node.inviting.inviting import NotInvitingError, create_invitation
-from bridge.node.inviting.listener import DIRECTORY
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.security.local_trust import UntrustedPathError
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
@@ -149,8 +147,8 @@ def _agrees(question: str) -> bool:
 
 
 def _token(places: Places, configuration: NodeConfiguration, uses: int, lifetime_s: int) -> Token:
-    _, token = create_invitation(configuration, Invitations(configuration.state_dir), uses, lifetime_s)
-    give_to_node(places, *(configuration.state_dir / each for each in (FILE_NAME, DIRECTORY)))
+    with as_node_user(places):
+        _, token = create_invitation(configuration, Invitations(configuration.state_dir), uses, lifetime_s)
     return token
 
 

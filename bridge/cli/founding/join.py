@@ -25,7 +25,7 @@ from bridge.cli.founding.new_files import (
     with_signing_keys,
     write_files,
 )
-from bridge.cli.founding.starting import give_to_node, start_node
+from bridge.cli.founding.starting import as_node_user, start_node
 from bridge.cli.founding.token_screen import join_command
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
@@ -41,14 +41,16 @@ from bridge.wire.keys.text import KeyTextError
 from gossip import StateError
 from gossip.node import load_identity
 
-
-@click.command()
-@click.argument("token", required=False)
-@click.option(
+token_file_option = click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="A file of mode 0600 with the token; - is standard input.",
 )
+
+
+@click.command()
+@click.argument("token", required=False)
+@token_file_option
 @click.option("--name", help="The name of this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
 @click.option("--no-start", is_flag=True, help="Only write the files.")
@@ -76,7 +78,7 @@ def join(
     places = node_places()
     with interruptible(), failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
         refuse_existing(places)
-        parsed = parse_token(token or _secret_token(token_file))
+        parsed = parse_token(token or secret_token(token_file))
         granted = _granted(places, parsed, name)
         farm_key, shared = parse_bundle(granted.bundle)
         keys = [parse_signing_key(each) for each in granted.signing_keys]
@@ -96,7 +98,7 @@ def join(
         start_node(places)
 
 
-def _secret_token(token_file: Path | None) -> str:
+def secret_token(token_file: Path | None) -> str:
     """Return the token from a file, standard input or the prompt; the whole printed command is accepted."""
     if token_file is not None and str(token_file) != "-":
         text = read_private_file(token_file)
@@ -109,6 +111,6 @@ def _secret_token(token_file: Path | None) -> str:
 
 def _granted(places: Places, token: Token, name: str | None) -> Granted:
     make_directories(places)
-    identity = load_identity(places.state_dir)
-    give_to_node(places, *places.state_dir.iterdir())
+    with as_node_user(places):
+        identity = load_identity(places.state_dir)
     return trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))

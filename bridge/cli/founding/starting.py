@@ -7,6 +7,8 @@ otherwise                                     `garlicfarm run` in this terminal
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,9 @@ import click
 
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo
+from bridge.node.security.key_files import load_farm_key
 from bridge.node.settings.places import UNIT, Places
+from bridge.wire.keys.farm_key import FarmKey
 
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
 SYSTEMCTL_S: Final = 180.0
@@ -66,18 +70,27 @@ def systemctl_problem(*arguments: str) -> str:
     return f"`{' '.join(command)}` failed: {done.stderr.strip()}" if done.returncode != 0 else ""
 
 
-def give_to_node(places: Places, *paths: Path) -> None:
-    """Give files in the state directory to the user of the service, which owns the directory.
+@contextmanager
+def as_node_user(places: Places) -> Iterator[None]:
+    """Act as the owner of the state directory if the package's unit runs the node, and as root again afterwards.
 
-    This user could replace a directory there by a link, so links are never followed.
+    So new files there belong to this user, and it cannot make root follow its links. It may also read its secrets,
+    which are refused to other users.
     """
     if not places.is_service:
+        yield
         return
-    owner = places.state_dir.stat()
-    for path in paths:
-        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-        if path.is_symlink() or not path.is_dir():
-            continue
-        for _, directories, files, descriptor in os.fwalk(path):
-            for name in (*directories, *files):
-                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+    owner, user_id, group_id = places.state_dir.stat(), os.geteuid(), os.getegid()
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(user_id)
+        os.setegid(group_id)
+
+
+def node_farm_key(places: Places, path: Path) -> FarmKey:
+    """Read the farm key of this node, which root has written and the unit gives to its user. Raise KeyFileError."""
+    with as_node_user(places) if path.exists() and path.stat().st_uid != os.geteuid() else nullcontext():
+        return load_farm_key(path)

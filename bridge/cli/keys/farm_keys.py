@@ -23,6 +23,7 @@ from bridge.api.requests import ReplaceKeysRequest
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.master import master
+from bridge.cli.keys.receive import receive
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.node_queries import call_node, node_option, nodes_option, patient_node_option, query_leader, query_node
 from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
@@ -199,6 +200,7 @@ keys.add_command(new_destination)
 keys.add_command(import_destination)
 keys.add_command(offline)
 keys.add_command(master)
+keys.add_command(receive)
 
 
 @keys.command("list")

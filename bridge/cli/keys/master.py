@@ -18,7 +18,7 @@ from bridge.api.outputs import MasterOutput
 from bridge.cli.config import check_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.new_files import replace_configuration
-from bridge.cli.founding.starting import give_to_node, restart_service
+from bridge.cli.founding.starting import as_node_user, node_farm_key, restart_service
 from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
@@ -26,7 +26,6 @@ from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.inviting.spare_keys import KEYS_MAX, SpareKeys
 from bridge.node.security.key_files import (
     KeyFileError,
-    load_farm_key,
     load_master_key,
     save_master_key,
     save_signing_key,
@@ -36,6 +35,7 @@ from bridge.node.settings.places import Places, node_places
 from bridge.node.settings.toml_editor import EditError, set_table
 from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyError, MasterKey, new_master_key
 
+START_AGAIN: Final = "To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`."
 DEFAULT_FILE: Final = "master.key"
 WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError)
 
@@ -59,59 +59,84 @@ def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
     """Let this node publish, and the nodes that it invites: with the master key in FILE. A missing FILE is made.
 
     Run it on the first machine of a farm, after `init` and before `join` on the others. Then move FILE to a safe place
-    off the nodes. With an address that exists already, make FILE by `keys import-destination` first.
+    off the nodes. With an address that exists already, make FILE by `keys import-destination` first. Later, --spare
+    adds keys for further machines.
     """
     places = node_places()
     if not places.configuration.is_file():
         fail(f"{places.configuration} does not exist: run `garlicfarm init` first, or `keys offline` for other places")
     with failures(*WRONG):
-        made = make_master(places, file, spare, days)
-    restarts = restart_service(places)
+        is_first = spare is None or not load_configuration(places.configuration).masters
+        made = make_master(places, file, spare, days) if is_first else _add_spare_keys(places, file, spare or 0, days)
+    restarts = not is_first or restart_service(places)
     if as_json:
         print_json(made)
         return
-    print_master(made, days)
+    print_master(made, days, is_first=is_first)
     if not restarts:
-        echo("To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`.")
+        echo(START_AGAIN)
 
 
 def make_master(
     places: Places, file: Path, spare: int | None = None, days: int = TRANSIENT_LIFE_S // DAY_S
 ) -> MasterOutput:
     """Make the keys, and name this node's key in its configuration; raise an error of `WRONG`."""
-    now_s = int(time.time())
-    if now_s < RELEASED_S:
-        raise KeyFileError("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+    now_s = _present_s()
     configuration = load_configuration(places.configuration)
-    _refuse_configured(configuration)
-    count = load_farm_key(configuration.farm_key).expect - 1 if spare is None else spare
+    refuse_configured(configuration)
+    count = node_farm_key(places, configuration.farm_key).expect - 1 if spare is None else spare
     key = _master_key(file)
-    own = places.directory / f"{key.destination.address[:8]}.key"
+    own = _own_key(places, key)
     text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
     check_text(places.configuration, text)
     save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
-    spare_keys = SpareKeys(configuration.state_dir)
-    made = spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
-    give_to_node(places, spare_keys.directory)
+    with as_node_user(places):
+        made = SpareKeys(configuration.state_dir).add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
     replace_configuration(places.configuration, text)
     return MasterOutput(key.destination.address, str(file), str(own), len(made))
 
 
-def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S) -> None:
+def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> MasterOutput:
+    """Make further spare keys with the master key of this node."""
+    now_s, key = _present_s(), load_master_key(file)
+    own = _own_key(places, key)
+    if not own.exists():
+        raise KeyFileError(f"{file} is not the master key of this node: {own} does not exist")
+    state_dir = load_configuration(places.configuration).state_dir
+    with as_node_user(places):
+        made = SpareKeys(state_dir).add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
+    return MasterOutput(key.destination.address, str(file), str(own), len(made))
+
+
+def _present_s() -> int:
+    now_s = int(time.time())
+    if now_s < RELEASED_S:
+        raise KeyFileError("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+    return now_s
+
+
+def _own_key(places: Places, key: MasterKey) -> Path:
+    return places.directory / f"{key.destination.address[:8]}.key"
+
+
+def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S, *, is_first: bool = True) -> None:
     """Print the address, the keys, and the care that the master key needs."""
     echo(f"{made.address}  is the farm's address.")
-    echo(f"{made.signing_key}: this node may publish it for {days} days.")
+    if is_first:
+        echo(f"{made.signing_key}: this node may publish it for {days} days.")
     if made.spare_keys:
         echo(f"Spare keys: {made.spare_keys}. Each machine that joins by a token of this node gets one.")
+        echo("A machine that has joined already: `garlicfarm invite new` here, `garlicfarm keys receive TOKEN` there.")
     echo(f"{made.file}: the master key. A holder of this file controls the address permanently.")
     echo("Move it to a safe place off the nodes now, and keep a second copy of it.")
 
 
-def _refuse_configured(configuration: NodeConfiguration) -> None:
+def refuse_configured(configuration: NodeConfiguration) -> None:
+    """Raise KeyFileError if a node has a master."""
     if configuration.masters:
         raise KeyFileError(
             "this node has a master already; renew its keys with `garlicfarm keys offline` (`garlicfarm help"
-            " signing-keys Renew`)"
+            " signing-keys Renew`), or add spare keys with its master key and --spare"
         )
 
 

@@ -1,0 +1,90 @@
+"""`garlicfarm keys receive`: the signing key of a node that joined before its farm had spare keys.
+
+    first machine   keys master ──▶ spare keys; invite new ──▶ TOKEN
+    this machine    TOKEN ──▶ the inviting node ──▶ signing key ──▶ [[master]] signing_key ──▶ the service starts again
+
+It is the exchange of `garlicfarm join`, with the identity that this node has already. So a key is assigned to this
+identity before it leaves the inviting node, and the command can be repeated after a kill.
+"""
+
+from pathlib import Path
+
+import click
+import trio
+
+from bridge.api.outputs import ReceiveOutput
+from bridge.cli.config import check_text
+from bridge.cli.failure import fail, failures, interruptible
+from bridge.cli.founding.init import WRONG
+from bridge.cli.founding.join import secret_token, token_file_option
+from bridge.cli.founding.new_files import replace_configuration
+from bridge.cli.founding.starting import as_node_user, node_farm_key, restart_service
+from bridge.cli.keys.master import START_AGAIN, refuse_configured
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json
+from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.security.key_files import KeyFileError, save_signing_key
+from bridge.node.settings.bundle import BundleError, parse_bundle
+from bridge.node.settings.configuration import NodeConfiguration, load_configuration
+from bridge.node.settings.places import Places, node_places
+from bridge.node.settings.toml_editor import EditError, add_tables
+from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
+from bridge.wire.keys.invitation import Granted, Token, parse_token
+from bridge.wire.keys.text import KeyTextError
+from gossip import StateError
+from gossip.node import load_identity
+
+
+@click.command()
+@click.argument("token", required=False)
+@token_file_option
+@json_option
+def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> None:
+    """Let this node publish: get a spare signing key with the TOKEN of `garlicfarm invite new`.
+
+    Run `invite new` on the machine where `keys master` has run. Without TOKEN the command prompts for it, as
+    `garlicfarm join` does. It is for a node that joined before that; later nodes get their keys by `join`.
+    """
+    places = node_places()
+    with (
+        interruptible(),
+        failures(*WRONG, BundleError, DestinationKeyError, EditError, JoinError, KeyTextError, StateError),
+    ):
+        if token is not None and token_file is not None:
+            fail("give the token once: as an argument, or with --token-file")
+        configuration = load_configuration(places.configuration)
+        refuse_configured(configuration)
+        granted = _granted(places, configuration, parse_token(token or secret_token(token_file)))
+        keys = [parse_signing_key(each) for each in granted.signing_keys]
+        if not keys:
+            fail(f"{granted.inviter} has no spare signing key: run `garlicfarm keys master FILE --spare 1` there")
+        files = _write(places, keys)
+    restarts = restart_service(places)
+    if as_json:
+        print_json(ReceiveOutput(granted.inviter, tuple(map(str, files))))
+        return
+    for path, key in zip(files, keys, strict=True):
+        echo(f"{path}: this node may publish {key.destination.address}.")
+    if not restarts:
+        echo(START_AGAIN)
+
+
+def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> Granted:
+    label = node_farm_key(places, configuration.farm_key).label
+    with as_node_user(places):
+        identity = load_identity(configuration.state_dir)
+    granted = trio.run(redeem, token, identity, configuration.name)
+    if parse_bundle(granted.bundle)[0].label != label:
+        raise KeyFileError("the token is of another farm, and nothing was written")
+    return granted
+
+
+def _write(places: Places, keys: list[SigningKey]) -> list[Path]:
+    files = [places.directory / f"{key.destination.address[:8]}.key" for key in keys]
+    added = [{"signing_key": path.name} for path in files]
+    text = add_tables(places.configuration.read_text(encoding="utf-8"), "master", added)
+    check_text(places.configuration, text)
+    for path, key in zip(files, keys, strict=True):
+        save_signing_key(path, key, again=True)
+    replace_configuration(places.configuration, text)
+    return files
