@@ -29,7 +29,7 @@ from bridge.wire.keys.invitation import Granted, InviterAddress, Token
 from gossip.node import NodeIdentity, load_identity
 
 Call = Callable[..., Result]
-NOBODY = 65_534
+SERVICE_USER = 65_534
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_joined_node_receives_its_signing_key(garlicfarm: Call, monkeypatch: pyt
 def test_key_of_other_farm_is_not_received(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     before = node_places().configuration.read_text()
     token = granting(monkeypatch, new_farm_key(3))
-    assert "is of another farm" in garlicfarm("keys", "receive", token).stderr
+    assert "belongs to another farm" in garlicfarm("keys", "receive", token).stderr
     token = granting(monkeypatch, load_farm_key(node_places().farm_key))
     assert "garlicfarm keys master FILE --spare 1" in garlicfarm("keys", "receive", token).stderr
     assert node_places().configuration.read_text() == before
@@ -146,7 +146,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
         made.directory.mkdir()
         made.state_dir.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            os.chown(made.state_dir, NOBODY, NOBODY)
+            os.chown(made.state_dir, SERVICE_USER, SERVICE_USER)
         made.configuration.write_text(f'state_dir = "{made.state_dir}"\nfarm_key = "farm.key"\n')
         for module in (init_command, join_command, master_command):
             monkeypatch.setattr(module, "node_places", lambda: made)

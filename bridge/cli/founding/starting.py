@@ -74,8 +74,8 @@ def systemctl_problem(*arguments: str) -> str:
 def as_node_user(places: Places) -> Iterator[None]:
     """Act as the owner of the state directory if the package's unit runs the node, and as root again afterwards.
 
-    So new files there belong to this user, and it cannot make root follow its links. It may also read its secrets,
-    which are refused to other users.
+    So new files there belong to this user, and it cannot make root follow its links. It may also read its own secrets.
+    Reading refuses root the files of other users.
     """
     if not places.is_service:
         yield

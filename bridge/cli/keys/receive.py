@@ -57,7 +57,7 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
         granted = _granted(places, configuration, parse_token(token or secret_token(token_file)))
         keys = [parse_signing_key(each) for each in granted.signing_keys]
         if not keys:
-            fail(f"{granted.inviter} has no spare signing key: run `garlicfarm keys master FILE --spare 1` there")
+            fail(f"{granted.inviter} lacks spare signing keys: run `garlicfarm keys master FILE --spare 1` there")
         files = _write(places, keys)
     restarts = restart_service(places)
     if as_json:
@@ -75,7 +75,7 @@ def _granted(places: Places, configuration: NodeConfiguration, token: Token) -> 
         identity = load_identity(configuration.state_dir)
     granted = trio.run(redeem, token, identity, configuration.name)
     if parse_bundle(granted.bundle)[0].label != label:
-        raise KeyFileError("the token is of another farm, and nothing was written")
+        raise KeyFileError("the token belongs to another farm; the files here stay as they were")
     return granted
 
 
