@@ -15,7 +15,7 @@ from tests.processes import child
 from tests.soak.jepsen import network
 from tests.soak.jepsen.disk import compiler
 from tests.soak.jepsen.run import new_run, play, write_result
-from tests.soak.jepsen.schedule import draw
+from tests.soak.jepsen.schedule import Kind, draw
 
 BESIDES_S = 900.0
 """Longest time of a run without its time under faults."""
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="seed of the first run (default: the time)")
     parser.add_argument("--runs", type=int, default=1, help="number of runs, with the next seeds")
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes under faults of each run")
+    parser.add_argument("--only", nargs="+", type=Kind, default=[], metavar="KIND", help="kinds of the faults")
     parser.add_argument("--keep", action="store_true", help="keep the directories of all runs")
     parser.add_argument(
         "--plant-loss", action="store_true", help="lose acknowledged entries, to see that the judgment finds it"
@@ -36,6 +37,8 @@ def main() -> int:
     if reason is not None:
         print(f"soak-jepsen is skipped: {reason}")
         return 0
+    # Otherwise each start of a node or a command would compile all modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if network.INSIDE in os.environ:
         # The kernel ignores signals to the first process of a namespace unless the process handles them.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -50,6 +53,7 @@ def main() -> int:
 def enter(seed: int, options: argparse.Namespace) -> int:
     """Run one seed in new namespaces, as their first process; return its exit code."""
     arguments = ["--seed", str(seed), "--minutes", str(options.minutes)]
+    arguments += ["--only", *(kind.value for kind in options.only)] if options.only else []
     arguments += ["--keep"] * options.keep + ["--plant-loss"] * options.plant_loss
     command = [*network.entrance(), sys.executable, "-m", "tests.soak.jepsen", *arguments]
     with child(command, stdout=None, env={**os.environ, network.INSIDE: "1"}) as process:
@@ -59,7 +63,7 @@ def enter(seed: int, options: argparse.Namespace) -> int:
 def one_run(options: argparse.Namespace) -> bool:
     """Run one seed; print its figures, and its story if there is a finding. Return True without a finding."""
     seed, duration_s = options.seed, options.minutes * 60
-    schedule = draw(seed, duration_s)
+    schedule = draw(seed, duration_s, only=options.only)
     directory = Path(tempfile.mkdtemp(prefix=f"garlicfarm-jepsen-{seed}-"))
     mix = ", ".join(kind.value for kind in schedule.mix)
     print(f"seed {seed}, {duration_s / 60:g} minutes, {len(schedule.faults)} faults of {mix}")
@@ -75,7 +79,7 @@ def one_run(options: argparse.Namespace) -> bool:
         write_result(run, findings)
     for name, each in run.figures.get("operations", {}).items():
         print(f"  {name}: " + ", ".join(f"{what} {value:.4g}" for what, value in each.items()))
-    for name in ("faults", "entries", "received", "recovery_s", "healthy_s", "load_average"):
+    for name in ("faults", "gap", "entries", "received", "recovery_s", "healthy_s", "load_average"):
         print(f"  {name}: {run.figures.get(name)}")
     if findings:
         print(f"FINDINGS; draw these faults again: make soak-jepsen ARGS='--seed {seed} --minutes {duration_s / 60:g}'")

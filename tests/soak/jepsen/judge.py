@@ -202,6 +202,8 @@ class Figures:
     unknown: int
     longest_gap_s: float
     """The longest time between two acknowledgments, or the start or the end of the load."""
+    gap_at_s: float
+    """The begin of that time, after the start of the load."""
     slowest_s: float
 
 
@@ -219,12 +221,13 @@ def _figures(operations: Sequence[Operation], begin_ns: int, end_ns: int) -> Fig
     counts = {outcome: sum(each.outcome is outcome for each in operations) for outcome in Outcome}
     ok = [each for each in operations if each.outcome is Outcome.OK]
     answers = [begin_ns, *sorted(each.answered_ns for each in ok if begin_ns <= each.answered_ns <= end_ns), end_ns]
-    gap_ns = max(later - earlier for earlier, later in pairwise(answers))
+    gap_ns, gap_at_ns = max((later - earlier, earlier) for earlier, later in pairwise(answers))
     slowest_ns = max((each.answered_ns - each.called_ns for each in ok), default=0)
     return Figures(
         counts[Outcome.OK],
         counts[Outcome.FAILED],
         counts[Outcome.UNKNOWN],
         longest_gap_s=gap_ns / 1e9,
+        gap_at_s=(gap_at_ns - begin_ns) / 1e9,
         slowest_s=slowest_ns / 1e9,
     )

@@ -35,6 +35,8 @@ USER: Final = "jepsen"
 REPORTING_PERIOD_MS: Final = 5_000
 RESTART_S: Final = 1.0
 STOP_S: Final = 20.0
+STATUS_S: Final = 60.0
+"""Time limit of `garlicfarm status`, which starts an interpreter on a busy machine."""
 AFTER_DISK_FAULT_S: Final = 60.0
 """A process may end because of a disk fault up to this time after it: it reports the failed sync late."""
 _TAIL_BYTES: Final = 3_000
@@ -144,7 +146,7 @@ class NodeProcess:
     def start(self) -> None:
         """Start the process."""
         assert self.process is None or self.process.poll() is not None
-        self.is_wanted, self.is_paused = True, False
+        self.is_paused = False
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **self.disk.environment}
         preloaded = environment.pop("LD_PRELOAD")
         program = [
@@ -166,6 +168,8 @@ class NodeProcess:
                 start_new_session=True,
                 env=environment,
             )
+        # Only now: the supervisor would report the end of the former process.
+        self.is_wanted = True
 
     @property
     def is_running(self) -> bool:
@@ -220,7 +224,7 @@ class NodeProcess:
         lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
         return [line for line in lines if any(word in line for word in _PROGRAM_FAULTS)]
 
-    def status(self, timeout_s: float = 15.0) -> tuple[int, dict[str, Any]]:
+    def status(self, timeout_s: float = STATUS_S) -> tuple[int, dict[str, Any]]:
         """Run `garlicfarm status --json`; return its exit code and document."""
         command = [sys.executable, "-m", "bridge.cli.main", "status", "--json", "--node", str(self.data)]
         try:

@@ -25,7 +25,7 @@ from tests.soak.jepsen import nodes as files
 from tests.soak.jepsen.clients import PAGE, ReadLog, Workload, read_consumer
 from tests.soak.jepsen.disk import DiskFaults, build_shim
 from tests.soak.jepsen.history import History
-from tests.soak.jepsen.judge import Received, figures, judge, merged
+from tests.soak.jepsen.judge import Figures, Received, figures, judge, merged
 from tests.soak.jepsen.nemesis import Nemesis
 from tests.soak.jepsen.network import Network
 from tests.soak.jepsen.nodes import NodeProcess
@@ -200,9 +200,17 @@ def _set_figures(run: Run, load: Load, nemesis: Nemesis, logs: dict[str, dict[in
         "load_average": os.getloadavg(),
         "operations": {name: asdict(each) for name, each in operations.items()},
         "faults": dict(nemesis.counts),
+        "gap": _faults_during(run.schedule, operations["all writes"]),
         "entries": max((max(log, default=0) for log in logs.values()), default=0),
         "received": {each.reader: len(each.records) for each in load.received()},
     }
+
+
+def _faults_during(schedule: Schedule, writes: Figures) -> str:
+    """Return the longest time without an acknowledged write, with the faults of that time."""
+    begin_s, end_s = writes.gap_at_s, writes.gap_at_s + writes.longest_gap_s
+    faults = [fault for fault in schedule.faults if fault.begin_s < end_s and fault.end_s > begin_s]
+    return f"{begin_s:.1f} to {end_s:.1f} s: {'; '.join(map(str, faults)) or 'no fault'}"
 
 
 class _LeaderWatch:
