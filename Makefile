@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-jepsen soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
+.PHONY: run requirements test test-waiting test-computing compiled test-compiled dist test-packages soak soak-jepsen soak-upgrade soak-kills \
+	soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -46,21 +47,26 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# Tests limited by the processor use two workers. Tests with real processes or Spark mostly wait and use four.
-# tests/conftest.py groups and orders them. TESTS="tests/spec tests/wire" runs some tests.
+# Three runs share the processors, so that one computes while another waits. Tests with real processes or Spark mostly wait
+# and use five workers. The other tests, and the compiler, use the rest of the processors: they are niced, so they do not
+# delay the processes of the first. tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
 WAITING_TESTS := tests/end_to_end tests/spark
+# The output of each run is printed at its end, if this make can.
+RUNS := -k -j 3 $(if $(filter output-sync,$(.FEATURES)),-Otarget)
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
-	@if $(CAN_COMPILE); then $(MAKE) -j 2 test-waiting compiled && $(MAKE) test-compiled; \
-	else $(MAKE) test-waiting && echo "a C compiler is missing: the compiled modules are not tested"; fi
+	@echo "running all tests: each run prints its result at its end"
+	@if $(CAN_COMPILE); then $(MAKE) $(RUNS) test-waiting test-computing test-compiled; \
+	else $(MAKE) $(RUNS) test-waiting test-computing && echo "a C compiler is missing: the compiled modules are not tested"; fi
 endif
 
-# `make test` compiles while these tests wait.
 test-waiting: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS)
+	$(BIN)/python -m pytest -q -n 5 -m "not soak and not interop" $(WAITING_TESTS)
+
+test-computing: $(VENV)/all.stamp
+	nice $(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
 
 # Unpacks the wheel of this platform with mypyc's modules (setup.py). After a change of their sources this takes about a
 # minute of one processor. Packages without compiled modules come from this tree.
@@ -79,7 +85,7 @@ compiled: build/compiled.stamp
 # Runs after a change of compiled sources, tests or the runner, and after a failure.
 COMPILED_TESTS := tests/run_compiled.py $(shell find tests/spec tests/wire tests/simulation -name '*.py')
 build/compiled-tests.stamp: build/compiled.stamp $(COMPILED_TESTS)
-	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. $(BIN)/python -m tests.run_compiled
+	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. nice $(BIN)/python -m tests.run_compiled
 	@touch $@
 
 test-compiled: build/compiled-tests.stamp
