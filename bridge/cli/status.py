@@ -193,7 +193,10 @@ def _condition_facts(leaf: LeafView | None) -> list[tuple[str, str]]:
 @output_options
 @watchable
 def members(node: str | None, *, matrix: bool, all_nodes: bool, as_json: bool) -> None:
-    """List the members with status, incarnation, round-trip time and peers."""
+    """List the members with status, incarnation, round-trip time and peers.
+
+    PEERS 2/30: the member has 2 peers, and can have at most 30.
+    """
     if matrix and all_nodes:
         raise click.UsageError("--rtt and --all-nodes exclude each other")
     if all_nodes:
