@@ -108,6 +108,12 @@ class Observer:
         state = self.states[host]
         return state.state.applied_index, sha256(b"".join(state.snapshot())).hexdigest()
 
+    def leaves(self) -> list[str]:
+        """Return the reported leaves, as the first node has them."""
+        state = next(iter(self.states.values()), None)
+        servers = {} if state is None else state.state.servers
+        return sorted(leaf.destination for each in servers.values() for leaf in each.report.destinations)
+
     @contextmanager
     def observing(self) -> Iterator[None]:
         """Wrap the observed methods."""

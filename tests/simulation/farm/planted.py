@@ -14,27 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-import consensus.core.election
 import consensus.core.quorum
-import consensus.core.replication.append_receiver
 from bridge.api import verdict
 from bridge.api.control import SubmitOutcome
 from bridge.api.view import VerdictKind
 from bridge.core.farm.state_machine import Farm
-from bridge.core.publishing import lease_set
 from bridge.core.publishing.without_quorum import QuorumWatch
+from bridge.core.state.farm_state import FarmState
 from bridge.node.control.farm_admin import FarmAdmin
-from bridge.node.events.alarms import Alarms
 from bridge.node.raft.submitting import Submitting
-from consensus.core.reads import Lease
-from consensus.net.backoff import Backoff
 from consensus.sessions.table import RequestStatus, SessionTable
 from consensus.storage.directory import Directory
 from consensus.storage.disk import SyncDirectory, SyncFile
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import Joiner
-from gossip.core.member import Status
-from gossip.core.updates import Updates
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.nemeses import Fault, Nemesis
@@ -49,6 +42,7 @@ TOUR: Final = (
     Fault(45.0, 46.0, Nemesis.POWER_CUT, ("node-1", "node-2", "node-3")),
 )
 """Each node is cut off in turn, so one of them leads; then all lose their power."""
+LONG_ISOLATION: Final = (Fault(2.0, 22.0, Nemesis.ISOLATE, ("node-3",)),)
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 Replacement = tuple[Any, str, Callable[..., Any]]
 """Owner, name, and a function from the real method to the faulty method."""
@@ -128,36 +122,12 @@ def _stale_reads(real: Callable[..., Any]) -> Callable[..., Any]:
     return read_log
 
 
-def _excluded_leaves_are_candidates(real: Callable[..., Any]) -> Callable[..., Any]:
-    def candidates(state: Any, master: str, tuning: Any) -> Any:
-        return real(replace(state, weights=replace(state.weights, excluded=())), master, tuning)
-
-    return candidates
+def _excluded_leaves_are_eligible(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, master: real(replace(state, weights=replace(state.weights, excluded=())), master)
 
 
 def _greatest(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda values, majorities: min(max(values.get(voter, 0) for voter in voters) for voters in majorities)
-
-
-def _any_log_wins(_: Callable[..., Any]) -> Callable[..., Any]:
-    def may_vote(hard_state: Any, _last: Any, request: Any) -> bool:
-        return request.term == hard_state.term and hard_state.voted_for in (None, request.candidate)
-
-    return may_vote
-
-
-def _any_log_may_campaign(_: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda hard_state, _last, request: request.term > hard_state.term
-
-
-def _two_votes_a_term(_: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda hard_state, last, request: (
-        request.term == hard_state.term and request.last.at_least_as_up_to_date_as(last)
-    )
-
-
-def _lease_never_ends(_: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, _now: self._until_ms is not None
 
 
 def _unknown_is_committed(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,18 +148,6 @@ def _states_are_not_synced(real: Callable[..., Any]) -> Callable[..., Any]:
     return synced
 
 
-def _dead_stay_dead(real: Callable[..., Any]) -> Callable[..., Any]:
-    def apply_alive(self: Any, info: Any, *, further: bool = True) -> Any:
-        known = self._members.get(info.node_id)
-        return known if known is not None and known.status is Status.DEAD else real(self, info, further=further)
-
-    return apply_alive
-
-
-def _follower_trusts_commit(_: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda replica, request, _matched: min(request.commit, replica.log.last_index)
-
-
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -200,39 +158,21 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "one copy commits": Planted(
         1, "state machine safety", ((consensus.core.quorum, "value_of_majorities", _greatest),)
     ),
-    "a server votes twice in a term": Planted(
-        1, "state machine safety", ((consensus.core.election, "may_vote", _two_votes_a_term),)
-    ),
-    "an older log wins an election": Planted(
-        1,
-        "nothing acknowledged lost",
-        (
-            (consensus.core.election, "may_vote", _any_log_wins),
-            (consensus.core.election, "would_vote", _any_log_may_campaign),
-        ),
-    ),
-    "a follower commits entries that differ": Planted(
-        1,
-        "state machine safety",
-        ((consensus.core.replication.append_receiver, "proven_commit", _follower_trusts_commit),),
-    ),
-    "a lease does not end": Planted(1, "linearizability", ((Lease, "holds", _lease_never_ends),)),
     "reads do not wait for the leader": Planted(1, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
-        1, "acknowledged index", ((Submitting, "_submit", _unknown_is_committed),)
+        2, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
     "repeated requests count again": Planted(
-        1, "acknowledged index", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
+        1, "formation", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
     ),
     "a node skips entries": Planted(1, "equal state machines", ((Farm, "apply", _one_node_skips_entries),)),
     "an exclusion does not count": Planted(
-        1, "excluded leaf", ((lease_set, "_candidates", _excluded_leaves_are_candidates),)
+        4, "excluded leaf", ((FarmState, "leaves_of", _excluded_leaves_are_eligible),)
     ),
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
-    "a dead member never returns": Planted(1, "healing", ((Updates, "apply_alive", _dead_stay_dead),)),
-    "a lost connection is not opened again": Planted(1, "healing", ((Backoff, "next_s", lambda _: lambda _: 9_999.0),)),
-    "alarms never end": Planted(1, "formation", ((Alarms, "clear", lambda _: lambda *_: None),)),
-    "the alarm of isolation never ends": Planted(1, "healing", ((Joiner, "peers_changed", _isolation_never_ends),)),
+    "the alarm of isolation never ends": Planted(
+        4, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
+    ),
     "a verdict ignores servers that are down": Planted(
         1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
     ),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.effort import over_seeds
+from tests.effort import IS_SOAK, over_seeds
 from tests.simulation.farm.minimizing import command_of, minimized
 from tests.simulation.farm.nemeses import Nemesis
 from tests.simulation.farm.plans import Plan, draw_plan, read_fault
@@ -36,7 +36,11 @@ def test_command_replays_a_plan() -> None:
     assert replace(plan, faults=faults) == Plan(plan.seed, plan.nodes, plan.trouble_s, plan.faults)
 
 
-@pytest.mark.parametrize("name", ["the alarm of isolation never ends"])
+CHEAP = ("the alarm of isolation never ends", "an exclusion does not count", "one copy commits")
+FAULTS = [pytest.param(name, marks=pytest.mark.search) for name in (PLANTED if IS_SOAK else CHEAP)]
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_found(name: str) -> None:
     planted = PLANTED[name]
     with planted.planting():

@@ -120,7 +120,14 @@ class _Trial:
     def _clients(self, world: World) -> list[Client]:
         names = list(world.hosts)
         return [
-            Client(f"client{each}", Random(f"{self._plan.seed}/client{each}"), names, world.control, self._calls)
+            Client(
+                f"client{each}",
+                Random(f"{self._plan.seed}/client{each}"),
+                names,
+                world.control,
+                self._calls,
+                self._observer.leaves,
+            )
             for each in range(CLIENTS)
         ]
 

@@ -92,7 +92,16 @@ class Calls:
 class Client:
     """One client."""
 
-    def __init__(self, name: str, random: Random, nodes: list[str], client_of: ClientOf, calls: Calls) -> None:
+    def __init__(
+        self,
+        name: str,
+        random: Random,
+        nodes: list[str],
+        client_of: ClientOf,
+        calls: Calls,
+        leaves: Callable[[], list[str]],
+    ) -> None:
+        """`leaves` returns the destinations for commands."""
         self.name = name
         self._random = random
         self._nodes = nodes
@@ -104,8 +113,7 @@ class Client:
         self._seen: set[str] = set()
         """Requests in the log so far: a reader counts each of them once."""
         self._next = 1
-        self.leaf: Callable[[], str | None] = lambda: None
-        """Address of a leaf for commands."""
+        self._leaves = leaves
 
     async def run(self) -> None:
         """Make calls until cancelled."""
@@ -182,7 +190,8 @@ class Client:
         self._calls.answer(call)
 
     async def _command(self, call: Call) -> None:
-        leaf = self.leaf()
+        leaves = self._leaves()
+        leaf = self._random.choice(leaves) if leaves else None
         async with self._client_of(self._node()) as client:
             if call.kind is Kind.TRANSFER:
                 await client.transfer()
