@@ -292,6 +292,12 @@ simulate: $(VENV)/all.stamp
 simulate-large: $(VENV)/base.stamp
 	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000
 
+# Visits every state of bounded groups in the model of consensus: a quarter of an hour of processor time.
+# ARGS="--small" explores the worlds of `make test`, ARGS="fetch" the worlds whose names begin so.
+.PHONY: model
+model: $(VENV)/base.stamp
+	nice $(BIN)/python -m tests.spec.model $(ARGS)
+
 # Runs the pipeline under twenty SIGKILLs (a quarter of an hour); `soak-cluster`: on a standalone cluster (5 minutes).
 soak-kills: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_kills $(ARGS)

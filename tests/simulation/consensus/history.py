@@ -109,6 +109,7 @@ class World:
         show: Callable[[str], None] | None = None,
         kind: Kind | None = None,
         make_core: CoreFactory = production_core,
+        make_checker: Callable[[list[ServerId], Configuration, Features], Checker] = Checker,
     ) -> None:
         self._random = Random(seed)
         self._profile = profile = draw_profile(self._random, strategy, kind)
@@ -121,7 +122,7 @@ class World:
         self.now = 0
         ids = draw_ids(seed, profile, features)
         configuration = Configuration(servers_of(profile, ids[: profile.servers]))
-        self.checker = Checker(ids, configuration, features)
+        self.checker = make_checker(ids, configuration, features)
         self.machines: dict[ServerId, Machine] = {}
         self._judge: ZmqJudge | KafkaJudge | None = None
         self.network = Network(self._random, profile, self, self._deliver, self._step_server, self._sockets(features))

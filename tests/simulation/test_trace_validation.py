@@ -1,0 +1,72 @@
+"""Trace validation: the production core makes only steps of the model, and planted bugs make others."""
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS
+from tests.simulation.consensus.history import SHORT
+from tests.simulation.consensus.mutants import MUTANTS
+from tests.simulation.consensus.profile import STRATEGIES
+from tests.simulation.consensus.trace import TraceError, run_traced
+
+SEEDS = {"append": (3, 4, 29), "fetch": (5, 129), "kraft": (1,)}
+"""Histories by strategy.
+
+In 29, entries become durable after a later term. In 129, a follower that fetches cuts by index and by term.
+"""
+ACTIONS = {
+    "append": ("Timeout", "UpdateTerm", "Vote", "BecomeLeader", "AppendEntry", "AcceptEntry", "AdvanceCommit"),
+    "fetch": ("FetchEntry", "FetchTruncate", "LearnCommit", "Sync", "Crash", "Resign"),
+    "kraft": ("FetchEntry", "AdvanceCommit", "LearnCommit"),
+}
+"""Actions that must occur in these histories."""
+REJECTED_AT = {
+    "vote-before-persist": 0,
+    "vote-request-before-persist": 0,
+    "append-reply-before-persist": 0,
+    "old-term-by-counting": 0,
+    "leader-counts-itself-early": 7,
+    "vote-for-any-log": 1,
+    "vote-twice": 0,
+    "truncate-matching-prefix": 4,
+    "commit-beyond-match": 16,
+    "stale-append-accepted": 0,
+    "match-by-index-only": 10,
+    "vote-forgotten": 1,
+    "acknowledged-on-append": 0,
+    "joint-majority-of-the-union": 6,
+    "joint-majority-of-the-new": 4,
+    "learner-counted-as-voter": 0,
+    "leader-outside-counts-itself": 3,
+    "switch-without-joint-consensus": 6,
+    "change-before-own-term-commit": 6,
+    "change-before-the-last-is-committed": 0,
+    "fetch-without-correlation": 3,
+    "fetch-reply-for-another-end": 3,
+    "fetch-before-durable": 0,
+    "divergence-by-whole-terms": 3,
+    "fetch-old-term-by-counting": 0,
+    "fetch-leader-counts-itself-early": 7,
+}
+"""The seed whose history the model rejects with the planted bug."""
+_PLANTED = {mutant.name: mutant for mutant in (*MUTANTS, *FETCH_MUTANTS)}
+
+
+@pytest.mark.parametrize("strategy", SEEDS)
+def test_every_production_step_is_a_step_of_the_model(strategy: str) -> None:
+    actions: Counter[str] = Counter()
+    for seed in SEEDS[strategy]:
+        actions += run_traced(seed, SHORT, STRATEGIES[strategy]).trace.actions
+    assert all(actions[name] for name in ACTIONS[strategy]), actions
+
+
+@pytest.mark.parametrize("name", REJECTED_AT)
+def test_planted_bug_is_not_a_step_of_the_model(name: str) -> None:
+    mutant = _PLANTED[name]
+    with mutant.planted(), pytest.raises(TraceError):
+        run_traced(REJECTED_AT[name], SHORT, STRATEGIES[mutant.strategy], mutant.kind)
+
+
+def test_planted_bug_list_names_existing_bugs() -> None:
+    assert REJECTED_AT.keys() <= _PLANTED.keys()

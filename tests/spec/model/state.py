@@ -1,0 +1,149 @@
+"""The states of the model: servers, and per term everything that was ever sent.
+
+Messages are not objects in flight. A network that loses, repeats, delays and reorders messages may deliver any sent
+message at any later time, or never. So a state records everything that was sent in each term, for any action to use:
+
+    vote requests     the end of the candidate's log, per candidate
+    votes             the candidates that a server has voted for, per server
+    appends, fetches  any part of the leader's log: within a term it only grows, so one log describes all messages
+    acknowledgements  the highest index that a server has reported as durable: a higher one implies the lower ones
+    commit indexes    the highest that the leader has sent
+
+A message leaves only when its sender's disk holds what it claims. Sending never forces anything, so it happens in the
+same moment. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at 1.
+
+Every server has a memory, and a disk that may be behind. `unsynced` has the earlier versions of term, vote and log,
+oldest first: the first is what the disk holds. It is empty if the disk holds everything.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
+NOBODY = -1
+
+Configuration = tuple[int, ...]
+"""The sets of voters, as bit masks: (C_new,), or (C_new, C_old) in joint consensus; () is none."""
+
+
+class Entry(NamedTuple):
+    """An entry: within a term, its leader makes one per index, so the term identifies a command."""
+
+    term: int
+    configuration: Configuration = ()
+
+
+class End(NamedTuple):
+    """The end of a log, compared by the term first (section 5.4.1)."""
+
+    term: int
+    length: int
+
+
+Log = tuple[Entry, ...]
+
+
+class Version(NamedTuple):
+    """The durable part of a server: currentTerm, votedFor and log (figure 2)."""
+
+    term: int
+    vote: int
+    log: Log
+
+
+class Node(NamedTuple):
+    """One server."""
+
+    term: int
+    vote: int
+    log: Log
+    role: str
+    commit: int
+    initial: Configuration
+    unsynced: tuple[Version, ...] = ()
+    ahead: tuple[int, int] | tuple[()] = ()
+    """Term and vote that are durable before the entries that were written with them."""
+
+    @property
+    def memory(self) -> Version:
+        """The newest version."""
+        return Version(self.term, self.vote, self.log)
+
+    @property
+    def disk(self) -> Version:
+        """The version that a crash leaves at least."""
+        if not self.unsynced:
+            return self.memory
+        oldest = self.unsynced[0]
+        return Version(*self.ahead, oldest.log) if self.ahead else oldest
+
+
+class TermRecord(NamedTuple):
+    """Everything that was sent in one term."""
+
+    leaders: int
+    """Mask of the servers that won this term: at most one bit, if the protocol is correct."""
+    log: Log
+    """The longest log of the leader in this term."""
+    commit: int
+    """The highest commit index that the leader has sent."""
+    requests: tuple[End | None, ...]
+    """The end of the log in each server's vote request."""
+    votes: tuple[int, ...]
+    """Mask of the candidates that each server has voted for."""
+    acknowledged: tuple[int, ...]
+    """The highest index that each server has reported as durable and equal to the leader's log."""
+
+
+class State(NamedTuple):
+    """The whole group; `crashes` and `changes` are what the bounds still permit."""
+
+    nodes: tuple[Node, ...]
+    records: tuple[TermRecord, ...]
+    crashes: int = 0
+    changes: int = 0
+
+
+def initial_node(initial: Configuration) -> Node:
+    """Return a server that has never run, with the configuration that it was created with."""
+    return Node(0, NOBODY, (), FOLLOWER, 0, initial)
+
+
+def empty_record(servers: int) -> TermRecord:
+    """Return the record of a term in which nothing was sent."""
+    return TermRecord(0, (), 0, (None,) * servers, (0,) * servers, (0,) * servers)
+
+
+def end_of(log: Log) -> End:
+    """Return the term and index of the last entry."""
+    return End(log[-1].term, len(log)) if log else End(0, 0)
+
+
+def term_at(log: Log, index: int) -> int | None:
+    """Return the term of the entry at `index`; 0 before the first, None beyond the end."""
+    if index > len(log):
+        return None
+    return log[index - 1].term if index else 0
+
+
+def agreement(one: Log, other: Log) -> int:
+    """Return the highest index at which both logs have an entry of the same term (the check of AppendEntries)."""
+    index = min(len(one), len(other))
+    while index and one[index - 1].term != other[index - 1].term:
+        index -= 1
+    return index
+
+
+@lru_cache(maxsize=1 << 16)
+def configurations_of(log: Log, initial: Configuration) -> tuple[tuple[int, Configuration], ...]:
+    """Return the changes of the configuration in a log, with their indexes, oldest first."""
+    changes = [(0, initial)]
+    for index, entry in enumerate(log, start=1):
+        if entry.configuration and entry.configuration != changes[-1][1]:
+            changes.append((index, entry.configuration))
+    return tuple(changes)
+
+
+def configuration_of(node: Node) -> Configuration:
+    """Return the latest configuration in the server's log, committed or not (section 6)."""
+    return configurations_of(node.log, node.initial)[-1][1]

@@ -1,0 +1,57 @@
+"""The model of consensus: every state of small worlds keeps the claims of the paper, and planted faults break them."""
+
+import ast
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.spec.model import explorer
+from tests.spec.model.explorer import explore
+from tests.spec.model.mutants import MUTANTS, ModelMutant
+from tests.spec.model.worlds import SMALL, World, voters
+
+MODEL = Path(__file__).with_name("model")
+
+
+@pytest.mark.parametrize("world", SMALL, ids=lambda world: world.name)
+def test_small_world_keeps_every_claim_in_every_state(world: World) -> None:
+    found = explore(world)
+    assert found.broken is None, found.story
+    assert found.is_complete
+    assert found.states > 300
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_fault_in_the_rules_breaks_a_claim(mutant: ModelMutant) -> None:
+    found = explore(mutant.world, mutant.rules)
+    assert found.broken == mutant.breaks
+    assert found.story
+
+
+def test_model_imports_nothing_of_the_product() -> None:
+    imported = {
+        name
+        for path in MODEL.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    assert not {name for name in imported if name.split(".")[0] in ("consensus", "bridge", "gossip", "pipeline")}
+    assert {name for name in imported if name.startswith("tests.")} == {
+        name for name in imported if name.startswith("tests.spec.model.")
+    }
+
+
+def test_symmetry_keeps_one_state_of_each_class() -> None:
+    world = World("one term", voters(0b111, 0b111, 0b111), terms=1, entries=1, crashes=1)
+    reduced = explore(world)
+    with patch.object(explorer, "permutations", lambda places: [tuple(places)]):
+        full = explore(world)
+    assert reduced.depth == full.depth
+    assert reduced.states < full.states <= 6 * reduced.states
