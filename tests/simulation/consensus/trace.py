@@ -150,7 +150,9 @@ class TraceChecker(Checker):
             self._set(place, self._node(server)._replace(initial=self._masks(log.configuration)))
 
     def _map(self, server: ServerId, effects: list[Effect]) -> None:
-        persist = next((effect for effect in effects if isinstance(effect, Persist)), None)
+        persist = effects[0] if effects and isinstance(effects[0], Persist) else None
+        if any(isinstance(effect, Persist) for effect in effects[1:]):
+            raise TraceError("a Persist is not the only one of its step, or not its first effect")
         place, actions, trace = self._place(server), self._actions, self.trace
         replica, role = self._replica(server), self._role(server)
         if persist is not None and _changes_version(persist):
