@@ -8,10 +8,10 @@ server. The order of the actions in one step is fixed:
 
 Entries are AppendEntry or ChangeServers at a leader, AcceptEntry, FetchEntry, FetchTruncate or InstallSnapshot at a
 follower. A Persist is Unsync, its completion Sync or SyncVotes, a restart Crash. A step that does not change term,
-vote, log, role or commit index is a stutter. So are pre-votes: a pre-vote that changes a term is rejected.
+vote, log, role or commit index is a stutter. A pre-vote is a stutter, too: if it changes a term, it is rejected.
 
-Every sent message must be one that the model has sent: a vote, a vote request, a part of the leader's log with a commit
-index up to its own, an acknowledgement of what is durable and agrees with the leader.
+The model must have sent every sent message: a vote, a vote request, a part of the leader's log with a commit
+index up to its own, an acknowledgement of durable entries that agree with the leader.
 
 The mapping reads the state of the core and its Persists, so it trusts that storage returns what it stored; the judge
 checks that. Terms above the model's requests do not exist, so forged terms (`forger`) are outside.
@@ -185,7 +185,7 @@ class TraceChecker(Checker):
                 self._perform("UpdateTerm", actions.update_term(trace.state, place, seen))
             if campaigns:
                 self._perform("Timeout", actions.timeout(trace.state, place))
-        if vote not in (model.NOBODY, trace.state.nodes[place].vote):
+        if vote not in (model.NO_SERVER, trace.state.nodes[place].vote):
             self._perform("Vote", actions.vote(trace.state, place, vote))
 
     def _map_log(self, place: int, persist: Persist, *, leads: bool) -> None:
@@ -295,7 +295,7 @@ class TraceChecker(Checker):
         return self.trace.ids.index(server)
 
     def _vote(self, hard_state: HardState) -> int:
-        return model.NOBODY if hard_state.voted_for is None else self._place(hard_state.voted_for)
+        return model.NO_SERVER if hard_state.voted_for is None else self._place(hard_state.voted_for)
 
     def _masks(self, configuration: Configuration) -> model.Configuration:
         """Return the sets of voters; learners and addresses are outside the model."""

@@ -1,6 +1,6 @@
 """The transitions of the model: each takes a state and returns the next, or None if the rules do not permit it.
 
-    Timeout          section 5.2, rules for candidates; pre-vote only delays it, so it has no action
+    Timeout          section 5.2, rules for candidates; pre-vote only delays it, so it is not an action
     UpdateTerm       figure 2, rules for all servers: a message of a later term arrives
     Vote             figure 2, RequestVote
     BecomeLeader     section 5.2
@@ -16,7 +16,7 @@
     Unsync           from now on, writes wait in memory; Sync: the oldest waiting write is durable
     Crash            memory is lost; the disk keeps its version and any prefix of the waiting writes
 
-Losing, repeating, delaying and reordering messages needs no action (`state`). A production server does several of these
+Lost, repeated, late and reordered messages do not need actions (`state`). A production server does several of these
 in one step, such as UpdateTerm and Vote.
 """
 
@@ -28,7 +28,7 @@ from tests.spec.model.state import (
     CANDIDATE,
     FOLLOWER,
     LEADER,
-    NOBODY,
+    NO_SERVER,
     Configuration,
     Entry,
     Log,
@@ -66,7 +66,7 @@ class Actions:
         was_sent = term <= len(state.records) and any(state.records[term - 1].requests)
         if term <= node.term or not was_sent:
             return None
-        return self._with(state, server, node._replace(term=term, vote=NOBODY, role=FOLLOWER))
+        return self._with(state, server, node._replace(term=term, vote=NO_SERVER, role=FOLLOWER))
 
     def vote(self, state: State, server: int, candidate: int) -> State | None:
         """Grant a vote to a candidate of our term."""
@@ -92,7 +92,7 @@ class Actions:
         return state
 
     def append_entry(self, state: State, server: int, configuration: Configuration = ()) -> State | None:
-        """Append an entry of the leader's term that changes no configuration."""
+        """Append an entry of the leader's term that does not change the configuration."""
         node = state.nodes[server]
         if node.role != LEADER or configuration not in ((), configuration_of(node)):
             return None
@@ -115,7 +115,7 @@ class Actions:
         return self._append(state, server, target)
 
     def accept_entry(self, state: State, server: int, previous: int) -> State | None:
-        """Take the leader's entry after `previous`; delete a conflicting one and those after it."""
+        """Take the leader's entry after `previous`; delete a conflicting entry and all later entries."""
         node, record = state.nodes[server], _record(state, state.nodes[server].term)
         if record is None or not record.leaders or node.role == LEADER or previous >= len(record.log):
             return None
@@ -210,7 +210,7 @@ class Actions:
         return self._with(state, server, node._replace(ahead=(newest.term, newest.vote)))
 
     def crash(self, state: State, server: int, version: Version, commit: int = 0) -> State | None:
-        """Restart from what the disk kept; `commit` is the index of a durable snapshot, which was committed."""
+        """Restart with `version` from the disk; `commit` is the index of a durable snapshot of committed entries."""
         node = state.nodes[server]
         if version not in crash_outcomes(node) or commit > min(node.commit, len(version.log)):
             return None
@@ -229,7 +229,7 @@ class Actions:
         return self._sent(_with_node(state, server, node), server)
 
     def _sent(self, state: State, server: int) -> State:
-        """Record everything that the server may send, given what its disk holds."""
+        """Record all messages that the server may send with the present content of its disk."""
         return self._claimed(state, server, self._rules.holds_durably(state.nodes[server]))
 
     def _claimed(self, state: State, server: int, held: Version) -> State:
@@ -240,7 +240,7 @@ class Actions:
             state = self._requested(state, server, held)
         state = _with_records_up_to(state, held.term)
         record = state.records[held.term - 1]
-        if held.vote != NOBODY and not record.votes[server] >> held.vote & 1:
+        if held.vote != NO_SERVER and not record.votes[server] >> held.vote & 1:
             votes = _changed(record.votes, server, record.votes[server] | 1 << held.vote)
             record = record._replace(votes=votes)
         if record.leaders:

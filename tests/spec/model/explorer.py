@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from tests.spec.model.actions import Actions
 from tests.spec.model.invariants import broken_in_state, broken_in_step
 from tests.spec.model.rules import Rules
-from tests.spec.model.state import NOBODY, Configuration, Log, Node, State, TermRecord, Version
+from tests.spec.model.state import NO_SERVER, Configuration, Log, Node, State, TermRecord, Version
 from tests.spec.model.worlds import Action, World
 
 Part = TypeVar("Part")
@@ -24,7 +24,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """The result: what was covered, and the shortest story of a broken claim."""
+    """The result: the covered states, and the shortest story of a broken claim."""
 
     states: int
     transitions: int
@@ -169,7 +169,7 @@ def _permuted_log(log: Log, order: Order) -> Log:
 
 
 def _permuted_vote(vote: int, order: Order) -> int:
-    return vote if vote == NOBODY else order[vote]
+    return vote if vote == NO_SERVER else order[vote]
 
 
 def _permuted_version(version: Version, order: Order) -> Version:

@@ -12,7 +12,7 @@ def has_majority(servers: int, voters: int) -> bool:
 
 
 def diverging_epoch(log: Log, fetch_epoch: int) -> End:
-    """KIP-595, Fetch: the largest epoch of the leader's log up to the fetcher's, and where it ends."""
+    """KIP-595, Fetch: the largest epoch of the leader's log up to the fetcher's, and its end."""
     index = len(log)
     while index and log[index - 1].term > fetch_epoch:
         index -= 1
@@ -56,7 +56,7 @@ class Rules:
         return min(leader_commit, matched, length)
 
     def truncates(self, entry_term: int, leaders_term: int) -> bool:
-        """Figure 2, AppendEntries, rule 3: only a conflicting entry and those after it are deleted."""
+        """Figure 2, AppendEntries, rule 3: only a conflicting entry and all later entries are deleted."""
         return entry_term != leaders_term
 
     def may_change_after(self, committed_own_entry: bool, latest_committed: bool) -> bool:  # noqa: FBT001 - two facts

@@ -1,7 +1,7 @@
-"""The states of the model: servers, and per term everything that was ever sent.
+"""The states of the model: servers, and for each term all sent contents.
 
 Messages are not objects in flight. A network that loses, repeats, delays and reorders messages may deliver any sent
-message at any later time, or never. So a state records everything that was sent in each term, for any action to use:
+message at any later time, or never. So a state records all sent contents of each term, and any action may use them:
 
     vote requests     the end of the candidate's log, per candidate
     votes             the candidates that a server has voted for, per server
@@ -12,18 +12,18 @@ message at any later time, or never. So a state records everything that was sent
 A message leaves only when its sender's disk holds what it claims. Sending never forces anything, so it happens in the
 same moment. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at 1.
 
-Every server has a memory, and a disk that may be behind. `unsynced` has the earlier versions of term, vote and log,
-oldest first: the first is what the disk holds. It is empty if the disk holds everything.
+Every server has a memory, and a disk that may lack the newest writes. `unsynced` has the earlier versions of term, vote
+and log, oldest first: the disk holds the first version. It is empty if the disk holds everything.
 """
 
 from functools import lru_cache
 from typing import NamedTuple
 
 FOLLOWER, CANDIDATE, LEADER = "follower", "candidate", "leader"
-NOBODY = -1
+NO_SERVER = -1
 
 Configuration = tuple[int, ...]
-"""The sets of voters, as bit masks: (C_new,), or (C_new, C_old) in joint consensus; () is none."""
+"""The sets of voters, as bit masks: (C_new,), or (C_new, C_old) in joint consensus; empty without a configuration."""
 
 
 class Entry(NamedTuple):
@@ -62,7 +62,7 @@ class Node(NamedTuple):
     initial: Configuration
     unsynced: tuple[Version, ...] = ()
     ahead: tuple[int, int] | tuple[()] = ()
-    """Term and vote that are durable before the entries that were written with them."""
+    """Term and vote, if they are durable before the entries of the same write."""
 
     @property
     def memory(self) -> Version:
@@ -79,7 +79,7 @@ class Node(NamedTuple):
 
 
 class TermRecord(NamedTuple):
-    """Everything that was sent in one term."""
+    """All sent contents of one term."""
 
     leaders: int
     """Mask of the servers that won this term: at most one bit, if the protocol is correct."""
@@ -106,11 +106,11 @@ class State(NamedTuple):
 
 def initial_node(initial: Configuration) -> Node:
     """Return a server that has never run, with the configuration that it was created with."""
-    return Node(0, NOBODY, (), FOLLOWER, 0, initial)
+    return Node(0, NO_SERVER, (), FOLLOWER, 0, initial)
 
 
 def empty_record(servers: int) -> TermRecord:
-    """Return the record of a term in which nothing was sent."""
+    """Return the record of a term without messages."""
     return TermRecord(0, (), 0, (None,) * servers, (0,) * servers, (0,) * servers)
 
 
@@ -127,7 +127,7 @@ def term_at(log: Log, index: int) -> int | None:
 
 
 def agreement(one: Log, other: Log) -> int:
-    """Return the highest index at which both logs have an entry of the same term (the check of AppendEntries)."""
+    """Return the highest index with entries of the same term in both logs (the check of AppendEntries)."""
     index = min(len(one), len(other))
     while index and one[index - 1].term != other[index - 1].term:
         index -= 1

@@ -1,4 +1,4 @@
-"""The bounded worlds: where each starts, which actions it has, and how far it goes."""
+"""The bounded worlds: first state, actions and bounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class World:
     """Names and servers of the actions that lead to the first state explored."""
 
     def start(self, actions: Actions) -> State:
-        """Return the first state explored: no server has run, or what the opening leads to."""
+        """Return the first explored state: the state after the opening, if any; otherwise no server has run."""
         state = State(tuple(map(initial_node, self.initial)), (), self.crashes, self.changes)
         for name, server in self.opening:
             state = next(
@@ -170,7 +170,7 @@ def _unchanged(state: State | None, _server: int) -> State | None:
 
 
 def voters(*configurations: int) -> tuple[Configuration, ...]:
-    """Return the initial configurations of the servers; 0 is none, for a server that joins later."""
+    """Return the initial configurations of the servers; 0 marks a server that joins later."""
     return tuple((mask,) if mask else () for mask in configurations)
 
 
