@@ -10,7 +10,7 @@ HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 .PHONY: run requirements test test-waiting test-computing compiled test-compiled dist test-packages soak soak-jepsen soak-upgrade soak-kills \
 	soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
-	simulate simulate-large pipeline docs gallery reference clean
+	simulate simulate-farm simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -288,9 +288,19 @@ bench: $(VENV)/bench.stamp
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
 
-# Compares ten thousand members, with thirty peers each, with a thousand members: a quarter of an hour.
-simulate-large: $(VENV)/base.stamp
+# Trials of whole farms in virtual time, under faults and load. SEEDS=0:20 ARGS="--minimize"; the page simulation.md has all
+# options.
+SEEDS ?= 0:20
+JOBS ?= 2
+simulate-farm: $(VENV)/all.stamp
+	nice $(BIN)/python -m tests.simulation.farm --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
+
+# Compares ten thousand members, with thirty peers each, with a thousand members: a quarter of an hour. Then ten thousand
+# trials of farms in chunks: days. After an interruption it continues.
+simulate-large: $(VENV)/all.stamp
 	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000
+	@mkdir -p build
+	nice $(BIN)/python -m tests.simulation.farm --seeds 0:10000 --jobs $(JOBS) --minimize --resume build/farm-trials.json
 
 # Visits every state of bounded groups in the model of consensus: a quarter of an hour of processor time.
 # ARGS="--small" explores the worlds of `make test`, ARGS="fetch" the worlds whose names begin so.
