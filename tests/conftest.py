@@ -45,7 +45,10 @@ settings.load_profile("garlicfarm")
 
 _STATE = pytest.StashKey[dict[str, object]]()
 SPARK = "tests/spark"
-LONG_FARMS = ("lan", "kraft_serve", "injected_faults", "pipeline_run", "tutorial", "kraft_how_to")
+LONG_FARMS = (
+    *("lan", "founding_commands", "hostile_member", "up", "pipeline_run"),
+    *("kraft_how_to", "kraft_serve", "kafka_listener", "injected_faults", "tutorial"),
+)
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The slowest groups, slowest first."""
 STARTED_TESTS = 2
