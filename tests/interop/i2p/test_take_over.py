@@ -164,7 +164,7 @@ def test_standby_takes_over_within_seconds(
 
 
 def test_two_nodes_at_one_java_router_take_over(network: Network, new_farm: Callable[[list[Router]], Farm]) -> None:
-    """The router refuses a second session for the master: the second node opens it after the end of the first node."""
+    """The second node takes over when the process of the first node ends; the router continues."""
     shared = network.routers["java-2"]
     farm = new_farm([shared, shared, network.routers["i2pd-6"]])
     wait_until(farm.is_quiet, READY_S, "site-a publishes", farm.state)
