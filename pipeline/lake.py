@@ -114,6 +114,15 @@ class Lake:
         has_rows = any(table.known_batch(LOG) != NOTHING_COMMITTED for table in self._base.values())
         return self._current.rows("farm").to_pylist() if is_new and has_rows else []
 
+    @property
+    def first_batch(self) -> int:
+        """The number of batch 0 of Spark's checkpoint; a repair may have replaced the checkpoint."""
+        return self._notes.base
+
+    def next_entries(self) -> dict[str, int]:
+        """Return the first entry of each farm for a new checkpoint."""
+        return self._notes.next_entries()
+
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
         """Run the tasks of one micro-batch and write their results; a repetition changes nothing."""
         outcome = outcome_of(found.toArrow())
@@ -207,9 +216,9 @@ class EventsTable:
         self._notes.check_tables({EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep = Upkeep(keep_ms)
 
-    def write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch; a repetition changes nothing."""
-        found = rows.toArrow()
+    def write_batch(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch, by its number in the checkpoint; a repetition changes nothing."""
+        found, batch = rows.toArrow(), self._notes.base + number
         columns = {each: found.column(each) for each in found.column_names} | {
             DAY: found.column("log_time").cast(pa.date32()),
             BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),

@@ -31,7 +31,7 @@ from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, note_nothing
 from pipeline.serve.metrics import RunMetrics
-from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
+from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
@@ -265,10 +265,11 @@ def start_query(
     )
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
-    found = found_in_log(session, settings.source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
+    source = {**settings.source, CONTINUE: json.dumps(lake.next_entries())}
+    found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+    def write(batch: DataFrame, number: int) -> None:
+        began, batch_id = time.monotonic(), lake.first_batch + number
         outcome = lake.write_batch(batch, batch_id)
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
@@ -344,8 +345,8 @@ def refuse_orphaned(output: Path) -> None:
         found = [name for name in tables if stored_version(output / name) > 0]
         if found and not (output / checkpoint).exists():
             raise FarmLogError(
-                f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: restore it, or"
-                " choose another output directory; the log can be read again from its start"
+                f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: run `garlicfarm"
+                f" pipeline repair --output {output}`, or choose another output directory"
             )
 
 

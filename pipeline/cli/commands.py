@@ -34,6 +34,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_options, traces_of
 from pipeline.cli.queries import query, report, views
+from pipeline.cli.repair import repair
 from pipeline.cli.what_if import what_if
 from pipeline.feedback.farms import FarmsFeedback
 from pipeline.feedback.weighing import SERVERS_MAX
@@ -114,6 +115,7 @@ pipeline.add_command(report)
 pipeline.add_command(views)
 pipeline.add_command(doctor)
 pipeline.add_command(floodfills)
+pipeline.add_command(repair)
 pipeline.add_command(silence)
 pipeline.add_command(what_if)
 

@@ -14,11 +14,13 @@ The planner's calls run in one long-lived process and `read` in others: state fr
 so a partition carries everything for its reader.
 """
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +41,8 @@ from pipeline.source.stored_log import KnownTime
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
 DEFAULT_ENTRIES_PER_PARTITION = 50_000
+CONTINUE = "continue"
+"""The option with the first entry of each farm, as JSON, for a checkpoint without batches."""
 DIGITS_MAX = 18
 READ_AT_ONCE = 8
 READ_AHEAD_ENTRIES = 1_000
@@ -105,15 +109,20 @@ class FarmDataSource(DataSource):
         if taking not in {"true", "false"}:
             raise FarmLogError(f"the option 'pushFilters' of the source 'farm' must be true or false, not {taking!r}")
         made = FilteredBatchReader if taking == "true" else FarmBatchReader
-        return made(self._farms(), self._selection(), self._sizes())
+        return made(self.farms(), self._selection(), self._sizes())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
-        return FarmStreamReader(self._farms(), self._selection(), self._sizes())
+        return FarmStreamReader(self.farms(), self._selection(), self._sizes(), self._next_entries())
 
-    def _farms(self) -> OneFarm | ManyFarms:
+    def _next_entries(self) -> Mapping[str, int]:
+        found: dict[str, int] = json.loads(self.options.get(CONTINUE, "{}"))
+        return found
+
+    def farms(self) -> OneFarm | ManyFarms:
+        """Return the farms of the options. Raise FarmLogError."""
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
         directory, farms = self.options.get("directory"), self.options.get("farms")
         if [bool(addresses), bool(directory), bool(farms)].count(True) != 1:
@@ -272,8 +281,15 @@ class FilteredBatchReader(FarmBatchReader):
 class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The committed log as an unbounded table."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, selection: RowSelection, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        farms: OneFarm | ManyFarms,
+        selection: RowSelection,
+        sizes: Sizes,
+        next_entries: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         super().__init__(farms, selection, sizes)
+        self._next_entries = next_entries
         self._available_now = False
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
@@ -281,8 +297,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return the empty offset; the beginning of a farm is determined at its first request."""
-        return {"farms": {}}
+        """Return the first entries that are known; the beginning of another farm is determined at its first request."""
+        return {"farms": {**self._next_entries}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the admission limit."""

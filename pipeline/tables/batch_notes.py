@@ -25,7 +25,8 @@ from msgspec import Struct
 from pipeline.tables.files import TableDamagedError
 
 RESTORE: Final = (
-    "restore the whole output directory from one backup, or read the log again into another output directory"
+    "stop the pipeline and run `garlicfarm pipeline repair`, restore the entire output directory from one backup, or"
+    " read the log again into another output directory"
 )
 
 
@@ -58,6 +59,8 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The last index of each farm before the begun batch."""
     tables: dict[str, int]
     """The last batch of each table, at the end of the batch `done`."""
+    base: int = 0
+    """The number of batch 0 of the present checkpoint; a repair begins new numbers."""
 
 
 class BatchNotes:
@@ -68,6 +71,44 @@ class BatchNotes:
         self.path = output / f"batches-{query}.json"
         self._continuity = continuity
         self._noted = self._load()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no batch has begun yet."""
+        return self._noted is None
+
+    @property
+    def base(self) -> int:
+        """The number of batch 0 of the present checkpoint."""
+        return 0 if self._noted is None else self._noted.base
+
+    @property
+    def done(self) -> int:
+        """The last batch that all tables have; -1 without one."""
+        return -1 if self._noted is None else self._noted.done
+
+    def batch_of(self, table: str) -> int:
+        """Return the last batch of a table at the end of the batch `done`; -1 without one."""
+        return -1 if self._noted is None else self._noted.tables.get(table, -1)
+
+    def next_entries(self) -> dict[str, int]:
+        """Return the entry of each farm after the batch `done`."""
+        noted = self._noted
+        if noted is None:
+            return {}
+        last = noted.through if noted.begun > noted.done else _through(noted)
+        return {farm: each + 1 for farm, each in last.items()}
+
+    def begun_entries(self) -> dict[str, Range]:
+        """Return the entries of a batch that only some tables may have."""
+        noted = self._noted
+        return noted.ranges if noted is not None and noted.begun > noted.done else {}
+
+    def begin_numbers(self) -> None:
+        """Begin new numbers: batch 0 of the next checkpoint follows the last begun batch, which all tables have."""
+        noted = self._noted
+        if noted is not None:
+            self._store(_Noted(noted.begun, noted.begun, {}, _through(noted), noted.tables, noted.begun + 1))
 
     def check_tables(self, committed: Mapping[str, int]) -> None:
         """Raise TableDamagedError if a table lacks a batch that it had; `committed` has the last batch of each."""
@@ -95,10 +136,10 @@ class BatchNotes:
                 f"the checkpoint in {self.path.parent} is {side} than the tables: it continues with batch {batch}, and"
                 f" the tables end with batch {noted.done}; {RESTORE}"
             )
-        through = noted.through | {farm: each.last for farm, each in noted.ranges.items()}
+        through = _through(noted)
         for farm, each in ranges.items():
             self._refuse_gap(farm, each.first, through.get(farm))
-        self._store(_Noted(batch, noted.done, dict(ranges), through, noted.tables))
+        self._store(_Noted(batch, noted.done, dict(ranges), through, noted.tables, noted.base))
 
     def end(self, batch: int, committed: Mapping[str, int]) -> None:
         """Record that all tables have a batch; `committed` has the last batch of each."""
@@ -145,6 +186,11 @@ class BatchNotes:
         finally:
             os.close(directory)
         self._noted = noted
+
+
+def _through(noted: _Noted) -> dict[str, int]:
+    """Return the last index of each farm at the end of the begun batch."""
+    return noted.through | {farm: each.last for farm, each in noted.ranges.items()}
 
 
 def _words(ranges: Mapping[str, Range]) -> str:

@@ -84,13 +84,15 @@ class StoredFile:
 class Table:
     """A table that this process writes; it is created if missing, and widened if it lacks a column."""
 
-    def __init__(self, output: Path, spec: TableSpec) -> None:
+    def __init__(self, output: Path, spec: TableSpec, *, is_checked: bool = True) -> None:
+        """Raise TableDamagedError; `is_checked` is False for a repair, which opens a table without some of its rows."""
         self.spec = spec
         self.root = output / spec.name
         with _naming_table_in_errors(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
             self._widen()
-        _refuse_lost_rows(self.root, self._delta, _files_of(self._delta))
+        if is_checked:
+            _refuse_lost_rows(self.root, self._delta, _files_of(self._delta))
         self._known: dict[str, int] = {}
 
     def committed(self, query: str) -> int:
@@ -131,6 +133,21 @@ class Table:
         if removed:
             self._commit((), removed, [])
 
+    def lacks_rows(self) -> bool:
+        """Return True if the files have other rows than the last commit states."""
+        return self._held() != _rows_of(self.files())
+
+    def rewrite(self, removed: Sequence[StoredFile], rows: pa.Table) -> None:
+        """Replace files by rows; the table then states the rows that it has, for a repair."""
+        if removed or rows.num_rows:
+            self._commit(self._written(rows), removed, [], is_recounted=True)
+
+    def recount(self, query: str, batch: int) -> None:
+        """State the rows that the table has, and the last batch of a query, if a repair made them right."""
+        committed = self.committed(query)
+        if self.lacks_rows() or committed < batch:
+            self._commit((), (), [Transaction(query, max(batch, committed))], is_recounted=True)
+
     def files(self) -> list[StoredFile]:
         """Return the current files of the table."""
         return _files_of(self._fresh())
@@ -156,10 +173,16 @@ class Table:
         return write_files(self.root, self.spec.schema, in_order)
 
     def _commit(
-        self, added: Sequence[DataFile], removed: Sequence[StoredFile], transactions: list[Transaction]
+        self,
+        added: Sequence[DataFile],
+        removed: Sequence[StoredFile],
+        transactions: list[Transaction],
+        *,
+        is_recounted: bool = False,
     ) -> None:
         now_ms, before = time.time_ns() // 1_000_000, self._fresh().version()
-        held = Transaction(HELD, self._held() + _rows_of(added) - _rows_of(removed))
+        rows = _rows_of(self.files()) if is_recounted else self._held()
+        held = Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))
         self._known |= {each.app_id: each.version for each in transactions}
         by_day = DAY in self.spec.schema.names
         adds = [

@@ -35,6 +35,8 @@ class RangeKind(StrEnum):
     """A batch read these entries, and wrote this number of rows."""
     UNCOUNTED = "uncounted"
     """An earlier version read them, and did not count the rows."""
+    GONE = "gone"
+    """They were lost from the tables, and the farm did not have them any more."""
     DROPPED = "dropped"
     """Some rows up to this log time were dropped by `--keep-days`."""
 

@@ -107,14 +107,21 @@ class FarmTablesSource(FarmDataSource):
         del schema
         fields = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
-        return _TablesReader(self._farms(), self._selection(), self._sizes(), plan)
+        return _TablesReader(self.farms(), self._selection(), self._sizes(), self._next_entries(), plan)
 
 
 class _TablesReader(FarmStreamReader):
     """Plans like `farm`; its tasks do `work`."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, selected: RowSelection, sizes: Sizes, plan: TaskPlan) -> None:
-        super().__init__(farms, selected, sizes)
+    def __init__(
+        self,
+        farms: OneFarm | ManyFarms,
+        selected: RowSelection,
+        sizes: Sizes,
+        next_entries: Mapping[str, int],
+        plan: TaskPlan,
+    ) -> None:
+        super().__init__(farms, selected, sizes, next_entries)
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 -- entries read, gaps, repetitions and missing rows, per day
 --
---     complete        true if the four numbers after it are 0
+--     complete        true if the five numbers after it are 0
 --     unread          entries before this day's last one that no batch read. In a topic, also entries that are not for
 --                     its readers. Entries before the first one read do not count
 --     repeated        entries that were read in two batches
+--     gone            entries that were lost and that the farm did not have any more (`garlicfarm pipeline repair`)
 --     missing_rows    rows that batches wrote into base tables and that are not there now
 --     surplus_rows    rows that are there and that no batch counted
 --     quarantined     entries that could not be decoded: rows of quarantine
@@ -39,26 +40,28 @@ differences AS (
   SELECT farm, day, name, sum(row_count) AS missing FROM written GROUP BY farm, day, name
 ),
 figures AS (
-  SELECT farm, day, first_index, last_index, row_count AS entries, 0 AS unread, 0 AS repeated, 0 AS missing,
+  SELECT farm, day, first_index, last_index, row_count AS entries, 0 AS unread, 0 AS repeated, 0 AS gone, 0 AS missing,
     0 AS surplus, 0 AS quarantined
   FROM ranges WHERE name = 'log' AND kind = 'read'
   UNION ALL
+  SELECT farm, day, NULL, NULL, 0, 0, 0, row_count, 0, 0, 0 FROM ranges WHERE kind = 'gone'
+  UNION ALL
   SELECT farm, day, NULL, NULL, 0,
     greatest(coalesce(first_index - before - 1, 0), 0) + last_index - first_index + 1 - entries,
-    greatest(coalesce(before - first_index + 1, 0), 0), 0, 0, 0
+    greatest(coalesce(before - first_index + 1, 0), 0), 0, 0, 0, 0
   FROM in_order WHERE kind = 'read'
   UNION ALL
-  SELECT farm, day, NULL, NULL, 0, 0, 0, greatest(missing, 0), greatest(-missing, 0), 0 FROM differences
+  SELECT farm, day, NULL, NULL, 0, 0, 0, 0, greatest(missing, 0), greatest(-missing, 0), 0 FROM differences
   UNION ALL
-  SELECT farm, day, NULL, NULL, 0, 0, 0, 0, 0, 1 FROM quarantine
+  SELECT farm, day, NULL, NULL, 0, 0, 0, 0, 0, 0, 1 FROM quarantine
 ),
 limits AS (
-  SELECT farm, max(day) AS through FROM ranges WHERE kind <> 'read' GROUP BY farm
+  SELECT farm, max(day) AS through FROM ranges WHERE kind IN ('uncounted', 'dropped') GROUP BY farm
 ),
 compared AS (
   SELECT f.farm, f.day, min(f.first_index) AS first_index, max(f.last_index) AS last_index,
     CAST(sum(f.entries) AS BIGINT) AS entries, CAST(sum(f.unread) AS BIGINT) AS unread,
-    CAST(sum(f.repeated) AS BIGINT) AS repeated,
+    CAST(sum(f.repeated) AS BIGINT) AS repeated, CAST(sum(f.gone) AS BIGINT) AS gone,
     CASE WHEN l.farm IS NULL OR f.day > l.through THEN CAST(sum(f.missing) AS BIGINT) END AS missing_rows,
     CASE WHEN l.farm IS NULL OR f.day > l.through THEN CAST(sum(f.surplus) AS BIGINT) END AS surplus_rows,
     CAST(sum(f.quarantined) AS BIGINT) AS quarantined
@@ -66,7 +69,7 @@ compared AS (
   GROUP BY f.farm, f.day, l.farm, l.through
 )
 SELECT farm, day, first_index, last_index, entries,
-  unread + repeated + coalesce(missing_rows, 0) + coalesce(surplus_rows, 0) = 0 AS complete,
-  unread, repeated, missing_rows, surplus_rows, quarantined
+  unread + repeated + gone + coalesce(missing_rows, 0) + coalesce(surplus_rows, 0) = 0 AS complete,
+  unread, repeated, gone, missing_rows, surplus_rows, quarantined
 FROM compared
 ORDER BY complete, day DESC NULLS LAST, farm

@@ -1,0 +1,44 @@
+"""`garlicfarm pipeline repair`: find tables that lost rows, and a checkpoint that does not fit, and repair them."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import StatusLine, output_option, reported_errors
+from pipeline.cli.places import LogPlace, Topic, place_options
+from pipeline.lake import alone_in
+from pipeline.repair.damage import examine
+from pipeline.repair.repairing import refuse_damaged_watch
+from pipeline.repair.repairing import repair as repair_tables
+from pipeline.serve.printing import echo
+from pipeline.source.farm import FarmDataSource
+
+
+@click.command()
+@place_options
+@output_option("Directory of the tables.")
+@click.option("--dry-run", is_flag=True, help="Only list the damage. The farm is not read.")
+def repair(*, place: LogPlace, output: Path, dry_run: bool) -> None:
+    """Read lost entries again, and replace a checkpoint that does not fit the tables.
+
+    Stop the pipeline first. Entries that the farm does not have any more are recorded as gone.
+    """
+    if isinstance(place, Topic):
+        raise click.UsageError("entries are read again by index: name the farm with --node, --directory or --farms")
+    if not output.is_dir():
+        raise click.UsageError(f"{output} is not a directory: name the --output of a run")
+    line = StatusLine()
+    with reported_errors(line), ExitStack() as held:
+        held.enter_context(alone_in(output))
+        refuse_damaged_watch(output)
+        found = examine(output)
+        for each in found.lines():
+            echo(each)
+        if not found:
+            echo(f"{output} is not damaged.")
+        elif not dry_run:
+            repair_tables(output, FarmDataSource(place.options()).farms(), echo)
+            echo(f"{output} is repaired. Start the pipeline again.")
+        else:
+            echo("Nothing was changed. Without --dry-run, the lost entries are read again.")

@@ -1,0 +1,1 @@
+"""Repair of tables that do not fit their log: examination, reading again, and a new checkpoint."""

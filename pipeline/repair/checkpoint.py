@@ -1,0 +1,70 @@
+"""Spark's checkpoint and the tables: whether they belong together, and how a run continues without it.
+
+    <output>/checkpoint/offsets/N    the next entry of each farm after batch N, written before the batch
+    <output>/checkpoint/commits/N    written after it
+
+The record of batches has the same facts for the tables (`pipeline/tables/batch_notes.py`). A checkpoint that differs
+cannot be corrected, since Spark's numbers of batches begin at 0 with each checkpoint. So a repair moves it aside, and
+the record begins new numbers: the next checkpoint's batch 0 follows the last batch of the tables, and reads from there.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.run import EVENTS_CHECKPOINT
+from pipeline.tables.batch_notes import BatchNotes
+
+
+def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
+    """Return the fault of a checkpoint; empty if it fits, or if no record of batches exists.
+
+    The offsets of a trace are not compared: their cursors begin again with each start of a node.
+    """
+    if notes.is_empty:
+        return ""
+    checkpoint = output / name
+    if not checkpoint.exists():
+        return "it is missing"
+    planned, committed = _last_number(checkpoint / "offsets"), _last_number(checkpoint / "commits")
+    done = notes.done - notes.base
+    # The last planned batch may be under way, or done in the tables and not recorded by Spark.
+    fits = (planned == done + 1 and committed == done) or (planned == done and done - 1 <= committed <= done)
+    if not fits:
+        return f"it ends with batch {committed + notes.base}, and the tables end with batch {notes.done}"
+    return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
+
+
+def _offsets_fault(file: Path, notes: BatchNotes) -> str:
+    offsets = _next_entries(file)
+    if offsets is None:
+        return f"its file offsets/{file.name} is missing or damaged"
+    for farm, entry in notes.next_entries().items():
+        if offsets.get(farm, entry) != entry:
+            return f"it continues farm {farm} with entry {offsets[farm]}, and the tables with entry {entry}"
+    return ""
+
+
+def set_aside(output: Path, name: str) -> Path | None:
+    """Rename a checkpoint or a table, so that it counts no more; return its new place."""
+    path = output / name
+    if not path.exists():
+        return None
+    number = 1
+    while (aside := output / f".replaced-{name}-{number}").exists():
+        number += 1
+    return path.rename(aside)
+
+
+def _last_number(directory: Path) -> int:
+    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    return max((int(each) for each in names if each.isdecimal()), default=-1)
+
+
+def _next_entries(file: Path) -> Mapping[str, int] | None:
+    """Return the next entry of each farm from a file of Spark: version, metadata, and the offset of the one source."""
+    try:
+        offset = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
+        return {str(farm): int(entry) for farm, entry in offset["farms"].items()}
+    except (OSError, ValueError, IndexError, KeyError, AttributeError, TypeError):
+        return None

@@ -1,0 +1,228 @@
+"""The damage in an output directory: tables without some rows of their batches, and a checkpoint of another age.
+
+    table `ranges`       entries and rows of each batch ──▶ rows that a base table lacks, by farm and day ──▶ indexes
+    record of batches    the last entry of each farm    ──▶ entries after the last row of `ranges`        ──▶ indexes
+    the table's log      rows that it should have       ──▶ a lost commit; unreadable files
+
+Everything is read without the checks of `pipeline/tables/delta.py`, which refuse such tables. Nothing is changed.
+
+A missing row does not have an index. So the damage of a base table is the range of all entries of its farm and day, in
+all batches. To read the range again makes every table right, whatever the table had before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.repair.checkpoint import checkpoint_fault
+from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
+from pipeline.tables.batch_notes import BatchNotes, Range
+from pipeline.tables.current import SPECS as CURRENT_SPECS
+from pipeline.tables.delta import StoredFile, Table, TableSpec
+from pipeline.tables.files import DAY, TableDamagedError, read_file
+from pipeline.tables.ranges import LOG_NAME, RangeKind
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
+
+CURRENT_FROM_BASE = tuple(spec for name, spec in CURRENT_SPECS.items() if name != "watched")
+"""Tables of the current state that the base tables determine."""
+_COUNTED = pa.schema([("farm", pa.string()), ("index", pa.int64())])
+REPAIRABLE = (*BASE_SPECS.values(), RANGES_SPEC)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LostRange:
+    """Entries of a farm to read again, including both ends."""
+
+    farm: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The findings about one output directory."""
+
+    unreadable: tuple[TableSpec, ...] = ()
+    """Tables whose log cannot be read."""
+    lost_files: Mapping[str, tuple[StoredFile, ...]] = field(default_factory=dict)
+    """Missing or damaged data files, by table."""
+    inexact: tuple[TableSpec, ...] = ()
+    """Tables with another number of rows, or an earlier last batch, than they should have."""
+    ranges: tuple[LostRange, ...] = ()
+    checkpoint: str = ""
+    """The fault of the checkpoint; empty if it fits."""
+    events: str = ""
+    """The fault of the table `events` or of its checkpoint."""
+
+    def __bool__(self) -> bool:
+        return bool(self.unreadable or self.lost_files or self.inexact or self.ranges or self.checkpoint or self.events)
+
+    def lines(self) -> Iterator[str]:
+        """Yield one line for each finding."""
+        for spec in self.unreadable:
+            yield f"{spec.name}: its log of commits is damaged"
+        for name, files in self.lost_files.items():
+            yield f"{name}: {len(files)} data files are missing or damaged"
+        for spec in self.inexact:
+            yield f"{spec.name}: commits were lost"
+        for each in self.ranges:
+            yield f"entries {each.first} to {each.last} of farm {each.farm}: rows are missing or surplus"
+        if self.checkpoint:
+            yield f"checkpoint: {self.checkpoint}"
+        if self.events:
+            yield f"events: {self.events}"
+
+
+def examine(output: Path) -> Damage:
+    """Return the damage of an output directory. Raise TableDamagedError if the record of batches is damaged."""
+    notes = BatchNotes(output, LOG)
+    # Only some tables have the rows of a batch that was interrupted. Its repetition completes it.
+    begun = {farm: each.first for farm, each in notes.begun_entries().items()}
+    unreadable: list[TableSpec] = []
+    lost_files: dict[str, tuple[StoredFile, ...]] = {}
+    inexact: list[TableSpec] = []
+    counts: dict[tuple[str, date | None, str], int] = {}
+    ranges = RANGES_SPEC.schema.empty_table()
+    for spec in (*REPAIRABLE, *CURRENT_FROM_BASE):
+        try:
+            table = Table(output, spec, is_checked=False)
+        except TableDamagedError:
+            unreadable.append(spec)
+            continue
+        files = table.files()
+        lost = tuple(file for file in files if not _is_readable(table.root / file.path))
+        readable = [file for file in files if file not in lost]
+        if lost:
+            lost_files[spec.name] = lost
+        if table.lacks_rows() or table.committed(LOG) < notes.batch_of(spec.name):
+            inexact.append(spec)
+        if spec.name in BASE_SPECS:
+            _count(table, readable, begun, counts)
+        elif spec is RANGES_SPEC:
+            ranges = _before(table.rows(readable), begun, "first_index")
+    found = _lost_ranges(ranges, counts, notes.next_entries())
+    fault = checkpoint_fault(output, CHECKPOINT, notes)
+    return Damage(tuple(unreadable), lost_files, tuple(inexact), found, fault, _events_fault(output))
+
+
+def _events_fault(output: Path) -> str:
+    notes = BatchNotes(output, EVENTS)
+    if notes.is_empty:
+        return ""
+    table = Table(output, EVENTS_SPEC, is_checked=False)
+    if table.lacks_rows() or table.committed(EVENTS) < notes.batch_of(EVENTS):
+        return "commits were lost"
+    fault = checkpoint_fault(output, EVENTS_CHECKPOINT, notes)
+    return fault and f"checkpoint: {fault}"
+
+
+def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
+    """Return the rows without those of an interrupted batch; `begun`: its first entry of each farm."""
+    for farm, first in begun.items():
+        is_later = pc.and_(pc.equal(rows.column("farm"), farm), pc.greater_equal(rows.column(index), first))
+        rows = rows.filter(pc.invert(pc.fill_null(is_later, False)))  # noqa: FBT003 - pyarrow's parameter
+    return rows
+
+
+def _is_readable(file: Path) -> bool:
+    try:
+        found = pq.ParquetFile(file)
+        for group in range(found.num_row_groups):
+            found.read_row_group(group)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _count(
+    table: Table,
+    files: Iterable[StoredFile],
+    begun: Mapping[str, int],
+    counts: dict[tuple[str, date | None, str], int],
+) -> None:
+    """Add the rows of a base table, by farm and day."""
+    for file in files:
+        rows = _before(read_file(table.root / file.path, _COUNTED), begun, "index")
+        for each in pc.value_counts(rows.column("farm")).to_pylist():
+            key = (each["values"], file.day, table.spec.name)
+            counts[key] = counts.get(key, 0) + each["counts"]
+
+
+def _lost_ranges(
+    ranges: pa.Table, counts: Mapping[tuple[str, date | None, str], int], next_entries: Mapping[str, int]
+) -> tuple[LostRange, ...]:
+    rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", DAY]).to_pylist()
+    limits: dict[str, date] = {}
+    differences = {key: -count for key, count in counts.items()}
+    spans: dict[tuple[str, date | None], Range] = {}
+    read: dict[str, list[Range]] = {}
+    for row in rows:
+        farm, day = row["farm"], row[DAY]
+        match row["kind"]:
+            case RangeKind.READ if row["name"] != LOG_NAME:
+                key = (farm, day, row["name"])
+                differences[key] = differences.get(key, 0) + row["row_count"]
+            case RangeKind.READ:
+                this = Range(row["first_index"], row["last_index"])
+                spans[farm, day] = _union(spans.get((farm, day), this), this)
+                read.setdefault(farm, []).append(this)
+            case RangeKind.GONE:
+                read.setdefault(farm, []).append(Range(row["first_index"], row["last_index"]))
+            case _ if day is not None:
+                limits[farm] = max(limits.get(farm, day), day)
+                if row["kind"] == RangeKind.UNCOUNTED and row["first_index"] is not None:
+                    read.setdefault(farm, []).append(Range(row["first_index"], row["last_index"]))
+            case _:
+                pass
+    found = [
+        LostRange(farm, spans[farm, day].first, spans[farm, day].last)
+        for (farm, day, _), difference in differences.items()
+        if difference and (farm, day) in spans and (farm not in limits or (day is not None and day > limits[farm]))
+    ]
+    for farm, end in next_entries.items():
+        found += (LostRange(farm, each.first, each.last) for each in _gaps(read.get(farm, []), end))
+    return tuple(_closed(found, read))
+
+
+def _gaps(read: Iterable[Range], end: int) -> Iterator[Range]:
+    """Yield the indexes between these ranges, and after them to `end`, excluding it."""
+    through: int | None = None
+    for each in sorted(read, key=lambda each: (each.first, each.last)):
+        if through is not None and each.first > through + 1:
+            yield Range(through + 1, each.first - 1)
+        through = max(each.last, through or 0)
+    first = 1 if through is None else through + 1
+    if first < end:
+        yield Range(first, end - 1)
+
+
+def _closed(found: Sequence[LostRange], read: Mapping[str, Sequence[Range]]) -> Iterator[LostRange]:
+    """Yield the ranges without overlaps, each extended to the ends of all counted ranges that it touches."""
+    for farm in sorted({each.farm for each in found}):
+        counted = read.get(farm, [])
+        merged: list[Range] = []
+        for each in sorted({(one.first, one.last) for one in found if one.farm == farm}):
+            this = Range(*each)
+            while (wider := _widened(this, counted)) != this:
+                this = wider
+            if merged and this.first <= merged[-1].last + 1:
+                merged[-1] = _union(merged[-1], this)
+            else:
+                merged.append(this)
+        yield from (LostRange(farm, each.first, each.last) for each in merged)
+
+
+def _widened(this: Range, counted: Iterable[Range]) -> Range:
+    for each in counted:
+        if each.first <= this.last and each.last >= this.first:
+            this = _union(this, each)
+    return this
+
+
+def _union(one: Range, other: Range) -> Range:
+    return Range(min(one.first, other.first), max(one.last, other.last))

@@ -1,0 +1,260 @@
+"""`garlicfarm pipeline repair`: read lost entries again, and continue the tables without their checkpoint.
+
+    damage ──▶ unreadable tables are moved aside, lost files leave their table
+           ──▶ each lost range of entries: its rows are replaced in all base tables and in `ranges`
+           ──▶ damaged tables of the current state are made from base tables; derived tables by the next run
+           ──▶ a checkpoint that does not fit is moved aside, and new numbers of batches begin
+
+Entries that the farm does not have any more cannot be read again. Their remaining rows stay, and a row of kind `gone`
+in the table `ranges` has their indexes, so each later answer about completeness has them.
+
+A table of the watch (`transitions`, `watch_state`, `current_watched`) cannot be made from entries: its state depends on
+all earlier batches. Such damage is refused before anything is changed.
+
+Every step is a commit that can be repeated. A killed repair is completed by the next one.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.decode.columns import record_batches
+from pipeline.gold.tables import SPECS as DERIVED_SPECS
+from pipeline.repair.checkpoint import set_aside
+from pipeline.repair.current import current_rows
+from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine
+from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
+from pipeline.source.farms import ManyFarms, OneFarm, SelectedLog
+from pipeline.source.log_client import FarmLogError
+from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.current import SPECS as CURRENT_SPECS
+from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.files import BATCH, DAY, TableDamagedError
+from pipeline.tables.names import remember_names, salt_of
+from pipeline.tables.ranges import LOG_NAME, RangeKind, batch_rows, merged, range_rows
+from pipeline.tables.rows import ADDRESS, Pseudonyms, base_rows
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, TRANSITIONS_SPEC
+from pipeline.watch.watching import STATE_SPEC
+
+ENTRIES_AT_ONCE = 100_000
+"""The entries whose rows are in memory together."""
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The rows of some entries: of base tables by name, and of the table `ranges`."""
+
+    base: Mapping[str, pa.Table]
+    ranges: pa.Table
+
+
+def refuse_damaged_watch(output: Path) -> None:
+    """Raise TableDamagedError if a table of the watch is damaged."""
+    notes = BatchNotes(output, LOG)
+    for spec in (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"]):
+        table = Table(output, spec) if (output / spec.name).exists() else None
+        if table is not None and table.committed(LOG) < notes.batch_of(spec.name):
+            raise TableDamagedError(
+                f"{output / spec.name} lost its last commits. The watch depends on all earlier entries, so this table"
+                " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
+                " output directory"
+            )
+
+
+def repair(output: Path, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
+    """Repair the tables below `output`, and return the repaired damage.
+
+    Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
+    """
+    refuse_damaged_watch(output)
+    found = examine(output)
+    if found.unreadable or found.lost_files:
+        _remove_unreadable(output, found, notify)
+    damage, notes = examine(output), BatchNotes(output, LOG)
+    begun = notes.begun_entries() if damage.checkpoint else {}
+    lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in begun.items())]
+    if lost:
+        logs = _logs(farms, {each.farm for each in lost})
+        for each in lost:
+            _replace(output, each, logs[each.farm], notify)
+    _make_exact(output, {*found.unreadable, *found.inexact, *damage.inexact}, found.lost_files, notes, notify)
+    if lost:
+        for name in DERIVED_SPECS:
+            set_aside(output, name)
+        notify("The next run makes the derived tables.")
+    if damage.checkpoint:
+        _begin_numbers(output, CHECKPOINT, notes)
+        notify("The next run continues after the last entry of the tables, with a new checkpoint.")
+    if damage.events:
+        events = BatchNotes(output, EVENTS)
+        Table(output, EVENTS_SPEC, is_checked=False).recount(EVENTS, events.batch_of(EVENTS))
+        _begin_numbers(output, EVENTS_CHECKPOINT, events)
+        notify("The next run reads the traces again, as far back as the nodes have them.")
+    if remaining := examine(output):
+        raise TableDamagedError(f"{output} is still damaged after the repair: {'; '.join(remaining.lines())}")
+    return found
+
+
+def _make_exact(
+    output: Path, inexact: Collection[TableSpec], lost_files: Collection[str], notes: BatchNotes, notify: Notify
+) -> None:
+    """Make damaged tables of the current state, and state the number of rows of all tables."""
+    for spec in REPAIRABLE:
+        Table(output, spec, is_checked=False).recount(LOG, notes.batch_of(spec.name))
+    for spec in CURRENT_FROM_BASE:
+        if spec in inexact or spec.name in lost_files:
+            table = Table(output, spec, is_checked=False)
+            table.rewrite(table.files(), current_rows(output, spec))
+            table.recount(LOG, notes.batch_of(spec.name))
+            notify(f"{spec.name}: made from the base tables")
+
+
+def _begin_numbers(output: Path, checkpoint: str, notes: BatchNotes) -> None:
+    set_aside(output, checkpoint)
+    (output / checkpoint).mkdir()
+    notes.begin_numbers()
+
+
+def _remove_unreadable(output: Path, damage: Damage, notify: Notify) -> None:
+    for spec in damage.unreadable:
+        aside = set_aside(output, spec.name)
+        notify(f"{spec.name}: the damaged table is in {aside}")
+    for name, files in damage.lost_files.items():
+        spec = next(each for each in (*REPAIRABLE, *CURRENT_FROM_BASE) if each.name == name)
+        Table(output, spec, is_checked=False).rewrite(files, spec.schema.empty_table())
+
+
+def _logs(farms: OneFarm | ManyFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:
+    logs = farms.poll({}, thorough=True)
+    for farm in sorted(clusters - logs.keys()):
+        problems = "; ".join(f"{name}: {problem}" for name, problem in farms.problems.items())
+        raise FarmLogError(
+            f"entries of farm {farm} were lost, and it is not among the farms that reply ({problems or 'no problem'}):"
+            " name its nodes, or a copy of a state directory"
+        )
+    return logs
+
+
+def _replace(output: Path, lost: LostRange, log: SelectedLog, notify: Notify) -> None:
+    """Read a range again, and replace its rows in all tables."""
+    if lost.last > log.status.commit_index:
+        raise FarmLogError(
+            f"entries {lost.first} to {lost.last} of farm {lost.farm} were lost, and its log has entries up to"
+            f" {log.status.commit_index} only: name a node that has them"
+        )
+    oldest = max(lost.first, log.place.ranges.oldest(lost.farm))
+    if oldest > lost.first:
+        gone = LostRange(lost.farm, lost.first, min(lost.last, oldest - 1))
+        _record_gone(output, gone)
+        notify(
+            f"Entries {gone.first} to {gone.last} of farm {lost.farm} are gone: the farm does not have them any more."
+        )
+    first = oldest
+    while first <= lost.last:
+        part = LostRange(lost.farm, first, min(lost.last, first + ENTRIES_AT_ONCE - 1))
+        found = _read(output, part, log)
+        for name, spec in BASE_SPECS.items():
+            _replace_rows(Table(output, spec, is_checked=False), part, found.base.get(name), "index", "index")
+        _replace_rows(Table(output, RANGES_SPEC, is_checked=False), part, found.ranges, "first_index", "last_index")
+        notify(f"Entries {part.first} to {part.last} of farm {part.farm} were read again.")
+        first = part.last + 1
+
+
+def _number_of(part: LostRange) -> int:
+    """Return the number of these rows in place of a batch: it is negative, and separate for each range of a farm."""
+    return -part.first
+
+
+def _read(output: Path, part: LostRange, log: SelectedLog) -> _Found:
+    pseudonyms = Pseudonyms(salt_of(output))
+    partition = log.place.ranges.plan(part.first, part.last + 1, part.farm)
+    base: dict[str, list[pa.Table]] = {}
+    counts: list[pa.Table] = []
+    for each in record_batches(log.place.ranges.rows(partition), part.farm, log.place.name):
+        entries = pa.Table.from_batches([each])
+        made = base_rows(entries, pseudonyms)
+        counts.append(range_rows(entries, made))
+        for name, rows in made.items():
+            _remember(output, rows)
+            base.setdefault(name, []).append(rows.select(BASE_SPECS[name].schema.names))
+    tables = {name: pa.concat_tables(rows) for name, rows in base.items()}
+    return _Found(tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)))
+
+
+def _remember(output: Path, rows: pa.Table) -> None:
+    named = "destination" if "destination" in rows.column_names else "master"
+    if ADDRESS in rows.column_names:
+        pairs = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
+        remember_names(output, dict(pairs))
+
+
+def _replace_rows(table: Table, part: LostRange, rows: pa.Table | None, first: str, last: str) -> None:
+    """Replace the rows of these entries in a table; `first`, `last`: the columns with the indexes of a row."""
+    removed, kept = [], [table.spec.schema.empty_table() if rows is None else rows.cast(table.spec.schema)]
+    for file in table.files():
+        found = table.rows([file])
+        of_part = _is_within(found, part, first, last)
+        if pc.any(of_part).as_py():
+            removed.append(file)
+            kept.append(found.filter(pc.invert(of_part)))
+    table.rewrite(removed, pa.concat_tables(kept))
+
+
+def _is_within(rows: pa.Table, part: LostRange, first: str, last: str) -> pa.ChunkedArray:
+    within = pc.and_(pc.greater_equal(rows.column(first), part.first), pc.less_equal(rows.column(last), part.last))
+    of_part = pc.and_(pc.equal(rows.column("farm"), part.farm), within)
+    if "kind" in rows.column_names and first != last:
+        of_part = pc.and_(of_part, pc.is_in(rows.column("kind"), pa.array([RangeKind.READ, RangeKind.GONE])))
+    return pc.fill_null(of_part, False)  # noqa: FBT003 - pyarrow's parameter
+
+
+def _record_gone(output: Path, gone: LostRange) -> None:
+    """Record entries that cannot be read again; their remaining rows count as the rows of these entries."""
+    table = Table(output, RANGES_SPEC, is_checked=False)
+    known = table.rows()
+    known = known.filter(_is_within(known, gone, "first_index", "last_index"))
+    days = [each for each in known.column(DAY).to_pylist() if each is not None]
+    counts = [_gone_row(gone, min(days, default=None))]
+    for name, rows in _remaining(output, gone):
+        of_days = rows.group_by([DAY], use_threads=False).aggregate(
+            [("index", "min"), ("index", "max"), ("index", "count"), ("log_time", "max")]
+        )
+        counts += (
+            {
+                "farm": gone.farm,
+                "name": name,
+                "kind": RangeKind.READ.value,
+                "first_index": each["index_min"],
+                "last_index": each["index_max"],
+                "row_count": each["index_count"],
+                "log_time": each["log_time_max"],
+                BATCH: _number_of(gone),
+                DAY: each[DAY],
+            }
+            for each in of_days.to_pylist()
+        )
+    _replace_rows(table, gone, pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema), "first_index", "last_index")
+
+
+def _gone_row(gone: LostRange, day: date | None) -> dict[str, object]:
+    return {
+        "farm": gone.farm,
+        "name": LOG_NAME,
+        "kind": RangeKind.GONE.value,
+        "first_index": gone.first,
+        "last_index": gone.last,
+        "row_count": gone.last - gone.first + 1,
+        BATCH: _number_of(gone),
+        DAY: day,
+    }
+
+
+def _remaining(output: Path, gone: LostRange) -> Iterator[tuple[str, pa.Table]]:
+    for name, spec in BASE_SPECS.items():
+        rows = Table(output, spec, is_checked=False).rows()
+        yield name, rows.filter(_is_within(rows, gone, "index", "index"))

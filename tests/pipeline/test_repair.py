@@ -1,0 +1,278 @@
+"""Repair of damaged tables: lost rows return, a checkpoint of another age is replaced, gone entries are recorded.
+
+Every test damages the tables of an undisturbed run, and compares the repaired tables with the undamaged ones.
+"""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.repair import repair as repair_command
+from pipeline.gold.answers import answer_sql
+from pipeline.lake import Lake
+from pipeline.repair.damage import examine
+from pipeline.repair.repairing import repair
+from pipeline.serve.query import documents
+from pipeline.source.farm import FarmDataSource
+from pipeline.source.log_client import FarmLogError
+from pipeline.tables import current
+from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.delta import stored_rows
+from pipeline.tables.files import TableDamagedError
+from pipeline.tables.specs import BASE_SPECS, RANGES_SPEC
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log
+from tests.pipeline.made_tables import tables_of
+
+BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
+DAY_MS = 86_400_000
+TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
+Damaging = Callable[[Path], object]
+UNNAMED = {"current_farm": ("name", "batch_id")}
+"""Columns that a repair cannot restore."""
+
+
+def whole_log() -> MadeUpLog:
+    log = MadeUpLog()
+    log.add("configuration", value='{"servers":[]}')
+    for period in range(8):
+        log.tick(0 if period == 0 else DAY_MS // 4)
+        for server_id in (1, 2):
+            log.report(server_id, uptime=period)
+    log.add(value="{not JSON", proven=False)
+    return log
+
+
+def write(output: Path, first_batch: int = 0, last_batch: int = len(BATCHES) - 1) -> None:
+    """Write batches like a run: Spark's offsets before a batch, its commit after it."""
+    log = whole_log()
+    for batch in range(first_batch, last_batch + 1):
+        first, last = BATCHES[batch]
+        for directory in ("offsets", "commits"):
+            (output / "checkpoint" / directory).mkdir(parents=True, exist_ok=True)
+        offset = json.dumps({"farms": {log.cluster_id: last + 1}})
+        (output / "checkpoint" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}\n")
+        tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch)
+        (output / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}\n")
+
+
+def rows_in(output: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows, without the columns that a repair cannot restore."""
+    found = {}
+    for spec in TABLES:
+        without = UNNAMED.get(spec.name, ())
+        rows = stored_rows(output / spec.name, spec.schema).to_pylist()
+        found[spec.name] = sorted(({k: v for k, v in row.items() if k not in without} for row in rows), key=repr)
+    return found
+
+
+def repair_from(output: Path, log: MadeUpLog) -> list[str]:
+    lines: list[str] = []
+    with serve_log(log, output.with_suffix(".sock")) as address:
+        repair(output, FarmDataSource({"node": address}).farms(), lines.append)
+    return lines
+
+
+def is_complete(output: Path) -> bool:
+    return all(row["complete"] for row in documents(output, answer_sql("completeness")))
+
+
+def empty_commit(table: str, number: int) -> Damaging:
+    return lambda output: (output / table / "_delta_log" / f"{number:020}.json").write_bytes(b"")
+
+
+def drop_commit(table: str) -> Damaging:
+    return lambda output: max((output / table / "_delta_log").glob("*.json")).unlink()
+
+
+def damage_commit(table: str) -> Damaging:
+    return lambda output: max((output / table / "_delta_log").glob("*.json")).write_text("{")
+
+
+def remove_file(table: str) -> Damaging:
+    return lambda output: min((output / table).rglob("*.parquet")).unlink()
+
+
+def truncate_file(table: str) -> Damaging:
+    return lambda output: min((output / table).rglob("*.parquet")).write_bytes(b"half")
+
+
+def remove(name: str) -> Damaging:
+    return lambda output: shutil.rmtree(output / name)
+
+
+DAMAGES = {
+    "empty-first-commit": empty_commit("reports", 1),
+    "empty-middle-commit": empty_commit("reports", 3),
+    "lost-last-commit": drop_commit("destination_reports"),
+    "damaged-log": damage_commit("clocks"),
+    "missing-file": remove_file("reports"),
+    "damaged-file": truncate_file("quarantine"),
+    "empty-commit-of-ranges": empty_commit("ranges", 2),
+    "lost-last-commit-of-ranges": drop_commit("ranges"),
+    "damaged-log-of-ranges": damage_commit("ranges"),
+    "lost-table": remove("reports"),
+    "lost-current-state": drop_commit("current_routers"),
+    "lost-current-farm": damage_commit("current_farm"),
+    "lost-checkpoint": remove("checkpoint"),
+}
+
+
+@pytest.fixture(scope="module")
+def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("undamaged")
+    write(output)
+    return output
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_tables_are_refused_and_repaired(damage: Damaging, undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    damage(output)
+    found = examine(output)
+    assert found
+    repair_from(output, whole_log())
+    assert not examine(output)
+    assert rows_in(output) == rows_in(undamaged)
+    assert is_complete(output)
+    # the next run continues
+    lake = Lake(output, 60_000)
+    assert lake.next_entries() == {whole_log().cluster_id: 27}
+
+
+def test_undamaged_tables_are_not_changed(undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    with serve_log(whole_log(), tmp_path / "control.sock") as address:
+        result = CliRunner().invoke(repair_command, ["--output", str(output), "--node", address])
+    assert (result.exit_code, result.output) == (0, f"{output} is not damaged.\n")
+    versions = {path.name for path in (output / "reports" / "_delta_log").iterdir()}
+    assert versions == {path.name for path in (undamaged / "reports" / "_delta_log").iterdir()}
+
+
+def test_dry_run_lists_damage_and_changes_nothing(undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    empty_commit("reports", 3)(output)
+    result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "reports: commits were lost\n" in result.output
+    assert f"entries 1 to 26 of farm {whole_log().cluster_id}: rows are missing or surplus\n" in result.output
+    assert examine(output)
+
+
+def test_gone_entries_are_recorded_and_shown(undamaged: Path, tmp_path: Path) -> None:
+    # given a farm that compacted its log up to entry 9
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    remove("reports")(output)
+    log = whole_log()
+    compacted = MadeUpLog(first_index=10, entries=log.entries[9:])
+    lines = repair_from(output, compacted)
+    assert any("Entries 1 to 9 of farm" in line and "gone" in line for line in lines)
+    assert not examine(output)
+    expected = [row for row in rows_in(undamaged)["reports"] if row["index"] >= 10]
+    assert rows_in(output)["reports"] == expected
+    days = documents(output, answer_sql("completeness"))
+    assert sum(row["gone"] for row in days) == 9
+    assert [row["complete"] for row in days] == [False, True]
+    assert sum(row["missing_rows"] + row["surplus_rows"] for row in days) == 0
+
+
+def test_checkpoint_older_than_tables_is_replaced(undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    for directory in ("offsets", "commits"):
+        (output / "checkpoint" / directory / "3").unlink()
+    assert "it ends with batch 2, and the tables end with batch 3" in "".join(examine(output).lines())
+    repair_from(output, whole_log())
+    assert [*(output / "checkpoint").iterdir()] == []
+    lake = Lake(output, 60_000)
+    assert (lake.first_batch, lake.next_entries()) == (4, {whole_log().cluster_id: 27})
+
+
+def test_tables_older_than_checkpoint_are_read_up_to_it(tmp_path: Path) -> None:
+    # given all tables of an earlier day, and the checkpoint of today
+    output = tmp_path / "tables"
+    write(output, 0, 1)
+    shutil.copytree(output, tmp_path / "backup")
+    write(output, 2, 3)
+    shutil.rmtree(tmp_path / "backup" / "checkpoint")
+    shutil.move(output / "checkpoint", tmp_path / "backup")
+    repair_from(tmp_path / "backup", whole_log())
+    lake = Lake(tmp_path / "backup", 60_000)
+    assert (lake.first_batch, lake.next_entries()) == (2, {whole_log().cluster_id: 10})
+
+
+def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 0, 1)
+
+    def killed(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchNotes, "end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, 2, 2)
+    assert not examine(tmp_path)
+    # when the checkpoint is lost as well
+    shutil.rmtree(tmp_path / "checkpoint")
+    repair_from(tmp_path, whole_log())
+    assert is_complete(tmp_path)
+    assert Lake(tmp_path, 60_000).next_entries() == {whole_log().cluster_id: 17}
+
+
+def test_repair_without_the_farm_changes_nothing(undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    empty_commit("reports", 3)(output)
+    other = whole_log()
+    other.cluster_id = "ff" * 16
+    with pytest.raises(FarmLogError, match=r"it is not among the farms that reply"):
+        repair_from(output, other)
+    assert examine(output)
+
+
+def test_damaged_watch_is_refused(tmp_path: Path) -> None:
+    log = whole_log()
+    for batch, (first, last) in enumerate(BATCHES):
+        tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), tmp_path, batch, watch=True)
+    drop_commit("watch_state")(tmp_path)
+    with pytest.raises(TableDamagedError, match="watch_state lost its last commits"):
+        repair_from(tmp_path, log)
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return copies of one output directory, one after each batch."""
+    made = tmp_path_factory.mktemp("states")
+    found = []
+    for batch in range(len(BATCHES)):
+        write(made / "tables", batch, batch)
+        found.append(shutil.copytree(made / "tables", made / str(batch)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tmp_path: Path) -> None:
+    """Some tables, or the checkpoint, return to an earlier state: the tables are right, or refused and repaired."""
+    choice, output = random.Random(seed), tmp_path / "tables"
+    shutil.copytree(states[-1], output)
+    names = [*BASE_SPECS, RANGES_SPEC.name, "current_farm", "current_routers", "checkpoint"]
+    chosen = {name: choice.choice(states[:-1]) for name in choice.sample(names, choice.randint(1, 4))}
+    for name, earlier in chosen.items():
+        shutil.rmtree(output / name)
+        shutil.copytree(earlier / name, output / name)
+    note = f"seed {seed}: {', '.join(f'{name} of batch {earlier.name}' for name, earlier in chosen.items())}"
+    if not examine(output):
+        assert rows_in(output) == rows_in(states[-1]), note
+        return
+    repair_from(output, whole_log())
+    assert rows_in(output) == rows_in(states[-1]), note
+    assert is_complete(output), note
