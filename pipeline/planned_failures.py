@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 
 class Signal(StrEnum):
-    """The affected signals; the words are those of the question `warnings`."""
+    """The affected signals, in the words of the question `warnings`."""
 
     LAG = "lag"
     TUNNELS = "tunnels"

@@ -1,4 +1,7 @@
-"""`garlicfarm pipeline repair`: find tables that lost rows, and a checkpoint that does not fit, and repair them."""
+"""`garlicfarm pipeline repair`: find tables that lost rows, and a checkpoint that does not fit, and repair them.
+
+A module of its own, because the other commands start Spark or only read tables.
+"""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -62,7 +62,7 @@ def _last_number(directory: Path) -> int:
 
 
 def _next_entries(file: Path) -> Mapping[str, int] | None:
-    """Return the next entry of each farm from a file of Spark: version, metadata, and the offset of the one source."""
+    """Return the next entry of each farm from a file of Spark: version, metadata, and the offset of the source."""
     try:
         offset = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
         return {str(farm): int(entry) for farm, entry in offset["farms"].items()}

@@ -3,6 +3,8 @@
 The last row of each key in a base table is the current one, as in a batch (`pipeline/tables/current.py`). The row of a
 farm has the range in `ranges`, and leader and period of its last clock entry. A farm's name is not in any other table:
 it is NULL until the next batch has the farm.
+
+A module of its own, because it changes with the columns of the current state, not with the steps of a repair.
 """
 
 from pathlib import Path

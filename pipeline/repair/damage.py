@@ -7,7 +7,7 @@
 Everything is read without the checks of `pipeline/tables/delta.py`, which refuse such tables. Nothing is changed.
 
 A missing row does not have an index. So the damage of a base table is the range of all entries of its farm and day, in
-all batches. To read the range again makes every table right, whatever the table had before.
+all batches. After a range was read again, every table is right, even if the table had some rows of the range before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class Damage:
 def examine(output: Path) -> Damage:
     """Return the damage of an output directory. Raise TableDamagedError if the record of batches is damaged."""
     notes = BatchNotes(output, LOG)
-    # Only some tables have the rows of a batch that was interrupted. Its repetition completes it.
+    # Only some tables have the rows of an interrupted batch. Its repetition completes it.
     begun = {farm: each.first for farm, each in notes.begun_entries().items()}
     unreadable: list[TableSpec] = []
     lost_files: dict[str, tuple[StoredFile, ...]] = {}
@@ -122,7 +122,7 @@ def _events_fault(output: Path) -> str:
 
 
 def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
-    """Return the rows without those of an interrupted batch; `begun`: its first entry of each farm."""
+    """Return the rows before an interrupted batch; `begun`: its first entry of each farm."""
     for farm, first in begun.items():
         is_later = pc.and_(pc.equal(rows.column("farm"), farm), pc.greater_equal(rows.column(index), first))
         rows = rows.filter(pc.invert(pc.fill_null(is_later, False)))  # noqa: FBT003 - pyarrow's parameter

@@ -297,7 +297,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return the first entries that are known; the beginning of another farm is determined at its first request."""
+        """Return the known first entries; the beginning of another farm is determined at its first request."""
         return {"farms": {**self._next_entries}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -10,7 +10,7 @@ History holds past states. For the current state, a reader would have to search 
 server. Most servers report in each period, so a batch changes most of the rows, and rewriting all of them costs no more
 than searching the changed ones. The writer keeps them in memory, one per server.
 
-An older row never replaces a newer one: of two rows with one key the one with the higher index in the log remains, so a
+An older row never replaces a newer one: of two rows with one key, the row with the higher index in the log remains, so a
 repeated batch changes nothing.
 """
 

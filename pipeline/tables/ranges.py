@@ -36,7 +36,7 @@ class RangeKind(StrEnum):
     UNCOUNTED = "uncounted"
     """An earlier version read them, and did not count the rows."""
     GONE = "gone"
-    """They were lost from the tables, and the farm did not have them any more."""
+    """The tables lost these entries, and the farm did not have them any more."""
     DROPPED = "dropped"
     """Some rows up to this log time were dropped by `--keep-days`."""
 

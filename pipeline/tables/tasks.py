@@ -315,7 +315,7 @@ def watch_rows(entries: pa.Table) -> pa.Table:
 
 
 def _made_small(name: str, rows: pa.Table) -> pa.Table:
-    """Reduce the results of several parts like those of each part: in a task, and of all tasks."""
+    """Reduce the results of several parts, in a task and of all tasks."""
     if name.startswith(LAST):
         current = name.removeprefix(LAST)
         return last_rows(rows, KEYS[current], ORDER[current])

@@ -156,7 +156,7 @@ def test_undamaged_tables_are_not_changed(undamaged: Path, tmp_path: Path) -> No
     assert versions == {path.name for path in (undamaged / "reports" / "_delta_log").iterdir()}
 
 
-def test_dry_run_lists_damage_and_changes_nothing(undamaged: Path, tmp_path: Path) -> None:
+def test_dry_run_only_lists_damage(undamaged: Path, tmp_path: Path) -> None:
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
     empty_commit("reports", 3)(output)
@@ -228,7 +228,7 @@ def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.Mon
     assert Lake(tmp_path, 60_000).next_entries() == {whole_log().cluster_id: 17}
 
 
-def test_repair_without_the_farm_changes_nothing(undamaged: Path, tmp_path: Path) -> None:
+def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> None:
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
     empty_commit("reports", 3)(output)

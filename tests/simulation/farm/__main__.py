@@ -30,7 +30,7 @@ _SUMMARY: Final = re.compile(r"^(\d+) seeds, (\d+) failed, ([\d.]+) virtual hour
 
 
 @dataclass(slots=True)
-class Progress:
+class ChunkProgress:
     """The finished chunks of a run, and their sums; `path` is the file that keeps them."""
 
     path: Path | None
@@ -40,7 +40,7 @@ class Progress:
     virtual_hours: float = 0.0
 
     @classmethod
-    def read(cls, path: Path | None) -> "Progress":
+    def read(cls, path: Path | None) -> "ChunkProgress":
         """Return the progress in a file, or none."""
         if path is None or not path.exists():
             return cls(path)
@@ -65,7 +65,7 @@ def chunks(seeds: str) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + CHUNK_SEEDS, end)
 
 
-def run_chunks(seeds: str, jobs: int, progress: Progress, more: list[str]) -> None:
+def run_chunks(seeds: str, jobs: int, progress: ChunkProgress, more: list[str]) -> None:
     """Run the unfinished chunks in `jobs` processes."""
 
     def run(chunk: tuple[int, int]) -> tuple[int, str]:
@@ -113,7 +113,7 @@ def main() -> None:
     if options.idle_hours is not None:
         run_idle(options.seed, options.nodes or 3, options.idle_hours)
     elif options.jobs is not None and options.seeds is not None:
-        progress = Progress.read(options.resume)
+        progress = ChunkProgress.read(options.resume)
         run_chunks(options.seeds, options.jobs, progress, more)
         sys.stdout.write(
             f"{len(progress.finished)} chunks, {progress.failed} seeds failed,"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.simulation.farm.__main__ import Progress, chunks
+from tests.simulation.farm.__main__ import ChunkProgress, chunks
 
 
 def test_chunks_cover_the_range_of_seeds() -> None:
@@ -11,8 +11,8 @@ def test_chunks_cover_the_range_of_seeds() -> None:
 
 def test_progress_continues_after_an_interruption(tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
-    Progress.read(file).add(0, failed=1, virtual_hours=0.5)
-    resumed = Progress.read(file)
+    ChunkProgress.read(file).add(0, failed=1, virtual_hours=0.5)
+    resumed = ChunkProgress.read(file)
     resumed.add(10, failed=0, virtual_hours=0.25)
-    assert (Progress.read(file).finished, Progress.read(file).failed) == ([0, 10], 1)
-    assert Progress.read(file).virtual_hours == 0.75
+    assert (ChunkProgress.read(file).finished, ChunkProgress.read(file).failed) == ([0, 10], 1)
+    assert ChunkProgress.read(file).virtual_hours == 0.75
