@@ -10,8 +10,8 @@ History holds past states. For the current state, a reader would have to search 
 server. Most servers report in each period, so a batch changes most of the rows, and rewriting all of them costs no more
 than searching the changed ones. The writer keeps them in memory, one per server.
 
-An older row never replaces a newer one: of two rows with one key, the row with the higher index in the log remains, so a
-repeated batch changes nothing.
+An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains, so
+a repeated batch changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
