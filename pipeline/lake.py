@@ -119,9 +119,10 @@ class Lake:
         """The number of batch 0 of Spark's checkpoint; a repair may have replaced the checkpoint."""
         return self._notes.base
 
-    def next_entries(self) -> dict[str, int]:
-        """Return the first entry of each farm for a new checkpoint."""
-        return self._notes.next_entries()
+    @property
+    def first_entries(self) -> dict[str, int]:
+        """The first entry of each farm in Spark's checkpoint, if a repair has replaced the checkpoint."""
+        return self._notes.starts
 
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
         """Run the tasks of one micro-batch and write their results; a repetition changes nothing."""

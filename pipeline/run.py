@@ -265,7 +265,7 @@ def start_query(
     )
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
-    source = {**settings.source, CONTINUE: json.dumps(lake.next_entries())}
+    source = {**settings.source, CONTINUE: json.dumps(lake.first_entries)}
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
     def write(batch: DataFrame, number: int) -> None:

@@ -61,6 +61,8 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The last batch of each table, at the end of the batch `done`."""
     base: int = 0
     """The number of batch 0 of the present checkpoint; a repair begins new numbers."""
+    starts: dict[str, int] = {}
+    """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
 
 
 class BatchNotes:
@@ -81,6 +83,11 @@ class BatchNotes:
     def base(self) -> int:
         """The number of batch 0 of the present checkpoint."""
         return 0 if self._noted is None else self._noted.base
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """The first entry of each farm in the present checkpoint; a farm without one begins as the source decides."""
+        return {} if self._noted is None else self._noted.starts
 
     @property
     def done(self) -> int:
@@ -108,7 +115,9 @@ class BatchNotes:
         """Begin new numbers: batch 0 of the next checkpoint follows the last begun batch, which all tables have."""
         noted = self._noted
         if noted is not None:
-            self._store(_Noted(noted.begun, noted.begun, {}, _through(noted), noted.tables, noted.begun + 1))
+            through = _through(noted)
+            starts = {farm: each + 1 for farm, each in through.items()}
+            self._store(_Noted(noted.begun, noted.begun, {}, through, noted.tables, noted.begun + 1, starts))
 
     def check_tables(self, committed: Mapping[str, int]) -> None:
         """Raise TableDamagedError if a table lacks a batch that it had; `committed` has the last batch of each."""
@@ -139,7 +148,7 @@ class BatchNotes:
         through = _through(noted)
         for farm, each in ranges.items():
             self._refuse_gap(farm, each.first, through.get(farm))
-        self._store(_Noted(batch, noted.done, dict(ranges), through, noted.tables, noted.base))
+        self._store(msgspec.structs.replace(noted, begun=batch, ranges=dict(ranges), through=through))
 
     def end(self, batch: int, committed: Mapping[str, int]) -> None:
         """Record that all tables have a batch; `committed` has the last batch of each."""

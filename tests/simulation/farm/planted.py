@@ -158,9 +158,9 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "one copy commits": Planted(
         1, "state machine safety", ((consensus.core.quorum, "value_of_majorities", _greatest),)
     ),
-    "reads do not wait for the leader": Planted(1, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
+    "reads do not wait for the leader": Planted(2, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
-        2, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
+        15, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
     "repeated requests count again": Planted(
         1, "formation", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
