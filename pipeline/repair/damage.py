@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
@@ -58,9 +59,19 @@ class Damage:
     """The fault of the checkpoint; empty if it fits."""
     events: str = ""
     """The fault of the table `events` or of its checkpoint."""
+    derived: tuple[str, ...] = ()
+    """Damaged derived tables."""
 
     def __bool__(self) -> bool:
-        return bool(self.unreadable or self.lost_files or self.inexact or self.ranges or self.checkpoint or self.events)
+        return bool(
+            self.unreadable
+            or self.lost_files
+            or self.inexact
+            or self.ranges
+            or self.checkpoint
+            or self.events
+            or self.derived
+        )
 
     def lines(self) -> Iterator[str]:
         """Yield one line for each finding."""
@@ -76,6 +87,8 @@ class Damage:
             yield f"checkpoint: {self.checkpoint}"
         if self.events:
             yield f"events: {self.events}"
+        for name in self.derived:
+            yield f"{name}: the derived table is damaged"
 
 
 def examine(output: Path) -> Damage:
@@ -107,7 +120,22 @@ def examine(output: Path) -> Damage:
             ranges = _before(table.rows(readable), begun, "first_index")
     found = _lost_ranges(ranges, counts, notes.next_entries())
     fault = checkpoint_fault(output, CHECKPOINT, notes)
-    return Damage(tuple(unreadable), lost_files, tuple(inexact), found, fault, _events_fault(output))
+    return Damage(
+        tuple(unreadable), lost_files, tuple(inexact), found, fault, _events_fault(output), _damaged_derived(output)
+    )
+
+
+def _damaged_derived(output: Path) -> tuple[str, ...]:
+    return tuple(name for name, spec in DERIVED_SPECS.items() if (output / name).exists() and is_damaged(output, spec))
+
+
+def is_damaged(output: Path, spec: TableSpec) -> bool:
+    """Return True if a table lacks rows, or has unreadable files or an unreadable log."""
+    try:
+        table = Table(output, spec)
+    except TableDamagedError:
+        return True
+    return not all(_is_readable(table.root / file.path) for file in table.files())
 
 
 def _events_fault(output: Path) -> str:

@@ -26,7 +26,7 @@ from pipeline.decode.columns import record_batches
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.repair.checkpoint import set_aside
 from pipeline.repair.current import current_rows
-from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine
+from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.source.farms import ManyFarms, OneFarm, SelectedLog
 from pipeline.source.log_client import FarmLogError
@@ -57,10 +57,11 @@ def refuse_damaged_watch(output: Path) -> None:
     """Raise TableDamagedError if a table of the watch is damaged."""
     notes = BatchNotes(output, LOG)
     for spec in (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"]):
-        table = Table(output, spec) if (output / spec.name).exists() else None
-        if table is not None and table.committed(LOG) < notes.batch_of(spec.name):
+        if not (output / spec.name).exists():
+            continue
+        if is_damaged(output, spec) or Table(output, spec).committed(LOG) < notes.batch_of(spec.name):
             raise TableDamagedError(
-                f"{output / spec.name} lost its last commits. The watch depends on all earlier entries, so this table"
+                f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
                 " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
                 " output directory"
             )
@@ -83,10 +84,9 @@ def repair(output: Path, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
         for each in lost:
             _replace(output, each, logs[each.farm], notify)
     _make_exact(output, {*found.unreadable, *found.inexact, *damage.inexact}, found.lost_files, notes, notify)
-    if lost:
-        for name in DERIVED_SPECS:
-            set_aside(output, name)
-        notify("The next run makes the derived tables.")
+    for name in DERIVED_SPECS if lost else damage.derived:
+        set_aside(output, name)
+        notify(f"{name}: the next run makes this derived table.")
     if damage.checkpoint:
         _begin_numbers(output, CHECKPOINT, notes)
         notify("The next run continues after the last entry of the tables, with a new checkpoint.")

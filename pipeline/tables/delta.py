@@ -348,7 +348,7 @@ def _refuse_lost_rows(root: Path, delta: DeltaTable, files: Iterable[StoredFile]
     if held is not None and held != found:
         raise TableDamagedError(
             f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
-            f" program changed its rows; {FROM_THE_LOG}"
+            f" program changed its rows; run `garlicfarm pipeline repair`, or {FROM_THE_LOG}"
         )
 
 

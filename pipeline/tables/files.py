@@ -29,10 +29,7 @@ COMPRESSION = "zstd"
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
-FROM_THE_LOG = (
-    "run `garlicfarm pipeline repair`, restore it from a backup, or make the tables again from the log in another"
-    " output directory"
-)
+FROM_THE_LOG = "restore it from a backup, or make the tables again from the log in another output directory"
 """The remedy for a damaged table that cannot be derived again."""
 _COUNTED_TEXTS = frozenset({"farm"})
 _MILLISECOND = 1_000

@@ -90,9 +90,9 @@ async def test_several_urls_use_token_at_their_position(tmp_path: Path) -> None:
         tokens = [word for each in places for word in ("--token-file", str(each / "control.admin.token"))]
         certificates = [word for each in places for word in ("--certificate", str(each / "control.crt"))]
         written = await command(*named, *tokens, *certificates, "--output", str(tmp_path / "1.tar.gz"))
-        assert (written.exit_code, written.output.count(": view, events, metrics")) == (0, 2), written.output
+        assert (written.exit_code, written.output.count(": view, events, history, metrics")) == (0, 2), written.output
         shared = await command(*named, *tokens[:2], *certificates, "--output", str(tmp_path / "2.tar.gz"))
-        assert (shared.exit_code, shared.output.count(": view, events, metrics")) == (0, 1), shared.output
+        assert (shared.exit_code, shared.output.count(": view, events, history, metrics")) == (0, 1), shared.output
         three = await command(*named, *tokens, *certificates, "--token-file", tokens[1])
         assert three.exit_code == 1
         assert "--token-file names 3 files, and 2 nodes are given by a URL" in three.output

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
+from pipeline.gold.tables import Gold
 from pipeline.lake import Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
@@ -27,7 +28,7 @@ from pipeline.tables.delta import stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log
-from tests.pipeline.made_tables import tables_of
+from tests.pipeline.made_tables import gold_rows, tables_of
 
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 DAY_MS = 86_400_000
@@ -245,12 +246,28 @@ def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> 
     assert examine(output)
 
 
+@pytest.mark.parametrize(
+    "damage", [remove_file, truncate_file, drop_commit, damage_commit], ids=lambda each: each.__name__
+)
+def test_damaged_derived_table_is_made_again(
+    damage: Callable[[str], Damaging], undamaged: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    Gold(output, 60_000).refresh(0)
+    rows = gold_rows(output, "router_health")
+    damage("router_health")(output)
+    repair_from(output, whole_log())
+    Gold(output, 60_000).refresh(0)
+    assert gold_rows(output, "router_health") == rows
+
+
 def test_damaged_watch_is_refused(tmp_path: Path) -> None:
     log = whole_log()
     for batch, (first, last) in enumerate(BATCHES):
         tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), tmp_path, batch, watch=True)
     drop_commit("watch_state")(tmp_path)
-    with pytest.raises(TableDamagedError, match="watch_state lost its last commits"):
+    with pytest.raises(TableDamagedError, match="watch_state lost commits or files"):
         repair_from(tmp_path, log)
 
 
