@@ -159,12 +159,12 @@ class HistoryRecorder:
         return (total_s - before_s) / (count - before_count) * 1000 if count > before_count else None
 
     async def _write(self, file: HistoryFile) -> None:
-        records, self._pending = self._pending, []
-        if not records:
-            return
         try:
             async with self._disk:
-                await trio.to_thread.run_sync(file.write, records)
+                # A stop must not lose records: they are pending until the disk is free, and then written in any case.
+                with trio.CancelScope(shield=True):
+                    records, self._pending = self._pending, []
+                    await trio.to_thread.run_sync(file.write, records)
         except OSError as error:
             # Writes on a descriptor do not name the file.
             self._fail(f"{self._state_dir / FILE_NAME} cannot be written: {error.strerror or error}")
