@@ -31,6 +31,9 @@ def test_views_and_history_show_killed_node_by_name(tmp_path: Path) -> None:
         farm.start_all()
         leader = farm.wait_settled()
         names = {each.name for each in farm.nodes}
+        seen = [each for node in farm.nodes for each in views(node).nodes]
+        shown = {name for each in seen for name in (*each.members, each.leader) if name is not None}
+        assert shown <= names, "no node is named `server 1`"
         farm.wait_until(lambda: all(agrees(node, names) for node in farm.nodes), BOUND_S, "all nodes see the same")
         first = history(leader)
         assert first.node == leader.name

@@ -34,7 +34,8 @@ def answering(node: Node, view: FarmView) -> OwnPerspective:
 async def test_perspectives_of_all_nodes_are_returned() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         answering(kyoto, replace(view_of(2, kyoto, oslo), raft=replace(farm_view(2).raft, term=7)))
-        perspectives = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        view = view_of(1, oslo, kyoto)
+        perspectives = Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view)
         found = await perspectives.all()
         assert [(each.name, each.answered, each.term) for each in found.nodes] == [
             ("node-1", True, 3),
@@ -46,16 +47,30 @@ async def test_perspectives_of_all_nodes_are_returned() -> None:
 
 
 @in_simulated_time
+async def test_perspectives_have_names_of_a_view_after_the_query() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        view = view_of(1, oslo, kyoto)
+        unfounded = replace(view, members=(), raft=replace(view.raft, voters=(), learners=()))
+        answering(kyoto, view_of(2, kyoto, oslo))
+        perspectives = Perspectives(answering(oslo, unfounded), oslo.messages, lambda: NOW_MS, lambda: view)
+        (reply,) = [each for each in (await perspectives.all()).nodes if each.name == "node-2"]
+        assert set(reply.members) == {"node-1", "node-2"}
+
+    await two_nodes(story)
+
+
+@in_simulated_time
 async def test_perspectives_of_many_readers_are_one_query() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
-        own, queries = answering(oslo, view_of(1, oslo, kyoto)), [0]
+        view = view_of(1, oslo, kyoto)
+        own, queries = answering(oslo, view), [0]
 
         def counted() -> str:
             queries[0] += 1
             return own.answer()
 
         kyoto.messages._answers = {VIEW_QUERY: counted}
-        perspectives = Perspectives(own, oslo.messages, lambda: NOW_MS)
+        perspectives = Perspectives(own, oslo.messages, lambda: NOW_MS, lambda: view)
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(perspectives.all)
@@ -71,7 +86,8 @@ async def test_perspectives_of_many_readers_are_one_query() -> None:
 async def test_perspectives_keep_last_reply_of_lost_node() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         answering(kyoto, view_of(2, kyoto, oslo))
-        perspectives = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        view = view_of(1, oslo, kyoto)
+        perspectives = Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view)
         await perspectives.all()
         kyoto.messages._answers = {VIEW_QUERY: lambda: "\x1b]0;hostile\x07"}
         await trio.sleep(60)
@@ -88,6 +104,6 @@ async def test_perspectives_before_first_view_are_refused() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         del kyoto
         with pytest.raises(Refused, match="has not made its first view"):
-            await Perspectives(OwnPerspective(), oslo.messages, lambda: NOW_MS).all()
+            await Perspectives(OwnPerspective(), oslo.messages, lambda: NOW_MS, lambda: farm_view(1)).all()
 
     await two_nodes(story)

@@ -90,8 +90,8 @@ async def control_endpoint(
     counters = new_counters()
     state_dir = local.configuration.state_dir
     history = HistoryRecorder(local.configuration.name, state_dir, clock_ms, node.durations.commit)
-    perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms)
     view = ViewBuilder(node, current, counters, is_stopping, clients, history.counters)
+    perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms, view.build)
     observers = (history.take, node.own_perspective.take)
     verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms, observers)
     farm = FarmAdmin(

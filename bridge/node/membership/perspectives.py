@@ -49,8 +49,12 @@ class OwnPerspective:
 class Perspectives:
     """The last replies of all nodes, by NodeId in hexadecimal."""
 
-    def __init__(self, own: OwnPerspective, messages: UserMessages, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, own: OwnPerspective, messages: UserMessages, clock_ms: Callable[[], int], look: Callable[[], FarmView]
+    ) -> None:
+        """Set the sources; `look` builds the view of this node."""
         self._own = own
+        self._look = look
         self._messages = messages
         self._clock_ms = clock_ms
         self._querying = trio.Lock()
@@ -79,6 +83,9 @@ class Perspectives:
     async def _query(self) -> None:
         found = await self._messages.ask(VIEW_QUERY, "", REPLY_S)
         self._queried_at, self._taken_at_ms = trio.current_time(), self._clock_ms()
+        # The view of the last check may be older than the replies, and lack the names of a new farm's servers.
+        if self._own.extract is not None:
+            self._own.take(self._look())
         answered = set()
         for each in found.answers:
             try:
