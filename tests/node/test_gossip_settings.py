@@ -13,7 +13,7 @@ from gossip.node.discovery import Discovery, LanInterface, lan_interfaces
 from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.limits import SourceLimit
 from gossip.node.settings import ConfigError, GroupSettings
-from gossip.wire.codec import Code
+from gossip.wire.decoder import Code
 from tests.node.gossip_farm import RING
 from tests.node.gossip_network import MemoryNetwork
 

@@ -12,7 +12,7 @@ from gossip.core.messages import JoinReq
 from gossip.node.group import Group
 from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERSION_ALARM_MS
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
-from gossip.wire.codec import Code
+from gossip.wire.decoder import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import VERSION, SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec

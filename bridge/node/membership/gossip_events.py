@@ -114,7 +114,7 @@ class GossipEvents:
                 await self.offered(event)
             case KeyringUpdateRefused(sender, source):
                 facts = {"id": sender.hex(), "from": f"{source.host}:{source.port}"}
-                self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
+                self.trace.append("key-news-refused", {**facts, "reason": "its sender is not admitted"})
             case UserEventReceived(user_event):
                 self.user_messages.event_received(user_event)
             case QueryReceived(query):

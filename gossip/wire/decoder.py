@@ -1,27 +1,21 @@
-"""Messages to bytes and back: one code byte and one CBOR array in the order of the message's fields.
+"""Bytes to messages: one code byte and one CBOR array in the order of the message's fields.
 
 The RFC names codes and fields and leaves the bodies open. docs/reference/gossip-protocol.md ("Bodies") lists them.
 
-*Decoding.* cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against
-the structs below, which hold the type and the limit of each field, and the structs make the core's messages. Any host
-can send a datagram, so `decode` either returns a message or raises `DatagramError`. A hand-written reader was less than
-a fifth faster, so it does not exist.
+cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against the structs
+below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can send a
+datagram, so `decode` either returns a message or raises `DatagramError`. A hand-written reader was less than a fifth
+faster, so it does not exist.
 
-*Encoding.* Piggybacked gossip (samples, updates, redirect addresses) is dropped if a datagram would grow too large; the
-message itself never is. The core budgets its gossip too, but only the wire has the true size of credentials and
-addresses. A datagram above the limit would be fragmented, and lost as a whole. Pings are written piece by piece, which
-takes half the time or less; all other messages are rare and use `cbor2.dumps` (docs/reference/benchmarks.md has the
-times of both).
-
-`identity.py` decides whether a node really signed its info, `seal.py` whether the sender has the farm's key.
+`encoder.py` is the opposite direction, `identity.py` decides whether a node really signed its info, and `seal.py`
+whether the sender has the farm's key.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Annotated, Any, Final, assert_never
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -60,7 +54,7 @@ from gossip.core.messages import (
     UserMessageId,
     VerdictUpdate,
 )
-from gossip.wire.cbor import FALSE, NULL, TRUE, CborError, array_head, dumps, loads, octets, unsigned
+from gossip.wire.cbor import CborError, loads
 
 INCARNATION_LIMIT: Final = (1 << 63) - 1
 CAPACITY_LIMIT: Final = (1 << 32) - 1
@@ -82,7 +76,7 @@ INFOS_REMEMBERED: Final = 1024
 _PACKED_ADDRESS_BYTES: Final = (4, 16)
 _QUIET_PAYLOAD_BYTES: Final = 32
 """Room for a payload without updates, sample and user messages."""
-_QUIET_PAYLOADS_REMEMBERED: Final = 256
+QUIET_PAYLOADS_REMEMBERED: Final = 256
 
 
 class Code(IntEnum):
@@ -103,8 +97,6 @@ class Code(IntEnum):
 class DatagramError(Exception):
     """These bytes are not a message, or, while encoding, the message does not fit into a datagram."""
 
-
-# -- what comes in -----------------------------------------------------------------------------------------------------
 
 _NodeId = Annotated[bytes, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 _Number = Annotated[int, Meta(ge=0, le=INCARNATION_LIMIT)]
@@ -492,7 +484,7 @@ def _new_payload(encoded: bytes) -> Payload:
     )
 
 
-_quiet_payload: Final = lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)(_new_payload)
+_quiet_payload: Final = lru_cache(maxsize=QUIET_PAYLOADS_REMEMBERED)(_new_payload)
 
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
@@ -514,223 +506,6 @@ def _printable(text: str) -> str:
     return text
 
 
-# -- what goes out -----------------------------------------------------------------------------------------------------
-
-
-_NODE_ID: Final = octets(bytes(NODE_ID_BYTES))[:1]
-"""The head of a node id; the id itself follows."""
-_REQUEST: Final = bytes([Code.PING_REQUEST]) + array_head(len(_PingRequest.__struct_fields__)) + _NODE_ID
-_RESPONSE: Final = bytes([Code.PING_RESPONSE]) + array_head(len(_PingResponse.__struct_fields__)) + _NODE_ID
-_PAYLOAD: Final = array_head(len(_PayloadFields.__struct_fields__))
-_ALIVE: Final = array_head(2) + unsigned(Status.ALIVE)
-
-
-def encode(message: Message, limit_bytes: int | None = None) -> bytes:
-    """Return the datagram for `message`; with a limit, drop piggybacked gossip until it fits."""
-    encoded = _encode(message)
-    while limit_bytes is not None and len(encoded) > limit_bytes:
-        message = _shortened(message, len(encoded), limit_bytes)
-        encoded = _encode(message)
-    return encoded
-
-
-@lru_cache(maxsize=INFOS_REMEMBERED)
-def encode_node_info(info: NodeInfo) -> bytes:
-    """Return the only encoding of a node info on the wire, which signatures and join auths cover."""
-    if len(info.metadata) > METADATA_LIMIT_BYTES or len(info.credential) > CREDENTIAL_LIMIT_BYTES:
-        raise DatagramError(f"metadata above {METADATA_LIMIT_BYTES} or credential above {CREDENTIAL_LIMIT_BYTES} bytes")
-    address, incarnation = _address_out(info.address), _incarnation_out(info.incarnation)
-    return dumps((info.node_id, *address, *incarnation, info.capacity, info.metadata, info.credential))
-
-
-def encode_keyring(keyring: Keyring) -> bytes:
-    """Return the only encoding of a keyring on the wire, which signatures cover."""
-    return dumps(_keyring_out(keyring))
-
-
-@lru_cache(maxsize=INFOS_REMEMBERED)
-def pack_address(host: str) -> bytes:
-    """Return the host as 4 or 16 bytes (network order); the port is a separate field."""
-    try:
-        return ip_address(host).packed
-    except ValueError as error:
-        raise DatagramError(f"{host!r} is not a numeric address") from error
-
-
-def _encode(message: Message) -> bytes:
-    if isinstance(message, PingRequest):
-        return _ping_request_out(message)
-    if isinstance(message, PingResponse):
-        return _ping_response_out(message)
-    code, body = _body_out(message)
-    return bytes([code]) + dumps(body)
-
-
-def _ping_request_out(message: PingRequest) -> bytes:
-    return b"".join(
-        (
-            _REQUEST,
-            message.source_id,
-            _incarnation_bytes(message.source_incarnation),
-            _NODE_ID,
-            message.target_id,
-            _incarnation_bytes(message.target_incarnation),
-            unsigned(message.seq),
-            unsigned(message.ttl),
-            NULL if message.requester is None else dumps(_address_out(message.requester)),
-            _payload_bytes(message.payload),
-        )
-    )
-
-
-def _ping_response_out(message: PingResponse) -> bytes:
-    return b"".join(
-        (
-            _RESPONSE,
-            message.source_id,
-            _NODE_ID,
-            message.target_id,
-            _incarnation_bytes(message.target_incarnation),
-            unsigned(message.seq),
-            unsigned(message.ttl),
-            TRUE if message.nack else FALSE,
-            octets(message.proof),
-            _payload_bytes(message.payload),
-        )
-    )
-
-
-@lru_cache(maxsize=INFOS_REMEMBERED)
-def _incarnation_bytes(incarnation: Incarnation) -> bytes:
-    return b"".join(map(unsigned, _incarnation_out(incarnation)))
-
-
-def _payload_bytes(payload: Payload) -> bytes:
-    updates, sample, user_messages = payload.updates, payload.sample, payload.user_messages
-    if not (updates or sample or user_messages):
-        return _quiet_payload_bytes(payload.capacity, payload.peer_count, payload.keys_digest)
-    pieces = [_PAYLOAD, array_head(len(updates))]
-    pieces += map(_update_bytes, updates)
-    pieces.append(_counts_bytes(payload.capacity, payload.peer_count))
-    pieces.append(array_head(len(sample)))
-    pieces += map(_info_bytes, sample)
-    pieces.append(array_head(len(user_messages)))
-    pieces += map(_user_message_bytes, user_messages)
-    pieces.append(octets(payload.keys_digest))
-    return octets(b"".join(pieces))
-
-
-@lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)
-def _quiet_payload_bytes(capacity: int, peer_count: int, keys_digest: bytes) -> bytes:
-    return octets(dumps(((), capacity, peer_count, (), (), keys_digest)))
-
-
-@lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)
-def _counts_bytes(capacity: int, peer_count: int) -> bytes:
-    return unsigned(capacity) + unsigned(peer_count)
-
-
-def _update_bytes(update: Update) -> bytes:
-    if isinstance(update, AliveUpdate):
-        return _ALIVE + _info_bytes(update.info)
-    match update:
-        case VerdictUpdate(node_id, incarnation, Status.LEFT, _, proof):
-            return dumps((int(Status.LEFT), node_id, *_incarnation_out(incarnation), proof))
-        case VerdictUpdate(node_id, incarnation, status, accuser):
-            return dumps((int(status), node_id, *_incarnation_out(incarnation), accuser))
-        case _:
-            assert_never(update)
-
-
-@lru_cache(maxsize=INFOS_REMEMBERED)
-def _info_bytes(info: NodeInfo) -> bytes:
-    return octets(encode_node_info(info))
-
-
-def _user_message_bytes(user_message: UserMessage) -> bytes:
-    match user_message:
-        case UserEvent(message_id, name, body):
-            return dumps((0, _message_id_out(message_id), name, body))
-        case Query(message_id, name, body, address, timeout_ms):
-            return dumps((1, _message_id_out(message_id), name, body, _address_out(address), timeout_ms))
-        case _:
-            assert_never(user_message)
-
-
-def _body_out(
-    message: JoinReq | JoinNak | JoinRedirect | JoinAck | Leave | Broadcast | QueryReply | KeyringUpdate,
-) -> tuple[Code, tuple[Any, ...]]:
-    code: Code
-    body: tuple[Any, ...]
-    match message:
-        case JoinReq(source, token, auth, peer_count, clock):
-            code, body = Code.JOIN_REQ, (encode_node_info(source), token, auth, peer_count, clock)
-        case JoinNak(domain, reason, etag, generation):
-            code, body = Code.JOIN_NAK, (domain, reason, etag, generation)
-        case JoinRedirect(addresses, domain, reason, etag, generation):
-            packed = [_address_out(address) for address in addresses]
-            code, body = Code.JOIN_REDIRECT, (packed, domain, reason, etag, generation)
-        case JoinAck(description, sample, clock, generation):
-            infos = [encode_node_info(info) for info in sample]
-            code, body = Code.JOIN_ACK, (encode_node_info(description), infos, clock, generation)
-        case Leave(source):
-            code, body = Code.LEAVE, (encode_node_info(source),)
-        case Broadcast(source):
-            code, body = Code.BROADCAST, (encode_node_info(source),)
-        case QueryReply(query_id, responder, answer):
-            code, body = Code.QUERY_REPLY, (_message_id_out(query_id), responder, answer)
-        case KeyringUpdate(keyring, sender, credential):
-            code, body = Code.KEYRING_UPDATE, (_keyring_out(keyring), sender, credential)
-        case _:
-            assert_never(message)
-    return code, body
-
-
-def _message_id_out(message_id: UserMessageId) -> tuple[Any, ...]:
-    return message_id.time, message_id.origin, message_id.generation
-
-
-def _keyring_out(keyring: Keyring) -> tuple[Any, ...]:
-    primary = [each.key for each in keyring.keys].index(keyring.primary)
-    fields = keyring.used_at, primary, [(each.since, each.key, each.retired) for each in keyring.keys]
-    return (*fields, keyring.era) if keyring.era else fields
-
-
-def _incarnation_out(incarnation: Incarnation) -> tuple[int, int]:
-    if incarnation.generation > INCARNATION_LIMIT or incarnation.number > INCARNATION_LIMIT:
-        raise DatagramError("an incarnation beyond what peers accept")
-    return incarnation.generation, incarnation.number
-
-
-def _address_out(address: Address) -> tuple[bytes, int]:
-    return pack_address(address.host), address.port
-
-
-_NO_PAYLOAD: Final = Payload()
-"""The payload of an ack for an unproved address, if even the sender's room for peers does not fit."""
-
-
-def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
-    """Return the message with one piece of piggybacked gossip less."""
-    match message:
-        case PingRequest(payload=payload) | PingResponse(payload=payload) if payload.updates or (
-            payload.sample or payload.user_messages
-        ):
-            return replace(message, payload=_shortened_payload(payload))
-        case PingResponse(payload=payload) if payload != _NO_PAYLOAD:
-            return replace(message, payload=_NO_PAYLOAD)
-        case JoinAck(sample=sample) if sample:
-            return replace(message, sample=sample[:-1])
-        case JoinRedirect(addresses=addresses) if addresses:
-            return replace(message, addresses=addresses[:-1])
-        case _:
-            raise DatagramError(f"{type(message).__name__} of {size_bytes} bytes does not fit into {limit_bytes}")
-
-
-def _shortened_payload(payload: Payload) -> Payload:
-    """Drop the last sample first (anti-entropy repeats), then user messages, then updates."""
-    if payload.sample:
-        return replace(payload, sample=payload.sample[:-1])
-    if payload.user_messages:
-        return replace(payload, user_messages=payload.user_messages[:-1])
-    return replace(payload, updates=payload.updates[:-1])
+PING_REQUEST_FIELDS: Final = len(_PingRequest.__struct_fields__)
+PING_RESPONSE_FIELDS: Final = len(_PingResponse.__struct_fields__)
+PAYLOAD_FIELDS: Final = len(_PayloadFields.__struct_fields__)
