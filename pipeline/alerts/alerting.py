@@ -18,6 +18,9 @@ it announces the end of the outage.
 
 *A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
 and new silences are ignored: an unneeded alert is better than a missing one.
+
+*A message names the gap* of its farm's entries since the outage began (`pipeline/serve/gaps.py`): a missing report may
+have been in it.
 """
 
 import threading
@@ -35,8 +38,9 @@ from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Delivery, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import Silence, Silences, SilencesError
+from pipeline.serve.gaps import sentence
 from pipeline.serve.metrics import RunMetrics
-from pipeline.serve.query import QueryError, documents
+from pipeline.serve.query import QueryError, documents, stored_gaps
 from pipeline.tables.current import PREFIX
 from pipeline.tables.delta import Table, stored_version
 from pipeline.tables.specs import ALERTS_SPEC
@@ -259,8 +263,18 @@ class Alerting:
                 if any(name == key[0] and sent.startswith(alert.id) for name, sent in self._in_flight):
                     # The messages about one outage must arrive in order.
                     continue
-                if receiver.offer(message(alert, word), key[1]):
+                if receiver.offer(message(alert, word, self._gap_of(alert)), key[1]):
                     self._in_flight.add(key)
+
+    def _gap_of(self, alert: Alert) -> str:
+        """Return the missing entries of the farm since the beginning of an outage; empty without a gap."""
+        try:
+            gaps = stored_gaps(self._output)
+        except (QueryError, OSError) as error:
+            # The alert itself is more important.
+            return f"it is unknown whether entries are missing: {error}"
+        found = [each for each in gaps if each.farm == alert.farm and each.reaches(alert.began_at.date())]
+        return sentence(found) if found else ""
 
     def _note(self, outcomes: Sequence[Delivery]) -> None:
         delivered = {(each.receiver, each.message_id) for each in outcomes if not each.error}

@@ -135,8 +135,11 @@ def message_id(alert: Alert, word: str) -> str:
     return f"{alert.id}-{word}"
 
 
-def message(alert: Alert, word: str) -> bytes:
-    """Return JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`."""
+def message(alert: Alert, word: str, gap: str = "") -> bytes:
+    """Return JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`.
+
+    `gap`: the entries that the tables lack since the beginning of the outage, as text.
+    """
     farm = alert.farm_name or alert.farm
     labels = {"alertname": ALERT_NAME, "farm": farm, "cluster": alert.farm, "server": str(alert.server_id)}
     named = f"server {alert.server_id}" + (f" ({alert.name})" if alert.name else "")
@@ -145,10 +148,11 @@ def message(alert: Alert, word: str) -> bytes:
     flapped = f"; {alert.failures} failures since {_text(alert.began_at)}" if alert.failures > 1 else ""
     annotations = {
         "summary": f"{named} {_verdict(alert, word)}",
-        "description": alert.reason + flapped,
+        "description": alert.reason + flapped + (gap and f"; this alert may be wrong: {gap}"),
         "state": alert.state,
         "failures": str(alert.failures),
         "name": alert.name or "",
+        "gap": gap,
     }
     ended = alert.ended_at if word == RESOLVED else None
     body = {

@@ -17,6 +17,7 @@ import click
 from pipeline import INSTALL
 from pipeline.cli.options import Finite, tables_option
 from pipeline.gold.answers import ANSWERS, GOSSIP_TIMINGS, LAN, OBJECTIVE_PERCENT, answer_sql, why_empty
+from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
@@ -96,7 +97,7 @@ def query(
     with reported_query_errors():
         from pipeline.serve.query import query_result  # noqa: PLC0415 - DuckDB is large
 
-        with query_result(output, sql) as answer:
+        with query_result(output, sql, with_gaps=True) as answer:
             _print_answer(answer, as_json=as_json, as_csv=as_csv)
             if not (answer.has_rows or answer.empty or name is None) and (why := why_empty(name)):
                 echo(f"No rows: {why}", err=True)
@@ -105,6 +106,8 @@ def query(
 def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     for name in answer.empty:
         echo(f"{name} is empty: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
+    for line in lines(answer.gaps):
+        echo(line, err=True)
     if as_json:
         for row in answer.documents():
             print_json(_json(row))

@@ -19,6 +19,7 @@ from pipeline.cli.options import Finite, StatusLine, reported_errors, tables_opt
 from pipeline.cli.queries import reported_query_errors
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
+from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_json, print_table, span
 
 DAY_MS = 86_400_000
@@ -80,14 +81,18 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **param
     line = StatusLine()
     with reported_query_errors(), reported_errors(line):
         from pipeline.serve.history import replayed  # noqa: PLC0415 - DuckDB is large
+        from pipeline.serve.query import stored_gaps  # noqa: PLC0415
 
         settings = (PRESENT, setting)
         pasts = replayed(output, settings, left_at, int(days * DAY_MS), lambda day: line.show(f"{day}"))
+        gaps = stored_gaps(output)
     if not any(past.windows for past in pasts.values()):
         raise click.ClickException(
             f"{output} does not contain a report with a window in router_health. Read a log with `garlicfarm pipeline"
             " run`, or `backfill` without --no-derived"
         )
+    for text in lines(gaps):
+        echo(text, err=True)
     for farm, past in sorted(pasts.items()):
         if len(past.health) > SERVERS_MAX:
             echo(

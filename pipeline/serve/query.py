@@ -14,12 +14,13 @@ While the pipeline runs, files are merged and replaced; a query that loses a fil
 with the current files. A report asks many questions, and its page must show one moment. So `of_one_version` opens the
 log of each table once and answers all of them on one connection.
 
-An empty answer does not show why it is empty. So an answer names the empty ones among the tables that it reads.
+An empty answer does not show why it is empty. So an answer names the empty ones among the tables that it reads. An
+answer for people also has the gaps of these tables (`gaps.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -29,6 +30,7 @@ import pyarrow as pa
 
 from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS, OWN_FAULTS
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
+from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
@@ -60,6 +62,8 @@ class Answer:
     empty: tuple[str, ...] = ()
     """The empty tables that the query reads."""
     has_rows: bool = True
+    gaps: tuple[Gap, ...] = ()
+    """The entries that the tables of the query lack."""
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Return the rows as objects."""
@@ -70,6 +74,11 @@ def documents(output: Path, sql: str) -> list[dict[str, Any]]:
     """Return all rows of a small answer. Raises QueryError."""
     with query_result(output, sql) as answer:
         return list(answer.documents())
+
+
+def stored_gaps(output: Path) -> tuple[Gap, ...]:
+    """Return the entries that the tables lack. Raises QueryError."""
+    return gaps_of(lambda sql: documents(output, sql))
 
 
 def of_one_version(output: Path, read: Callable[[SqlQuery], Read]) -> Read:
@@ -89,9 +98,17 @@ def refuse_without_tables(output: Path) -> None:
 
 
 @contextmanager
-def query_result(output: Path, sql: str) -> Iterator[Answer]:
+def query_result(output: Path, sql: str, *, with_gaps: bool = False) -> Iterator[Answer]:
     """Yield the answer to one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
-    with _retried(output, _read_by(sql) or frozenset(TABLES), lambda tables: tables.answer(sql)) as answer:
+    named = _read_by(sql)
+    names, is_concerned = named or frozenset(TABLES), with_gaps and concerns(named)
+
+    def answered(tables: "_OpenTables") -> Answer:
+        # First, because a query ends the rows of an earlier query on the same connection.
+        gaps = gaps_of(lambda each: [*tables.answer(each).documents()]) if is_concerned else ()
+        return replace(tables.answer(sql), gaps=gaps)
+
+    with _retried(output, {*names, RANGES_SPEC.name} if is_concerned else names, answered) as answer:
         yield answer
 
 

@@ -38,6 +38,8 @@ from pipeline.serve.answer_sections import (
     warnings,
 )
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
+from pipeline.serve.gaps import Gap, gaps_of
+from pipeline.serve.gaps import lines as gap_lines
 from pipeline.serve.page import STYLE, cut, maybe, section, table
 from pipeline.serve.printing import printable, span
 from pipeline.serve.query import SqlQuery, of_one_version
@@ -49,9 +51,10 @@ SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 20
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
 """Drawn servers, the worst first, the parts into which their time is divided, and masters with a drawing."""
 FARM_LETTERS = 12
+"""The number of letters of a farm's name that precede a server, if there are several farms."""
+GAPS_SHOWN = 100
 OLD_MS = 24 * 3600 * 1000
 """Tables that end longer ago are old, or were generated."""
-"""The number of letters of a farm's name that precede a server, if there are several farms."""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order
@@ -83,6 +86,7 @@ def make_report(
 def _page(run_query: SqlQuery, names: dict[str, str], made_at: datetime, objective_percent: float) -> str:
     ends = farm_ends(run_query)
     servers = servers_now(run_query, ends)
+    gaps = gaps_of(run_query)
     page = _Page(run_query, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
@@ -91,13 +95,13 @@ def _page(run_query: SqlQuery, names: dict[str, str], made_at: datetime, objecti
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Garlic Farm</title><style>{STYLE}</style></head><body><h1>Garlic Farm</h1>"
-        f"{_verdict(servers, ends, made_at, page.name_of)}"
+        f"{_verdict(servers, ends, made_at, page.name_of, gaps)}"
         f'<p class="how">Made {made_at:%Y-%m-%d %H:%M:%S} UTC. All times are log time in UTC.</p>'
-        f"{''.join(_sections(page, servers, objective_percent))}</body></html>\n"
+        f"{''.join(_sections(page, servers, gaps, objective_percent))}</body></html>\n"
     )
 
 
-def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float) -> list[str]:
+def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], objective_percent: float) -> list[str]:
     """Return the sections after the verdict, in order."""
     run_query, called = page.run_query, Names(page.farm, page.server, page.destination)
     return [
@@ -158,11 +162,20 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
         ),
         section("Destinations", "Share of their reports that report them healthy.", page.destinations()),
         section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),
+        section(
+            "Gaps",
+            "Entries of the log that the tables lack, between the first and the last entry read; the newest first.",
+            page.gaps(gaps),
+        ),
     ]
 
 
 def _verdict(
-    servers: Sequence[Server], ends: dict[str, FarmEnd], made_at: datetime, name_of: Callable[[Server], str]
+    servers: Sequence[Server],
+    ends: dict[str, FarmEnd],
+    made_at: datetime,
+    name_of: Callable[[Server], str],
+    gaps: Sequence[Gap],
 ) -> str:
     """Return the number of healthy servers; if the tables end too long ago, that it is not known."""
     known = [each for each in servers if each.state.counts]
@@ -185,6 +198,7 @@ def _verdict(
         lines.append(f"<p>{escape(counted)} healthy at the end of the tables.</p>")
     lines += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
     lines += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
+    lines += [f"<p>{escape(printable(each))}</p>" for each in gap_lines(gaps)]
     return f'<div class="verdict {kind}" role="status">{"".join(lines)}</div>'
 
 
@@ -391,6 +405,26 @@ class _Page:
             "SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC, 1"
         )
         return table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
+
+    def gaps(self, gaps: Sequence[Gap]) -> str:
+        """Return the gaps of all farms."""
+        shown = sorted(gaps, key=lambda each: each.last, reverse=True)[:GAPS_SHOWN]
+        html = table(
+            ("entries", "missing", "written", "remedy"),
+            [
+                (
+                    f"{self.farm(each.farm)}{each.first} to {each.last}",
+                    each.entries,
+                    each.days,
+                    "none: the farm does not have them any more" if each.is_gone else "garlicfarm pipeline repair",
+                )
+                for each in shown
+            ],
+            ["bad"] * len(shown),
+        )
+        if not gaps:
+            html = '<p class="how">The tables have all entries.</p>'
+        return html + cut(len(shown), len(gaps), "gaps", "the newest")
 
 
 def _total(rows: Sequence[dict[str, Any]]) -> int:

@@ -1,0 +1,115 @@
+"""Entries that the tables lack, by farm: every answer, report and alert message shows them.
+
+    ranges ─▶ ranges of each batch in order ─▶ entries between them            ─▶ can be read again by a repair
+                                            └▶ rows of kind `gone` of a repair ─▶ cannot be read again
+
+Only the small table `ranges` is read. Rows that a base table lost need not be compared here, because every reader
+refuses such a table. Missing entries are not dated, so the days of a gap are those of the entries before and after it.
+
+A topic lacks the entries that are not for its readers, also inside a batch. In such a farm only the rows of kind `gone`
+are gaps. Entries before the first one read are not a gap: a run may begin anywhere in the log.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+GAPS_SQL = """
+WITH batches AS (
+  SELECT farm, kind, batch_id, min(day) AS first_day, max(day) AS last_day,
+    min(coalesce(first_index, 0)) AS first_index, max(last_index) AS last_index, sum(row_count) AS entries
+  FROM ranges WHERE name = 'log' AND kind <> 'dropped' GROUP BY farm, kind, batch_id
+),
+in_order AS (
+  SELECT *, max(last_index) OVER earlier AS before, max(last_day) OVER earlier AS day_before,
+    min(first_day) OVER later AS day_after,
+    bool_or(kind = 'read' AND last_index - first_index >= entries) OVER (PARTITION BY farm) AS is_topic
+  FROM batches
+  WINDOW
+    earlier AS (
+      PARTITION BY farm ORDER BY first_index, last_index ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+    later AS (PARTITION BY farm ORDER BY first_index, last_index ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+)
+SELECT farm, first_index AS first, last_index AS last, true AS is_gone, day_before AS after, day_after AS until
+FROM in_order WHERE kind = 'gone'
+UNION ALL
+SELECT farm, before + 1, first_index - 1, false, day_before, coalesce(first_day, day_after)
+FROM in_order WHERE first_index > before + 1 AND NOT is_topic
+ORDER BY 1, 2
+"""
+NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills"})
+"""Tables that a gap of the log does not concern. `ranges` shows the gaps itself."""
+FARMS_SHOWN = 10
+_LISTED = "`garlicfarm pipeline query completeness` lists the days"
+_REPAIRED = "`garlicfarm pipeline repair` reads them again"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries of a farm that the tables lack, including both ends."""
+
+    farm: str
+    first: int
+    last: int
+    is_gone: bool
+    """True if the farm did not have them any more at the repair."""
+    after: date | None
+    """The day of the entries before; None at the beginning, or if it is unknown."""
+    until: date | None
+    """The day of the entries after; None at the end, or if it is unknown."""
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return self.last - self.first + 1
+
+    def reaches(self, day: date) -> bool:
+        """Return True if the gap may contain entries of this day or later ones."""
+        return self.until is None or self.until >= day
+
+    @property
+    def days(self) -> str:
+        """The days between which the entries were written, as text."""
+        match self.after, self.until:
+            case None, None:
+                return "of unknown days"
+            case None, until:
+                return f"until {until}"
+            case after, None:
+                return f"since {after}"
+            case after, until:
+                return f"of {after}" if after == until else f"of {after} to {until}"
+
+
+def gaps_of(run_query: Callable[[str], list[dict[str, Any]]]) -> tuple[Gap, ...]:
+    """Return all gaps, by farm and index."""
+    return tuple(Gap(**row) for row in run_query(GAPS_SQL))
+
+
+def concerns(tables: Collection[str]) -> bool:
+    """Return True if a gap of the log may change an answer from these tables."""
+    return bool(tables) and not NOT_OF_THE_LOG.issuperset(tables)
+
+
+def lines(gaps: Sequence[Gap]) -> Iterator[str]:
+    """Yield a line for each farm, with the remedy."""
+    farms = list(dict.fromkeys(each.farm for each in gaps))
+    for farm in farms[:FARMS_SHOWN]:
+        found = [each for each in gaps if each.farm == farm]
+        remedy = _LISTED if all(each.is_gone for each in found) else f"{_LISTED}, {_REPAIRED}"
+        yield f"farm {farm} has a gap: {sentence(found)}; {remedy}"
+    if len(farms) > FARMS_SHOWN:
+        yield f"{len(farms) - FARMS_SHOWN:,} more farms have gaps; {_LISTED}"
+
+
+def sentence(gaps: Sequence[Gap]) -> str:
+    """Return the number, the indexes and the days of the missing entries of one farm."""
+    first, last = gaps[0], gaps[-1]
+    span = Gap(first.farm, first.first, last.last, is_gone=False, after=first.after, until=last.until)
+    missing, gone = sum(each.entries for each in gaps), sum(each.entries for each in gaps if each.is_gone)
+    where = f"between {first.first} and {last.last}" if len(gaps) > 1 else f"{first.first} to {last.last}"
+    lost = (
+        "" if not gone else ", which the farm does not have any more" if gone == missing else f", {gone:,} of them gone"
+    )
+    return f"{missing:,} entries {span.days} are missing ({where}){lost}"
