@@ -205,11 +205,9 @@ class LeafOpener:
         running, began_s, next_at_s = 0, -inf, -inf
         trying = b""
         while order or running:
+            if order and running and self._table[order[0]].is_failed(trio.current_time()):
+                next_at_s = max(next_at_s, began_s + FAILED_AFTER_S, self._sort_failed(order))
             may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
-            if may_start and running and self._table[order[0]].is_failed(trio.current_time()):
-                # A router may confirm a stream to a dead leaf before it has looked up the others.
-                may_start = not self._table[order[0]].has_just_failed(trio.current_time())
-                next_at_s = max(next_at_s, began_s + FAILED_AFTER_S)
             if may_start and trio.current_time() >= next_at_s:
                 if running and next_at_s > -inf:
                     self._counters[ClientCounter.RACES] += 1
@@ -233,6 +231,17 @@ class LeafOpener:
                         self._counters[ClientCounter.LEAF_CHANGES] += 1
                         next_at_s = -inf
         return None
+
+    def _sort_failed(self, order: list[bytes]) -> float:
+        """Move the failed leaf to race next to the front; return the earliest time of its attempt.
+
+        i2pd confirms a stream to a dead leaf before it has looked up the others. So a single leaf that has just failed
+        waits for the outcome of the others. Of several failed leaves, some are probably alive.
+        """
+        now_s = trio.current_time()
+        order.sort(key=lambda each: max(now_s, self._table[each].retry_at_s))
+        at_s = self._table[order[0]].retry_at_s
+        return inf if len(order) == 1 and at_s > now_s else at_s
 
     def timeout_s(self, leaf_hash: bytes) -> float:
         """Return the time for the first byte of a leaf."""

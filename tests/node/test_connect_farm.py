@@ -20,6 +20,7 @@ from bridge.connect import (
     connect,
 )
 from bridge.connect.opening import LATE_LIMIT, LATE_S
+from bridge.core.connecting.leaves import LeafFailure
 from bridge.core.connecting.reply_times import MEASURED_FROM
 from bridge.sam.connection import SamBridge
 from bridge.sam.loopback import serve_loopback_bridge
@@ -144,23 +145,46 @@ async def test_streams_that_wait_for_late_replies_are_bounded(tmp_path: Path, au
         assert farm.status().streams == 0
 
 
-async def test_failed_leaf_does_not_win_against_slow_look_up(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slow_look_up(monkeypatch: pytest.MonkeyPatch, leaf_hash: bytes) -> None:
+    """Let the router need 11 s for one leaf: i2pd queries a third floodfill."""
     connect_now = SamSession.connect
 
     async def connect_slowly(session: SamSession, destination_hash: bytes, timeout_s: float) -> trio.SocketStream:
-        if destination_hash == stage.leaves[1].hash:
-            await trio.sleep(11)  # i2pd queries a third floodfill.
+        if destination_hash == leaf_hash:
+            await trio.sleep(11)
         return await connect_now(session, destination_hash, timeout_s)
 
+    monkeypatch.setattr(SamSession, "connect", connect_slowly)
+
+
+async def test_failed_leaf_does_not_win_against_slow_look_up(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=2) as stage, stage.client() as farm:
         stage.publish(10, 100)
         stage.network.dead.add(stage.leaves[0].hash)
         with pytest.raises(LeafSilentError):
             await request(farm)
-        monkeypatch.setattr(SamSession, "connect", connect_slowly)
+        slow_look_up(monkeypatch, stage.leaves[1].hash)
         assert await request(farm) == "leaf-1"
+
+
+async def test_second_of_two_failed_leaves_wins_against_slow_look_up(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        stage.publish(10, 10, 10)
+        await farm.wait_ready()
+        lost, dead, slow = stage.leaves
+        for leaf in (lost, dead):
+            stage.network.dead.add(leaf.hash)
+            farm._failed(leaf.hash, LeafFailure(reason="a packet was lost", unanswered_since_s=trio.current_time()))
+            await trio.sleep(2)
+        stage.network.dead.discard(lost.hash)
+        slow_look_up(monkeypatch, slow.hash)
+        began_s = trio.current_time()
+        assert await request(farm) == lost.name
+        assert trio.current_time() - began_s < 5
 
 
 @BOTH_KINDS

@@ -101,14 +101,15 @@ class LeafRecord:
         """Return True if its last failure still counts."""
         return self.failed_at_s is not None and now_s < self.failed_until_s
 
-    def has_just_failed(self, now_s: float) -> bool:
-        """Return True if it failed within the last seconds: another attempt would have the same outcome."""
-        return self.failed_at_s is not None and now_s - self.failed_at_s < JUST_FAILED_S
+    @property
+    def retry_at_s(self) -> float:
+        """The earliest time of another attempt: before it, the outcome would be the same."""
+        return -inf if self.failed_at_s is None else self.failed_at_s + JUST_FAILED_S
 
     def failed_rank(self, now_s: float) -> tuple[bool, int, float, float]:
         """Return its place among failed leaves. A dead leaf has sent nothing since its end."""
         newest_s = -inf if self.received_at_s is None else self.received_at_s
-        return self.has_just_failed(now_s), self.failures_in_row, -newest_s, self.failed_at_s or 0.0
+        return now_s < self.retry_at_s, self.failures_in_row, -newest_s, self.failed_at_s or 0.0
 
     def state(self, now_s: float, unix_s: float) -> LeafState:
         """Return its state for this client."""
