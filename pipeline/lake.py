@@ -18,9 +18,10 @@ The remains of a killed run, the JVM and its tasks, can only leave files that no
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,11 @@ class Lake:
         keep_ms: int | None = None,
         note: Note = note_nothing,
         continuity: Continuity = Continuity.NEXT,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raise TableDamagedError if a table lacks a batch that it had."""
+        """Raise TableDamagedError if a table lacks a batch that it had. `clock`: seconds since the epoch."""
         self._output = output
+        self._clock = clock
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
         self._base = {name: Table(output, spec) for name, spec in BASE_SPECS.items()}
         self._ranges = Table(output, RANGES_SPEC)
@@ -157,8 +160,10 @@ class Lake:
                 {**each, "index": min(each["index"], begins.get(each["farm"], each["index"] + 1) - 1)}
                 for each in self._uncounted
             ]
-            rows = [limit_rows(RangeKind.UNCOUNTED, uncounted, batch), batch_rows(outcome.rows[RANGES], batch)]
-            self._ranges.append(LOG, batch, pa.concat_tables(rows))
+            stored_at = datetime.fromtimestamp(self._clock(), UTC)
+            counted = batch_rows(outcome.rows[RANGES], batch, stored_at)
+            rows = pa.concat_tables([limit_rows(RangeKind.UNCOUNTED, uncounted, batch), counted])
+            self._ranges.append(LOG, batch, rows)
             self._uncounted = []
 
     def _limit_comparison(self, dropped_through: datetime) -> None:

@@ -204,7 +204,7 @@ TRANSITIONS = _columns(
 
 RANGES = _columns(
     """farm STRING, name STRING, kind STRING, first_index BIGINT, last_index BIGINT, row_count BIGINT,
-    log_time TIMESTAMP, batch_id BIGINT, day DATE"""
+    log_time TIMESTAMP, batch_id BIGINT, stored_at TIMESTAMP, day DATE"""
 )
 """The entries and rows of each batch (`pipeline/tables/ranges.py`)."""
 

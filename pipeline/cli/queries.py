@@ -16,7 +16,16 @@ import click
 
 from pipeline import INSTALL
 from pipeline.cli.options import Finite, tables_option
-from pipeline.gold.answers import ANSWERS, GOSSIP_TIMINGS, LAN, OBJECTIVE_PERCENT, answer_sql, why_empty
+from pipeline.gold.answers import (
+    ANSWERS,
+    GOSSIP_TIMINGS,
+    LAN,
+    OBJECTIVE_PERCENT,
+    OUTAGE,
+    Around,
+    answer_sql,
+    why_empty,
+)
 from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
@@ -53,6 +62,15 @@ if TYPE_CHECKING:
     from pipeline.serve.query import Answer
 
 
+def a_moment(value: str) -> datetime:
+    """Return the moment of a text in the form of ISO 8601, in UTC unless it names a zone."""
+    try:
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value!r} is not a time: write it as 2026-11-28T23:10Z", param_hint="--at") from None
+
+
 _LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {subject}" for name, subject in ANSWERS.items())
 _QUERY_HELP = f"""Run one SELECT over the tables, such as "SELECT * FROM current_routers", or a named query:
 
@@ -78,20 +96,45 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
     type=click.Choice([*GOSSIP_TIMINGS]),
     help="For `detection`: the setting `gossip.timing` of the farm's nodes. Default: lan.",
 )
+@click.option(
+    "--at",
+    "moment",
+    callback=lambda _, __, value: None if value is None else a_moment(value),
+    metavar="TIME",
+    help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the begin of each farm's last outage.",
+)
+@click.option(
+    "--minutes",
+    type=Finite(0.1, 1_000_000.0),
+    help=f"For `changes`: the time before and after it. Default: {OUTAGE.minutes:g}.",
+)
 def query(
-    *, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None, gossip_timing: str | None
+    *,
+    sql: str,
+    output: Path,
+    as_json: bool,
+    as_csv: bool,
+    objective: float | None,
+    gossip_timing: str | None,
+    moment: datetime | None,
+    minutes: float | None,
 ) -> None:
     """Answer a SELECT, or one of `ANSWERS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
-    if objective is not None and sql != "slo":
-        raise click.UsageError("--objective belongs to `slo`, and this is another query")
-    if gossip_timing is not None and sql != "detection":
-        raise click.UsageError("--gossip-timing belongs to `detection`, and this is another query")
+    for option, value, owner in (
+        ("--objective", objective, "slo"),
+        ("--gossip-timing", gossip_timing, "detection"),
+        ("--at", moment, "changes"),
+        ("--minutes", minutes, "changes"),
+    ):
+        if value is not None and sql != owner:
+            raise click.UsageError(f"{option} belongs to `{owner}`, and this is another query")
     name = sql if sql in ANSWERS else None
     if name is not None:
         timing = LAN if gossip_timing is None else GOSSIP_TIMINGS[gossip_timing]
-        sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing)
+        around = Around(moment, OUTAGE.minutes if minutes is None else minutes)
+        sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing, around=around)
     elif _NAME.fullmatch(sql):
         raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(ANSWERS)}, or a SELECT")
     with reported_query_errors():

@@ -1,6 +1,6 @@
 """The table `ranges`: the entries of each batch, and the number of its rows in each base table.
 
-    batch 7   farm F   2026-11-28   log       read      entries 2001 to 3000   1,000 rows
+    batch 7   farm F   2026-11-28   log       read      entries 2001 to 3000   1,000 rows   stored at 12:00:03
     batch 7   farm F   2026-11-28   reports   read      entries 2002 to 2999     310 rows
 
 Base tables lack a row for some entries, and have several rows for others. So only these counts show lost rows of a
@@ -12,7 +12,7 @@ can be compared: an earlier version wrote rows without counting them, and `--kee
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -54,11 +54,15 @@ def merged(rows: pa.Table) -> pa.Table:
     return found.rename_columns([*_KEYS, "first_index", "last_index", "row_count", "log_time"])
 
 
-def batch_rows(rows: pa.Table, batch: int) -> pa.Table:
-    """Return the rows of the table for a batch, from the merged counts of its tasks."""
+def batch_rows(rows: pa.Table, batch: int, stored_at: datetime | None = None) -> pa.Table:
+    """Return the rows of the table for a batch, from the merged counts of its tasks.
+
+    `stored_at`: the time of writing by the clock of this machine; None for a repair.
+    """
     given = {
         "kind": pa.repeat(pa.scalar(RangeKind.READ.value), rows.num_rows),
         BATCH: pa.repeat(pa.scalar(batch, pa.int64()), rows.num_rows),
+        "stored_at": pa.repeat(pa.scalar(stored_at, RANGES_SPEC.schema.field("stored_at").type), rows.num_rows),
     }
     return pa.table(
         {each.name: given[each.name] if each.name in given else rows.column(each.name) for each in RANGES_SPEC.schema}

@@ -15,7 +15,7 @@ from pipeline.cli.queries import query
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
-from tests.pipeline.farm_log_server import MadeUpLog
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address
 from tests.pipeline.made_tables import tables_of, write_batch, write_derived
 
 MINUTE_MS = 60_000
@@ -210,3 +210,97 @@ def test_unknown_query_lists_known_queries(output: Path) -> None:
 def test_objective_of_another_query_is_rejected(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT 1", "--objective", "99", "--output", str(output)])
     assert (result.exit_code, "belongs to `slo`" in result.output) == (2, True)
+
+
+def test_changes_lists_window_around_last_outage(tmp_path: Path) -> None:
+    log = MadeUpLog()
+
+    def configure(*servers: int) -> None:
+        log.add("configuration", value=json.dumps({"voters": [{"id": each} for each in servers]}))
+
+    def minutes(count: int, *servers: int, leader: int = 1, period_s: int = 60) -> None:
+        for _ in range(count):
+            log.tick(MINUTE_MS, leader)
+            log.entries[-1]["value"] = log.entries[-1]["value"].replace('"id"', f'"period": {period_s}000, "id"')
+            for server in servers:
+                log.report(server, uptime=log.log_time_ms, jobLag=1.0)
+
+    configure(1, 2)
+    log.add(value='{"level": {"number": 3, "version": "0.2"}}')
+    minutes(60, 1, 2)
+    # given changes before an outage of server 2, and one long after it
+    configure(1, 2, 3)
+    minutes(1, 1, 2, leader=2)
+    log.add(value=json.dumps({"cost": {"hash": address("a"), "factor": 2.0}}))
+    log.add(value='{"removal": {"server": 3, "removed": true}}')
+    minutes(10, 1, leader=2)
+    minutes(1, 1, 2, leader=2, period_s=30)
+    minutes(60, 1, 2, leader=2)
+    configure(1, 2)
+    tables_of(log, tmp_path, watch=True)
+    began = documents(tmp_path, "SELECT min(t.at) AS began FROM transitions t WHERE previous = 'healthy'")[0]["began"]
+    event = {"farm": None, "node": "node-1", "cursor": 7, "time_ms": 5, "log_time": began, "kind": "member-dead"}
+    copy = {**event, "log_time": None, "day": None}
+    write_batch(tmp_path, "events", 0, [{**each, "data": '{"member": "node-2"}'} for each in (event, copy)])
+    rows = query_rows(tmp_path, "changes")
+    assert [(row["kind"], row["subject"], row["change"], row["observer"]) for row in rows] == [
+        ("membership", None, "voters [1, 2, 3], learners []", None),
+        ("leader", "2", "server 1 in term 1, then server 2 in term 1", None),
+        ("weight", rows[2]["subject"], 'cost {"factor":2.0}', None),
+        ("membership", None, 'removal {"server": 3, "removed": true}', None),
+        ("member", "node-2", "dead", "node-1"),
+        ("server", "2", "healthy, then silent: no report for 180000 ms", None),
+        ("period", None, "60000 ms, then 30000 ms", None),
+        ("server", "2", "silent, then healthy: reports again", None),
+        ("period", None, "30000 ms, then 60000 ms", None),
+    ]
+    assert [row["after_ms"] <= 0 for row in rows] == [True] * 6 + [False] * 3
+    # and the level of the first minute, around another moment
+    first = query_rows(tmp_path, "changes", "--at", "2026-01-01T00:00:00", "--minutes", "0.5")
+    assert ("level", 'level {"number": 3, "version": "0.2"}') in [(row["kind"], row["change"]) for row in first]
+    assert query_rows(tmp_path, "changes", "--at", "2026-01-01T03:00Z") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["leaders", "--at", "2026-01-01"], "--at belongs to `changes`"),
+        (["leaders", "--minutes", "5"], "--minutes belongs to `changes`"),
+        (["changes", "--at", "yesterday"], "'yesterday' is not a time"),
+        (["changes", "--at", "0001-01-01T00:00+14:00"], "is not a time"),
+        (["changes", "--objective", "90"], "--objective belongs to `slo`"),
+    ],
+)
+def test_option_of_another_query_is_refused(arguments: list[str], why: str, output: Path) -> None:
+    result = CliRunner().invoke(query, [*arguments, "--output", str(output)])
+    assert result.exit_code == 2
+    assert why in result.output
+
+
+def test_lag_is_time_from_newest_log_time_to_tables(tmp_path: Path) -> None:
+    log = MadeUpLog()
+    log.add("configuration", value='{"servers":[]}')
+    written_at = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    for batch, lag_s in enumerate((1, 3, 120)):
+        log.tick(5_000)
+        log.report(1, uptime=1)
+        part = MadeUpLog(first_index=1, entries=log.entries[2 * batch + (batch > 0) :])
+        written_at = datetime.fromtimestamp(log.log_time_ms / 1000 + lag_s, UTC)
+        tables_of(part, tmp_path, batch, clock=written_at.timestamp)
+    # given a clock of this machine that is 2 s slow in another hour
+    log.tick(3_600_000)
+    behind = MadeUpLog(entries=log.entries[-1:])
+    tables_of(behind, tmp_path, 3, clock=lambda: log.log_time_ms / 1000 - 2)
+    assert [{key: row[key] for key in row if key != "farm"} for row in query_rows(tmp_path, "lag")] == [
+        {"hour": "2026-01-01T01:00:00.000Z", "batches": 1, "entries": 1}
+        | dict.fromkeys(("lag_median_ms", "lag_p99_ms", "lag_max_ms", "last_lag_ms"), -2_000),
+        {
+            "hour": "2026-01-01T00:00:00.000Z",
+            "batches": 3,
+            "entries": 7,
+            "lag_median_ms": 3_000,
+            "lag_p99_ms": 120_000,
+            "lag_max_ms": 120_000,
+            "last_lag_ms": 120_000,
+        },
+    ]

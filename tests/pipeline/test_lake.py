@@ -25,7 +25,7 @@ SALT = "the same for all"
 def lake_at(output: Path) -> Lake:
     output.mkdir(parents=True, exist_ok=True)
     (output / "pseudonym.salt").write_text(f"{SALT}\n")
-    return Lake(output, 60_000, watch=True, feedback=True)
+    return Lake(output, 60_000, watch=True, feedback=True, clock=lambda: 0.0)
 
 
 def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, name: str | None = None) -> Outcome:

@@ -18,8 +18,8 @@ from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
-PLACE_COLUMNS = frozenset({"batch_id"})
-"""The micro-batch of a row; not compared."""
+PLACE_COLUMNS = frozenset({"batch_id", "stored_at"})
+"""The micro-batch of a row, and the time of writing; not compared."""
 
 
 def generate_log(directory: Path, routers: int, days: float, seed: int) -> int:

@@ -10,6 +10,7 @@ Spark, like that of the derived tables (`pipeline/gold/refreshing.py`).
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 OBJECTIVE_PERCENT = 99.5
@@ -42,20 +43,39 @@ def why_empty(name: str) -> str | None:
     return next(reasons, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The time of `changes`: a moment, and the minutes before and after it."""
+
+    moment: datetime | None = None
+    """The default is the begin of each farm's last outage."""
+    minutes: float = 30.0
+
+
+OUTAGE = Around()
+
+
 def answer_sql(
-    name: str, objective_percent: float = OBJECTIVE_PERCENT, timing: GossipTiming = LAN, warned_days: int = WARNED_DAYS
+    name: str,
+    objective_percent: float = OBJECTIVE_PERCENT,
+    timing: GossipTiming = LAN,
+    warned_days: int = WARNED_DAYS,
+    around: Around = OUTAGE,
 ) -> str:
     """Return the SELECT of one of `ANSWERS`.
 
     `objective_percent`: below 100, the share of good windows for `slo`. `timing`: of the gossip for `detection`.
-    `warned_days`: the period of `warnings`.
+    `warned_days`: the period of `warnings`. `around`: the time of `changes`.
     """
+    moment = around.moment
     values = {
         "$objective_ppm": round(objective_percent * _PPM_OF_PERCENT),
         "$warned_days": warned_days,
         "$probe_period_ms": timing.probe_period_ms,
         "$suspicion_multiplier": timing.suspicion_multiplier,
         "$suspicion_max_multiplier": timing.suspicion_max_multiplier,
+        "$moment": "NULL" if moment is None else f"timestamp_millis({round(moment.timestamp() * 1000)})",
+        "$around_ms": round(around.minutes * 60_000),
     }
     sql = _TEXTS[name]
     for word, value in values.items():
