@@ -131,6 +131,13 @@ DISK_FULL: Final = _critical(
     "the disk of the state directory is full: this node does not store or acknowledge anything new",
     "free disk space; the node continues automatically",
 )
+DISK_UNRESPONSIVE: Final = _critical(
+    "disk-unresponsive",
+    "a read or a write of the log has not finished for 5 s: the disk of the state directory hangs, or is far too slow."
+    " This node does not acknowledge new entries, and does not report. The other servers continue",
+    "check this machine's disk and its kernel log; if the disk is on a network, check that. The node continues"
+    " automatically; if the disk has failed, replace the node",
+)
 GENERATION_NOT_STORED: Final = _critical(
     "generation-not-stored",
     "peers have a record of the previous run of this node, and this node could not write the number of its present"

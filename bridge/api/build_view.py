@@ -126,6 +126,9 @@ class FarmInputs:
     """Set while there is not a quorum."""
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
+    udp_blocked: tuple[int, ...] = ()
+    """Servers with a lasting contradiction (`bridge.api.contact`)."""
+    not_reporting: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
     farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
     raft = _no_raft() if farm is None else farm.raft()
     members, reports = _members(inputs), () if farm is None else farm.reports()
-    unreachable_ids = _unreachable(inputs) - udp_blocked(inputs.node, raft, members, reports, for_ms=0)
+    unreachable_ids = _unreachable(inputs) - udp_blocked(inputs.node, raft, members, reports)
     view = FarmView(
         taken_at_ms=inputs.taken_at_ms,
         node=inputs.node,
@@ -384,6 +387,8 @@ class _FarmPart:
             election_timeout_ms=farm.election_timeout_ms,
             leaderless_ms=farm.leaderless_ms,
             stands_still=farm.stands_still,
+            udp_blocked=farm.udp_blocked,
+            not_reporting=farm.not_reporting,
         )
 
     def _servers(self, master: frozenset[ServerId]) -> tuple[VoterView, ...]:

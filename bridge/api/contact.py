@@ -7,22 +7,57 @@
     alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
 
 A process that has just ended looks like the first row for a moment: gossip marks it dead within seconds, and its last
-answer is not much older. So the verdict of gossip must be at least `patience_ms` old, while the answer is newer than an
-election timeout. Without this comparison the verdict would follow one source after the other. It would advise operators
-of a healthy farm to start its servers again.
+answer is not much older. After a start, or after a repair of its connection, a server answers by Raft before gossip
+marks it alive and before its report is in the log. So `ContactWatch` reports a contradiction after `patience_ms`.
+Without this comparison the verdict would follow one source after the other. It would advise operators of a healthy farm
+to start its servers again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from bridge.api.view import MemberView, NodeView, RaftRole, RaftView, ReportView, ServerRole
+from bridge.api.view import FarmView, MemberView, NodeView, RaftRole, RaftView, ReportView, ServerRole
 from bridge.core.formation.member import MemberStatus
 
 UDP_PATIENCE_MS: Final = 10_000
-"""Gossip needs about half of this to mark a member dead, and a new node to discover the others."""
+"""Gossip needs about half of this to mark a member dead or alive, and a new node to discover the others."""
 REPORT_MARGIN_MS: Final = 5_000
 """A report was made before it was applied, and log time may make a step."""
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
+
+
+class ContactWatch:
+    """The contradictions that one node has seen in all of its views for `patience_ms`. `observe` takes each view."""
+
+    def __init__(self) -> None:
+        self._lost_ms: dict[int, int] = {}
+        """Log time when gossip lost each server. After an outage log time may lag."""
+        self._since_ms: dict[tuple[str, int], int] = {}
+        self.udp_blocked: tuple[int, ...] = ()
+        self.not_reporting: tuple[int, ...] = ()
+
+    def observe(self, view: FarmView) -> None:
+        """Compare the sources of a view."""
+        now_ms = view.node.uptime_ms
+        found = {("udp", each) for each in self._udp_blocked(view)}
+        found |= {("report", each) for each in not_reporting(view.node, view.raft, view.members, view.reports)}
+        self._since_ms = {each: self._since_ms.get(each, now_ms) for each in found}
+        lasting = [each for each, since_ms in self._since_ms.items() if now_ms - since_ms >= patience_ms(view.raft)]
+        self.udp_blocked = tuple(sorted(raft_id for kind, raft_id in lasting if kind == "udp"))
+        self.not_reporting = tuple(sorted(raft_id for kind, raft_id in lasting if kind == "report"))
+
+    def _udp_blocked(self, view: FarmView) -> Iterator[int]:
+        """Yield the servers that Raft reaches now, or that have reported since gossip lost them by log time."""
+        raft, log_time_ms, known = view.raft, view.raft.log_time_ms, server_members(view.members)
+        if log_time_ms is None:
+            return
+        servers = {each.raft_id for each in (*raft.voters, *raft.learners)}
+        lost = {each for each in servers if _silent_ms(known.get(each), view.node) is not None}
+        self._lost_ms = {each: self._lost_ms.get(each, log_time_ms) for each in lost}
+        heard_ms = {each.raft_id: log_time_ms - each.age_ms for each in view.reports}
+        for each in udp_blocked(view.node, raft, view.members, view.reports):
+            if each in _answering(raft) or heard_ms.get(each, 0) > self._lost_ms[each] + REPORT_MARGIN_MS:
+                yield each
 
 
 def server_members(members: Iterable[MemberView]) -> dict[int, MemberView]:
@@ -31,14 +66,14 @@ def server_members(members: Iterable[MemberView]) -> dict[int, MemberView]:
 
 
 def patience_ms(raft: RaftView) -> int:
-    """Return the least age of gossip's verdict: servers follow an ended leader until an election timeout is over."""
+    """Return the shortest contradiction that counts: servers follow an ended leader for an election timeout."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 
 def udp_blocked(
-    node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView], for_ms: int
+    node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip has marked dead for `for_ms`, although they answer by Raft. Empty without UDP."""
+    """Return the servers that gossip has marked dead, although they answer by Raft. Empty without UDP."""
     own = next((each for each in members if each.is_self), None)
     if own is None or own.address is None or raft.role is RaftRole.NONE:
         return frozenset()
@@ -49,7 +84,7 @@ def udp_blocked(
         if server.raft_id == node.raft_id or server.evicted:
             continue
         silent_ms = _silent_ms(known.get(server.raft_id), node)
-        if silent_ms is None or silent_ms < for_ms:
+        if silent_ms is None:
             continue
         age_ms = reported_ms.get(server.raft_id)
         if server.raft_id in answering or (age_ms is not None and age_ms + REPORT_MARGIN_MS < silent_ms):
@@ -60,13 +95,12 @@ def udp_blocked(
 def not_reporting(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip marks alive, that answer by Raft, and whose last report is too old."""
-    alive = {
-        raft_id
-        for raft_id, each in server_members(members).items()
-        if each.status is MemberStatus.ALIVE and raft_id != node.raft_id
-    }
-    answering = _answering(raft) if raft.role is RaftRole.LEADER else alive
+    """Return the servers that gossip marks alive, that answer by Raft, and whose last report is too old.
+
+    This node itself is one of them if its own report is too old.
+    """
+    alive = {raft_id for raft_id, each in server_members(members).items() if each.status is MemberStatus.ALIVE}
+    answering = {*_answering(raft), node.raft_id} if raft.role is RaftRole.LEADER else alive
     configured = {each.raft_id for each in (*raft.voters, *raft.learners) if not each.evicted}
     return frozenset(each.raft_id for each in reports if each.stale and each.raft_id in alive & answering & configured)
 

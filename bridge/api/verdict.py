@@ -12,6 +12,9 @@ there is always exactly one verdict.
 the server counts toward the majority (`bridge.api.contact`). A server whose Raft port is blocked is alive to gossip,
 and useless to the quorum. Only admitted identities count as servers, regardless of a member's metadata.
 
+*Masters* (`_masters`). A hostile member may report any master. So only the masters of this node, and masters in the
+reports of several servers, decide the kind of the verdict.
+
 *Tolerated failures* (`can_lose`). Counting votes alone would be simpler, and wrong for a farm of three voters if only
 one holds the signing key.
 
@@ -26,6 +29,8 @@ from dataclasses import dataclass
 from bridge.api.alarms import (
     ADDRESS_GONE,
     ALARMS,
+    DISK_FULL,
+    DISK_UNRESPONSIVE,
     FOREIGN_KEY,
     FORMATION,
     ISOLATED,
@@ -41,7 +46,7 @@ from bridge.api.alarms import (
     UDP_BLOCKED,
     AlarmType,
 )
-from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
+from bridge.api.contact import server_members
 from bridge.api.view import (
     FarmView,
     LeafView,
@@ -96,11 +101,18 @@ _UNHEALTHY_ACTION = (
     "check the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
+_DISK_FAULTS = frozenset({DISK_FULL.kind, DISK_UNRESPONSIVE.kind})
+_OWN_FAULTS = _DISK_FAULTS | {ADDRESS_GONE.kind}
+"""Alarms of a node that explain why it does not take part in a quorum."""
 DISAGREEMENT_ALARMS = (UDP_BLOCKED, REPORTS_MISSING)
 """Gossip, Raft and the log do not agree about a server."""
 A_PUBLISHER = "a server that can publish"
 A_HEALTHY_LEAF = "a healthy leaf"
-_VERBS: Mapping[str, str] = {A_PUBLISHER: "can publish", A_HEALTHY_LEAF: "has a healthy leaf"}
+_VERBS: Mapping[str, tuple[str, str]] = {
+    A_PUBLISHER: ("can publish", "can publish"),
+    A_HEALTHY_LEAF: ("has a healthy leaf", "have a healthy leaf"),
+}
+"""The verbs after one name, and after several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,16 +268,17 @@ class _Facts:
         raft = view.raft
         servers = {server.raft_id for server in (*raft.voters, *raft.learners)}
         self.is_server = raft.role is not RaftRole.NONE and view.node.raft_id in servers
+        self.publishing, self.other_publishing = _masters(view)
         self._members = server_members(view.members)
         self._silent = self._silent_followers()
-        contact = (view.node, raft, view.members, view.reports)
-        self.udp_blocked = udp_blocked(*contact, for_ms=patience_ms(raft)) if self.is_server else frozenset()
-        self.not_reporting = not_reporting(*contact) if self.is_server else frozenset()
+        self.udp_blocked = frozenset(raft.udp_blocked if self.is_server else ())
+        self.not_reporting = frozenset(raft.not_reporting if self.is_server else ())
         self.others_alive = any(
             member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT}
             for member in counted_members(view)
             if not member.is_self
         )
+        self.has_disk = not any(each.kind in _DISK_FAULTS for each in view.alarms)
         self.down = self._down()
         self.margin = self._margin()
         self.can_lose, self.limit = self._losable()
@@ -326,15 +339,16 @@ class _Facts:
     def _margin(self) -> int:
         """Return the number of running voters above a majority; negative without a majority."""
         raft = self.view.raft
+        lost = self.down.keys() | (set() if self.has_disk else {self.view.node.raft_id})
         majorities: Sequence[Sequence[int]] = raft.majorities or ([each.raft_id for each in raft.voters],)
-        return min(sum(each not in self.down for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
+        return min(sum(each not in lost for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
 
     def _losable(self) -> tuple[int, str]:
         """Return the number of servers that may fail, and the limit other than the quorum."""
         can_lose, limit = max(0, self.margin), ""
         for names, what in self.needed():
             if len(names) - 1 < can_lose:
-                verb = _VERBS[what]
+                verb = _VERBS[what][len(names) > 1]
                 can_lose, limit = max(0, len(names) - 1), f"only {_listed(sorted(names))} {verb}" if names else ""
         return can_lose, limit
 
@@ -343,7 +357,7 @@ class _Facts:
 
         At least one server must have each of them.
         """
-        for each in self.view.publishing:
+        for each in self.publishing:
             publishers = {
                 server_label(standing.raft_id, standing.name)
                 for standing in each.standings
@@ -354,9 +368,12 @@ class _Facts:
 
     @property
     def quorum_is_lost(self) -> bool:
-        """Return True if nothing can be committed, as this node sees it."""
+        """Return True if nothing can be committed, as this node sees it.
+
+        The log of a follower without a working disk is still, even if the farm has a quorum.
+        """
         raft = self.view.raft
-        if raft.stands_still:
+        if raft.stands_still and (self.has_disk or raft.leader_id is None or raft.role is RaftRole.LEADER):
             return True
         if raft.leader_id is not None or raft.leaderless_ms is None:
             return False
@@ -431,20 +448,20 @@ def _no_quorum(facts: _Facts) -> Concern | None:
     if not facts.is_server or not facts.quorum_is_lost:
         return None
     down = f"; {facts.down_text}" if facts.down else ""
-    text = f"No quorum: {_published_meanwhile(view)}{down}"
-    lost = next((each for each in view.alarms if each.kind == ADDRESS_GONE.kind), None)
+    text = f"No quorum: {_published_meanwhile(facts.publishing)}{down}"
+    lost = next((each for each in view.alarms if each.kind in _OWN_FAULTS), None)
     if lost is not None:
         # The others may be healthy: advice to start or replace them would do harm.
         return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
 
-def _published_meanwhile(view: FarmView) -> str:
+def _published_meanwhile(publishing: Sequence[PublishingView]) -> str:
     """Return the state of the publications while nothing can be committed."""
-    alone = [each for each in view.publishing if each.without_quorum and each.publisher_id is not None]
+    alone = [each for each in publishing if each.without_quorum and each.publisher_id is not None]
     if alone:
         return f"publishing from {_listed(sorted({_publisher(each) for each in alone}))} alone"
-    holding = [each for each in view.publishing if _holds(each)]
+    holding = [each for each in publishing if _holds(each)]
     if not holding:
         return "nothing is published"
     published = sorted({server_label(each.handed_over_by, each.handed_over_by_name) for each in holding})
@@ -461,11 +478,11 @@ def _not_published(facts: _Facts) -> Concern | None:
     view = facts.view
     if not facts.is_server or view.raft.stands_still:
         return None
-    if not view.publishing:
+    if not facts.publishing:
         why = "no server names a master" if view.reports else "no server has reported yet"
         advice = "give a node a signing key: `garlicfarm help signing-keys`" if view.reports else NOTHING_TO_DO
         return Concern(VerdictKind.NOT_PUBLISHED, f"Not published: {why}", advice, NOT_PUBLISHED)
-    for each in view.publishing:
+    for each in facts.publishing:
         found = _not_published_master(each)
         if found is not None:
             text, advice = found
@@ -500,7 +517,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
 
 
 def _no_healthy_leaf(facts: _Facts) -> Concern | None:
-    for each in facts.view.publishing:
+    for each in facts.publishing:
         if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
             text = f"Published, but no leaf is healthy: {_unhealthy_text(facts.view, each.entries)}"
             advice = _unhealthy_action(facts.view, each.entries)
@@ -525,8 +542,9 @@ def _degraded(facts: _Facts) -> Concern | None:
         + ([REPLACE_EVICTED] if _EVICTED in reasons else [])
         + further
         + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
-        + ([_FAILING_ACTION] if any(map(_fails, facts.view.publishing)) else [])
-        + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.view.publishing) else [])
+        + ([_FAILING_ACTION] if any(map(_fails, facts.publishing)) else [])
+        + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.publishing) else [])
+        + [each.action for each in facts.view.alarms if each.kind in GRAVE_ALARMS]
     )
     alarm = SERVERS_DOWN if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
@@ -557,9 +575,10 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
 
 def _not_reporting(facts: _Facts) -> Concern | None:
     """Report servers that gossip and Raft reach and whose reports are missing."""
-    if not facts.not_reporting or facts.quorum_is_lost:
+    others = facts.not_reporting - {facts.view.node.raft_id}
+    if not others or facts.quorum_is_lost:
         return None
-    names = facts.names(facts.not_reporting)
+    names = facts.names(others)
     text = f"gossip and Raft reach {names}, but the last report of {names} in the log is out of date"
     return Concern(VerdictKind.DEGRADED, text, REPORTS_MISSING.remedy, REPORTS_MISSING)
 
@@ -634,17 +653,18 @@ def _troubles(facts: _Facts) -> Iterator[str]:
     if facts.udp_blocked:
         yield f"UDP to {facts.names(facts.udp_blocked)} is blocked"
     servers = {each.raft_id: name_of(each) for each in (*view.raft.voters, *view.raft.learners)}
+    for raft_id in sorted(facts.not_reporting & servers.keys() - facts.down.keys()):
+        yield f"{servers[raft_id]} does not report"
     for report in view.reports:
-        if report.raft_id in facts.down or report.raft_id not in servers:
-            continue
-        if report.stale:
-            yield f"{servers[report.raft_id]} does not report"
-        elif report.clock_off:
+        if report.clock_off and not report.stale and report.raft_id in servers.keys() - facts.down.keys():
             yield f"the clock of {servers[report.raft_id]} is off"
     unhealthy = _unhealthy_leaves(facts)
     if unhealthy:
         yield f"leaf of {_unhealthy_text(view, unhealthy)} unhealthy"
-    yield from filter(None, map(_publishing_trouble, view.publishing))
+    yield from filter(None, map(_publishing_trouble, facts.publishing))
+    missing = [each.master for each in facts.other_publishing if _not_published_master(each) is not None]
+    if missing:
+        yield f"another master ({_listed(missing)}) is not published"
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:
             yield f"alarm {alarm.kind} at {view.node.name}"
@@ -680,6 +700,26 @@ def _concerns(facts: _Facts) -> tuple[Concern, ...]:
 def name_of(server: VoterView) -> str:
     """Return the name of a server of the configuration."""
     return server_label(server.raft_id, server.name)
+
+
+def _masters(view: FarmView) -> tuple[tuple[PublishingView, ...], tuple[PublishingView, ...]]:
+    """Return the masters that decide the verdict, and the others.
+
+    A node may lack a master, while each master of the farm has only one server. Then the masters of the server with the
+    lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these masters.
+    """
+    servers: dict[str, set[int]] = {each.master: set() for each in view.publishing}
+    for report in view.reports:
+        named = {*report.masters, *(leaf.master for leaf in report.leaves)}
+        for master in servers.keys() & named:
+            servers[master].add(report.raft_id)
+    first = min((raft_id for found in servers.values() for raft_id in found), default=None)
+    deciding = {each for each, found in servers.items() if view.node.raft_id in found or len(found) > 1}
+    deciding = deciding or {each for each, found in servers.items() if first in found} or set(servers)
+    return (
+        tuple(each for each in view.publishing if each.master in deciding),
+        tuple(each for each in view.publishing if each.master not in deciding),
+    )
 
 
 def _publisher(each: PublishingView) -> str:

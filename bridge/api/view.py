@@ -330,6 +330,10 @@ class RaftView(Record, frozen=True):
     """Time without a known leader; null while this node knows one, and before it has the log."""
     stands_still: bool = False
     """No recent clock entry, for several reporting periods: the farm lacks a quorum, as this node sees it."""
+    udp_blocked: tuple[int, ...] = ()
+    """Raft ids of the servers that Raft has reached for 10 s, or longer, although gossip marks them dead."""
+    not_reporting: tuple[int, ...] = ()
+    """Raft ids of the servers that gossip and Raft have reached for so long, and whose last report is out of date."""
 
 
 class MetaEntryView(Record, frozen=True):

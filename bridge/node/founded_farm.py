@@ -208,7 +208,7 @@ async def open_founded_farm(
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
         nursery.start_soon(orders.run, replica)
-        nursery.start_soon(notices.run)
+        nursery.start_soon(notices.run, lambda: replica.server.disk_pending_ms)
         nursery.start_soon(farm.identities.run)
         nursery.start_soon(farm.level_raising.run)
         nursery.start_soon(known.admissions.follow, applied)

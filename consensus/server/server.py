@@ -158,6 +158,7 @@ class ConsensusServer:
             disk, self._job_done, self._job_blocked, lambda: self._set_disk_full(full=False), options.full_disk_retry_ms
         )
         self._disk_full = self._disk_hangs = False
+        self._job_began_ms: int | None = None
         self._dropped: Counter[ShellDrop] = Counter()
         description = core.describe()
         self._own_id = description.server_id
@@ -408,6 +409,11 @@ class ConsensusServer:
         """
         return self._core.divergence(other)
 
+    @property
+    def disk_pending_ms(self) -> int:
+        """Age of the present job of the disk; 0 without one, and while the disk is full."""
+        return 0 if self._job_began_ms is None or self._disk_full else now_ms() - self._job_began_ms
+
     def describe(self) -> ServerDescription:
         """Return this server as plain data."""
         return ServerDescription(
@@ -520,10 +526,12 @@ class ConsensusServer:
     def _start_job(self) -> None:
         job = self._executor.next_job()
         if job is not None:
+            self._job_began_ms = now_ms()
             self._worker.submit(job)
 
     def _end_job(self, report: JobDone | JobBlocked) -> Event | None:
         """Process a completed or blocked disk job; return the event for the core, if any."""
+        self._job_began_ms = None
         if isinstance(report, JobBlocked):
             self._send_all(self._executor.blocked(report.job, report.resume_at))
             return None

@@ -246,7 +246,7 @@ async def test_alarm_names_server_until_rejections_stop(
     alarms = Alarms(trace)
     content = RaftNotices(trace, alarms, {2: "berlin"}.get)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(content.run)
+        nursery.start_soon(content.run, lambda: 0)
         await trio.sleep(1)
         content.observe(ContentRejected(TWO, "too new"))
         (alarm,) = alarms.standing()

@@ -59,6 +59,8 @@ SIZES: dict[str, int] = {
     "RaftView.links": ADMITTED_MAX,
     "RaftView.majorities": 2,
     "RaftView.majorities.item": ADMITTED_MAX,
+    "RaftView.udp_blocked": ADMITTED_MAX,
+    "RaftView.not_reporting": ADMITTED_MAX,
     "LinkView.extensions": 16,
     "PublishingView.entries": 16,
     "PublishingView.standings": SERVERS_MAX,

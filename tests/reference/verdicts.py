@@ -20,6 +20,13 @@ to it is blocked, and the alarm `udp-blocked` names it.
 **Can lose** is the number of servers, any of them, that may fail before the farm loses its quorum, its last server that
 can publish, or its last healthy leaf. If something other than the quorum limits it, the text names the limit.
 
+A member may report any master. So the kind follows from the masters in this node's settings, and from masters in the
+reports of two or more servers. Without such a master, it follows from the masters of the server with the lowest Raft
+id. `degraded` lists the other masters without a valid structure.
+
+A node whose disk is full or does not answer cannot add entries to its log. While it knows a leader, its verdict is
+`degraded` with the alarm of its disk, and not `no-quorum`.
+
 The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the verdict
 has another kind.
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
+from bridge.api.contact import ContactWatch
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
 from bridge.api.view import (
     AlarmView,
@@ -30,6 +31,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.score import Inability
 from tests.operator_views import NOW_MS, farm_view, forming_view, judged, leaf
 
+OTHER_MASTER = "other.b32.i2p"
 OTHER = (OtherFarmView("10.77.0.3:7668", "77aa00ff77aa00ff"),)
 
 
@@ -48,9 +50,24 @@ def healthy(number: int = 1, servers: int = 3) -> FarmView:
     return replace(view, members=members, raft=raft, gossip=gossip, publishing=(publishing,), alarms=())
 
 
+def at(view: FarmView, after_ms: int, log_time_ms: int | None = None) -> FarmView:
+    """Return the view as of a later moment; log time moves as far, if not given."""
+    node = replace(view.node, uptime_ms=60_000 + after_ms)
+    now_ms = (view.raft.log_time_ms or 0) + after_ms if log_time_ms is None else log_time_ms
+    return replace(view, node=node, raft=replace(view.raft, log_time_ms=now_ms))
+
+
+def settled(view: FarmView) -> FarmView:
+    """Return the view after its contradictions have lasted."""
+    watch = ContactWatch()
+    for after_ms in (0, 30_000, 60_000):
+        watch.observe(at(view, after_ms))
+    return replace(view, raft=replace(view.raft, udp_blocked=watch.udp_blocked, not_reporting=watch.not_reporting))
+
+
 def verdict(view: FarmView) -> VerdictView:
-    """Return the verdict on a view."""
-    return judged(view).verdict
+    """Return the verdict on a view whose contradictions have lasted."""
+    return judged(settled(view)).verdict
 
 
 def with_status(view: FarmView, **statuses: MemberStatus) -> FarmView:
@@ -120,7 +137,7 @@ def dead_in_gossip(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmVie
 
 def alarms(view: FarmView) -> dict[str, Concern]:
     """Map kinds of alarms to their concerns."""
-    return {each.alarm.kind: each for each in concerns_of(view) if each.alarm is not None}
+    return {each.alarm.kind: each for each in concerns_of(settled(view)) if each.alarm is not None}
 
 
 @pytest.mark.parametrize(
@@ -154,14 +171,11 @@ def test_leader_without_gossip_counts_unresponsive_follower() -> None:
 def test_server_reached_only_by_raft_is_udp_blocked(number: int) -> None:
     view = healthy(number)
     view = replace(view, members=tuple(each for each in view.members if each.is_self))
-    view = replace(view, node=replace(view.node, uptime_ms=60_000))
     assert "udp-blocked" in alarms(view)
-    assert "udp-blocked" not in alarms(replace(view, node=replace(view.node, uptime_ms=2_000)))
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_server_just_stopped_is_not_udp_blocked(number: int) -> None:
-    assert "udp-blocked" not in alarms(dead_in_gossip(healthy(number), "node-3", for_ms=4_000))
+def test_ended_server_is_not_udp_blocked(number: int) -> None:
     ended = with_status(dead_in_gossip(healthy(number), "node-3"), node_3=MemberStatus.DEAD)
     ended = replace(ended, reports=tuple(replace(each, age_ms=62_000) for each in ended.reports))
     assert alarms(ended).keys() == {"servers-down"}
@@ -181,6 +195,36 @@ def test_reachable_server_without_report_raises_alarm(number: int) -> None:
     found = alarms(view)
     assert found.keys() == {"reports-missing"}
     assert "node-3" in found["reports-missing"].text
+
+
+@pytest.mark.parametrize("missing", ["gossip", "report"])
+@pytest.mark.parametrize(("lasts_ms", "count"), [(9_000, 0), (10_000, 1)])
+def test_contradiction_counts_after_ten_seconds(missing: str, lasts_ms: int, count: int) -> None:
+    """A server contradicts itself for a moment after its start, and after a repair of its connection."""
+    watch, view = ContactWatch(), healthy()
+
+    def observe(view: FarmView, at_ms: int) -> int:
+        watch.observe(at(view, at_ms))
+        return len(watch.udp_blocked) + len(watch.not_reporting)
+
+    contradicting = SOURCES[missing](view)
+    assert observe(contradicting, 50_000) == 0
+    assert observe(view, 55_000) == 0
+    assert observe(contradicting, 60_000) == 0
+    assert observe(contradicting, 60_000 + lasts_ms) == count
+    assert observe(view, 71_000) == 0
+
+
+def test_old_report_after_outage_is_not_contact() -> None:
+    """After an outage log time may lag, so an old report seems new."""
+    watch, view = ContactWatch(), dead_in_gossip(healthy(2), "node-3")
+    for after_ms in (0, 10_000, 20_000):
+        watch.observe(at(view, after_ms, log_time_ms=view.raft.log_time_ms))
+    assert watch.udp_blocked == ()
+    # A report after the loss is contact.
+    for after_ms in (20_000, 30_000):
+        watch.observe(at(view, after_ms))
+    assert list(watch.udp_blocked) == [3]
 
 
 SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
@@ -254,6 +298,9 @@ def test_sole_publisher_or_leaf_limits_can_lose() -> None:
     assert found.text == "Healthy, can lose none of 3: only node-2 can publish"
     entries = tuple(replace(each, name="node-1") for each in view.publishing[0].entries)
     assert verdict(publishing_of(view, entries=entries)).text.endswith("only node-1 has a healthy leaf")
+    two = tuple(replace(each, healthy=each.name != "node-3") for each in healthy(servers=5).publishing[0].entries)
+    found = verdict(publishing_of(healthy(servers=5), entries=two[:3]))
+    assert found.text.endswith("(only node-1 and node-2 have a healthy leaf)")
 
 
 def test_election_is_outage_after_three_timeouts() -> None:
@@ -321,8 +368,41 @@ def test_first_structure_due_is_warning() -> None:
 
 def test_master_with_problem_is_named() -> None:
     view = healthy()
-    other = replace(view.publishing[0], master="other.b32.i2p", seconds_to_expiry=-1)
-    assert verdict(replace(view, publishing=(view.publishing[0], other))).text.endswith("(other.b32.i2p)")
+    other = replace(view.publishing[0], master=OTHER_MASTER, seconds_to_expiry=-1)
+    reports = tuple(replace(each, masters=(*each.masters, OTHER_MASTER)) for each in view.reports)
+    view = replace(view, publishing=(view.publishing[0], other), reports=reports)
+    assert verdict(view).text.endswith("(other.b32.i2p)")
+
+
+def with_hostile_master(view: FarmView, *, own_masters: bool = True) -> FarmView:
+    """Return a view with a hostile last server: it alone reports a master, without a valid structure.
+
+    Without `own_masters`, only node-1 reports the farm's master.
+    """
+    hostile = replace(
+        view.publishing[0], master=OTHER_MASTER, seconds_to_expiry=-1, standings=view.publishing[0].standings[-1:]
+    )
+    masters = {1: view.reports[0].masters, len(view.reports): (OTHER_MASTER,)}
+    reports = tuple(
+        replace(each, masters=masters.get(each.raft_id, each.masters if own_masters else ())) for each in view.reports
+    )
+    return replace(view, publishing=(hostile, *view.publishing), reports=reports)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("own_masters", [True, False])
+def test_master_of_one_other_server_is_not_the_verdict(number: int, *, own_masters: bool) -> None:
+    found = verdict(with_hostile_master(healthy(number, servers=5), own_masters=own_masters))
+    assert found.text == f"Degraded: another master ({OTHER_MASTER}) is not published, can lose 2 more"
+    assert EXIT_STATUS[found.severity] == 3
+
+
+@pytest.mark.parametrize("own_masters", [True, False])
+def test_farm_master_is_verdict_next_to_hostile_master(*, own_masters: bool) -> None:
+    ended = publishing_of(healthy(2, servers=5), seconds_to_expiry=-1)
+    found = verdict(with_hostile_master(ended, own_masters=own_masters))
+    assert found.text.startswith("Not published: the last structure has ended")
+    assert OTHER_MASTER not in found.text
 
 
 def failing(view: FarmView) -> tuple[StandingView, ...]:
@@ -426,8 +506,22 @@ def test_unlisted_unhealthy_leaf_degrades_with_error() -> None:
 
 
 def test_severe_alarm_degrades() -> None:
-    found = verdict(replace(healthy(), alarms=(AlarmView("disk-full", "the disk is full", "free some"),)))
-    assert found.text == "Degraded: alarm disk-full at node-1, can lose 1 more"
+    found = verdict(replace(healthy(), alarms=(AlarmView("router-unreachable", "it does not answer", "start it"),)))
+    assert found.text == "Degraded: alarm router-unreachable at node-1, can lose 1 more"
+    assert found.advice == "start it"
+
+
+@pytest.mark.parametrize("kind", ["disk-full", "disk-unresponsive"])
+def test_still_log_of_node_without_disk_is_not_no_quorum(kind: str) -> None:
+    view = replace(healthy(2), alarms=(AlarmView(kind, "the disk does not work", "repair it"),))
+    still = replace(view, raft=replace(view.raft, stands_still=True))
+    found = verdict(still)
+    assert found.text == f"Degraded: alarm {kind} at node-2, can lose none"
+    assert found.advice == "repair it"
+    # Without a leader, or as the leader, the node lacks a quorum in addition.
+    for lost in (leaderless(still, 60_000), replace(still, raft=replace(still.raft, role=RaftRole.LEADER))):
+        assert verdict(lost).text.startswith("No quorum")
+        assert verdict(lost).text.endswith("the disk does not work")
 
 
 def test_verdict_no_quorum_without_address_advises_network() -> None:

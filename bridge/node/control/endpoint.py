@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
+from bridge.api.contact import ContactWatch
 from bridge.api.control_routes import (
     HISTORY,
     INVITATIONS,
@@ -90,9 +91,10 @@ async def control_endpoint(
     counters = new_counters()
     state_dir = local.configuration.state_dir
     history = HistoryRecorder(local.configuration.name, state_dir, clock_ms, node.durations.commit)
-    view = ViewBuilder(node, current, counters, is_stopping, clients, history.counters)
+    contact = ContactWatch()
+    view = ViewBuilder(node, current, counters, is_stopping, clients, history.counters, contact)
     perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms, view.build)
-    observers = (history.take, node.own_perspective.take)
+    observers = (contact.observe, history.take, node.own_perspective.take)
     verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms, observers)
     farm = FarmAdmin(
         make_view=view.build,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from bridge import VERSION
 from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
+from bridge.api.contact import ContactWatch
 from bridge.api.events import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import FormationPhase
@@ -36,6 +37,7 @@ class ViewBuilder:
         is_stopping: Callable[[], bool],
         clients: ClientEndpoints,
         history_counters: Mapping[HistoryEvent, int],
+        contact: ContactWatch,
     ) -> None:
         self._node = node
         self._current = current
@@ -43,6 +45,7 @@ class ViewBuilder:
         self._is_stopping = is_stopping
         self._clients = clients
         self._history_counters = history_counters
+        self._contact = contact
         self._started_at = time.monotonic()
         self._addresses: dict[str, str] = {}
 
@@ -72,7 +75,7 @@ class ViewBuilder:
                 ),
                 other_farms=gossip.wire.other_farms,
                 metadata_of=node.member_directory.metadata_of,
-                log=None if farm is None else _farm_inputs(local, farm),
+                log=None if farm is None else _farm_inputs(local, farm, self._contact),
                 address_of=self._address_of,
                 alarms=local.alarms.standing(),
                 events=tuple(
@@ -152,7 +155,7 @@ class ViewBuilder:
         return known
 
 
-def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
+def _farm_inputs(local: LocalNode, farm: FoundedFarm, contact: ContactWatch) -> FarmInputs:
     server, applied_state = farm.replica.server.describe(), farm.applied_state
     return FarmInputs(
         state=farm.state,
@@ -167,6 +170,8 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         leaderless_ms=farm.notices.leaderless_ms if server.raft.leader is None else None,
         alone=farm.background_tasks.view_without_quorum(),
         stands_still=farm.background_tasks.log_is_stalled,
+        udp_blocked=contact.udp_blocked,
+        not_reporting=contact.not_reporting,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
         handed_over={task.master: task.last_published_ms // 1000 for task in farm.background_tasks.publishing},

@@ -1,4 +1,4 @@
-"""Notices of the Raft server as events and alarms: roles, members, a full disk, rejected content.
+"""Notices of the Raft server as events and alarms: roles, members, a full or unresponsive disk, rejected content.
 
 The alarm about rejected content (`farm_content`) stays active until the node has not received any for a while. The
 server ends the other alarms.
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import trio
 
-from bridge.api.alarms import CONTENT_REJECTED, DISK_FULL
+from bridge.api.alarms import CONTENT_REJECTED, DISK_FULL, DISK_UNRESPONSIVE
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus import (
@@ -26,7 +26,8 @@ from consensus import (
 
 QUIET_AFTER_S = 120.0
 """Seconds; longer than a leader waits between two attempts."""
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 1.0
+DISK_PATIENCE_MS = 5_000
 
 
 class RaftNotices:
@@ -105,9 +106,13 @@ class RaftNotices:
             CONTENT_REJECTED, f"{who} sends entries that this node cannot accept, and does not store: {notice.reason}"
         )
 
-    async def run(self) -> None:
-        """Clear the alarm after a period without rejected content, until cancelled."""
+    async def run(self, disk_pending_ms: Callable[[], int]) -> None:
+        """Set the alarm of the disk, and clear the alarm about content after a while, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
+            if disk_pending_ms() > DISK_PATIENCE_MS:
+                self._alarms.set(DISK_UNRESPONSIVE, DISK_UNRESPONSIVE.happened)
+            else:
+                self._alarms.clear(DISK_UNRESPONSIVE)
             if trio.current_time() > self._last_s + QUIET_AFTER_S:
                 self._alarms.clear(CONTENT_REJECTED)

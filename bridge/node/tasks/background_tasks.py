@@ -52,7 +52,7 @@ class BackgroundTasks:
     @property
     def log_is_stalled(self) -> bool:
         """True if no clock entry has been committed for several reporting periods."""
-        return self._outage.lasts
+        return self._outage.lasts and self._outage.is_lost()
 
     def view_without_quorum(self) -> LocalView | None:
         """Return this node's own view of the farm during a loss of the quorum."""

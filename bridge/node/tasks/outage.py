@@ -76,12 +76,16 @@ class Outage:
             await self._update()
             await trio.sleep(LOOK_INTERVAL_S)
 
-    async def _update(self) -> None:
+    def is_lost(self) -> bool:
+        """Return True if the log does not move at this moment; `lasts` follows it with each look."""
         context = self._context
         still_ms = context.applied_state.quorum.lost_for_ms(
             now_ms(), round(1000 * context.expected_period_s), context.election_timeout_ms
         )
-        lost = still_ms is not None and self.concerns_us
+        return still_ms is not None and self.concerns_us
+
+    async def _update(self) -> None:
+        context, lost = self._context, self.is_lost()
         if self.lasts and not lost:
             self._copy = None
             self._hold_until_s = trio.current_time() + context.period_s

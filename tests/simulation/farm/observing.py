@@ -50,6 +50,8 @@ class Observer:
         self.violations: list[Violation] = []
         self.states: dict[str, AppliedState] = {}
         """The state machine of the present process of each node."""
+        self._alarms: dict[tuple[str, int], set[str]] = {}
+        """Active alarms by node and number of its process."""
         self._now_s = now_s
         self._excluded: dict[str, dict[str, float]] = {}
 
@@ -58,12 +60,20 @@ class Observer:
         last = next((each for each in reversed(self.verdicts) if each.host == host.name), None)
         return last if last is not None and last.starts == host.starts else None
 
+    def alarms_of(self, host: Host) -> list[str]:
+        """Return the kinds of the active alarms of a node's present process."""
+        return sorted(self._alarms.get((host.name, host.starts), ()))
+
     def event(self, host: Host, event: TraceEvent) -> None:
         """Take an event of a node's trace."""
         match event.kind:
             case "verdict-changed":
                 kind, text = str(event.data["verdict"]), str(event.data["text"])
                 self.verdicts.append(VerdictChange(self._now_s(), host.name, host.starts, kind, text))
+            case "alarm-raised":
+                self._alarms.setdefault((host.name, host.starts), set()).add(str(event.data["alarm"]))
+            case "alarm-cleared":
+                self._alarms.setdefault((host.name, host.starts), set()).discard(str(event.data["alarm"]))
             case "farm-founded" | "farm-known" | "farm-resumed":
                 cluster = str(event.data["cluster"])
                 others = {each for each in self.clusters.values() if each != cluster}

@@ -1,17 +1,31 @@
-"""The truth about a farm, compared with the verdicts of its nodes.
+"""The truth about a farm, compared with the verdicts and the alarms of its nodes.
 
-    verdict healthy     wrong if a voter has been down or cut off from the node for `LATE_S`
+    Truth         the facts of each second, and since when each of them holds: lost pairs, links, working machines
+    Oracle        the claims of each node (`Claim`), judged by the facts
+
+    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`
+                  no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
+                  X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
+                  UDP to X is blocked     wrong at any time: the faults of trials block TCP, too, or lose single packets
+                  X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
+    alarm         of a kind               wrong if none of its causes existed within `LATE_S`
 
 Verdicts have documented delays (docs/reference/verdicts.md): gossip marks a process dead within seconds, a report is
-missed after periods, clocks are compared by reports. `LATE_S` is above their sum. Only a truth that has been constant
-for that time counts, so a verdict may be wrong for that long and no longer.
+missed after periods, clocks are compared by reports. Only a truth that has been constant for that time counts, so a
+verdict may be wrong for that long and no longer.
 """
 
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Final
 
 import trio
 
 from tests.simulation.farm.checks import Violation
+from tests.simulation.farm.disk import Disk
+from tests.simulation.farm.host import Host
+from tests.simulation.farm.nemeses import Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
@@ -20,49 +34,160 @@ LATE_S: Final = 60.0
 LOOK_S: Final = 1.0
 
 
+_DOWN: Final = re.compile(r"(node-\d+) (?:down|left|not seen by gossip|does not answer the leader)")
+_UDP: Final = re.compile(r"UDP to ([^,]*) is blocked")
+_SILENT: Final = re.compile(r"(node-\d+) does not report")
+_NETWORK: Final = (
+    Nemesis.ISOLATE,
+    Nemesis.ONE_WAY,
+    Nemesis.PART,
+    Nemesis.LOSSY,
+    Nemesis.SLOW_LINK,
+    Nemesis.KILL,
+    Nemesis.POWER_CUT,
+    Nemesis.STOP,
+    Nemesis.PAUSE,
+)
+_CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
+_DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
+CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
+    "disk-full": (Nemesis.FULL_DISK,),
+    "disk-unresponsive": (Nemesis.HANGING_DISK, Nemesis.SLOW_DISK),
+    "generation-not-stored": (Nemesis.FULL_DISK, Nemesis.HANGING_DISK),
+    "clock": (*_CLOCKS, *_NETWORK),
+    "other-clocks": (*_CLOCKS, *_NETWORK),
+    "log-time": (*_CLOCKS, *_NETWORK, *_DISKS),
+    "isolated": _NETWORK,
+    "router": _DISKS,
+    "no-quorum": (*_NETWORK, *_DISKS),
+    "servers-down": (*_NETWORK, *_DISKS),
+    "reports-missing": (*_NETWORK, *_DISKS, *_CLOCKS),
+    "publishing-without-quorum": (*_NETWORK, *_DISKS),
+    "slow-majority": (*_NETWORK, *_DISKS),
+    "forged-verdicts": _NETWORK,
+    "refused-by-peers": (*_NETWORK, *_CLOCKS),
+    "peers-refused": (*_NETWORK, *_CLOCKS),
+    "not-published": (*_NETWORK, *_CLOCKS, *_DISKS),
+    "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS),
+}
+"""The faults that explain an alarm. Another alarm is false in these trials."""
+
+
+class Truth:
+    """The facts of each second. A fact is a tuple: its name, and the machines that it concerns."""
+
+    def __init__(self, world: World, driver: NemesisDriver) -> None:
+        self._world = world
+        self._driver = driver
+        self._since: dict[tuple[str, ...], float] = {}
+        self._seen: dict[Nemesis, float] = {}
+
+    def look(self) -> None:
+        """Note the present facts."""
+        now_s = self._world.time_s
+        self._since = {each: self._since.get(each, now_s) for each in self._facts()}
+        for fault in self._driver.active:
+            self._seen[fault.nemesis] = now_s
+
+    def lasts_s(self, *fact: str) -> float:
+        """Return the duration of a true fact in seconds; 0 if it is false."""
+        since_s = self._since.get(fact)
+        return 0.0 if since_s is None else self._world.time_s - since_s
+
+    def had(self, nemeses: tuple[Nemesis, ...], within_s: float) -> bool:
+        """Return True if one of these faults was active recently."""
+        return any(self._world.time_s - self._seen.get(each, -within_s - 1) <= within_s for each in nemeses)
+
+    def has_quorum(self, name: str) -> bool:
+        """Return True if a node has long been in a majority of working servers that reach all running ones.
+
+        A node that does not reach the leader lacks a quorum, although the other servers have a quorum.
+        """
+        running = [each for each in self._world.hosts if self.lasts_s("runs", each)]
+        works = [each for each in running if self.lasts_s("works", each) > LATE_S]
+        pairs = combinations(running, 2)
+        return (
+            name in running
+            and len(works) > len(self._world.hosts) // 2
+            and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
+        )
+
+    def _facts(self) -> Iterator[tuple[str, ...]]:
+        hosts, blocked = self._world.hosts.values(), self._world.network.blocked
+        for host in hosts:
+            if _runs(host):
+                yield ("runs", host.name)
+                if _has_disk(host):
+                    yield ("works", host.name)
+        is_bad = any(each.nemesis in {Nemesis.LOSSY, Nemesis.SLOW_LINK} for each in self._driver.active)
+        for source in hosts:
+            for target in hosts:
+                pair = (source.name, target.name)
+                cuts = [each in blocked for each in (pair, pair[::-1])]
+                if _runs(source) and source is not target and (not _runs(target) or all(cuts)):
+                    yield ("lost", *pair)
+                if source.name < target.name and _runs(source) and _runs(target) and not any(cuts) and not is_bad:
+                    yield ("linked", *pair)
+
+
 class Oracle:
-    """Comparison of verdicts with the truth, each second."""
+    """Judgment of the verdicts and alarms, each second."""
 
     def __init__(self, world: World, observer: Observer, driver: NemesisDriver) -> None:
         self._world = world
         self._observer = observer
-        self._driver = driver
-        self._down_since: dict[tuple[str, str], float] = {}
-        """Since when a machine has not been able to reach another, or that one has not run."""
+        self._truth = Truth(world, driver)
         self._found: set[tuple[str, str]] = set()
         self.violations: list[Violation] = []
 
     async def run(self) -> None:
-        """Compare until cancelled."""
+        """Judge until cancelled."""
         while True:
-            self._look()
+            self._truth.look()
+            for host in self._world.hosts.values():
+                if self._truth.lasts_s("runs", host.name):
+                    self._judge(host)
             await trio.sleep(LOOK_S)
 
-    def _is_lost(self, source: str, target: str) -> bool:
-        host = self._world.hosts[target]
-        blocked = self._world.network.blocked
-        return host.run is None or host.is_paused or ((source, target) in blocked and (target, source) in blocked)
+    def _judge(self, host: Host) -> None:
+        verdict = self._observer.verdict_of(host)
+        if verdict is not None:
+            for claim in self._false_claims(host.name, verdict.kind, verdict.text):
+                self._violate("true verdict", host.name, f"{verdict.text!r}, although {claim}")
+        for kind in self._observer.alarms_of(host):
+            if not self._truth.had(CAUSES.get(kind, ()), LATE_S):
+                self._violate("true alarm", host.name, f"{kind} is active, and none of its causes has existed")
 
-    def _look(self) -> None:
-        now_s = self._world.time_s
-        for source in self._world.hosts.values():
-            for target in self._world.hosts.values():
-                pair = (source.name, target.name)
-                watches = source.run is not None and not source.is_paused and source is not target
-                if watches and self._is_lost(*pair):
-                    since_s = self._down_since.setdefault(pair, now_s)
-                    self._judge(*pair, now_s - since_s)
-                else:
-                    self._down_since.pop(pair, None)
+    def _false_claims(self, name: str, kind: str, text: str) -> Iterator[str]:
+        truth = self._truth
+        for target in self._world.hosts:
+            if kind == "healthy" and truth.lasts_s("lost", name, target) > LATE_S:
+                yield f"{target} has been lost to it for a minute"
+        if kind == "no-quorum" and truth.has_quorum(name):
+            yield "a majority has worked, and all servers were linked, for a minute"
+        for target in _DOWN.findall(text):
+            if truth.lasts_s("works", target) > LATE_S and truth.lasts_s("linked", *sorted((name, target))) > LATE_S:
+                yield f"{target} has worked and has been linked for a minute"
+        if _UDP.search(text) and not truth.had((Nemesis.LOSSY, Nemesis.SLOW_LINK), LATE_S):
+            yield "UDP alone is never blocked"
+        for target in _SILENT.findall(text):
+            others = [each for each in self._world.hosts if each != target]
+            if truth.lasts_s("works", target) > LATE_S and all(
+                truth.lasts_s("linked", *sorted((target, each))) > LATE_S for each in others
+            ):
+                yield f"{target} has worked and has been linked with all for a minute"
 
-    def _judge(self, source: str, target: str, lost_s: float) -> None:
-        verdict = self._observer.verdict_of(self._world.hosts[source])
-        if (
-            lost_s > LATE_S
-            and verdict is not None
-            and verdict.kind == "healthy"
-            and (source, target) not in self._found
-        ):
-            self._found.add((source, target))
-            text = f"{source} reports healthy, and {target} has been lost to it for {lost_s:.0f} s"
-            self.violations.append(Violation("true verdict", text))
+    def _violate(self, check: str, host: str, text: str) -> None:
+        if (host, text) not in self._found:
+            self._found.add((host, text))
+            self.violations.append(Violation(check, f"{host} at {self._world.time_s:.0f} s: {text}"))
+
+
+def _runs(host: Host) -> bool:
+    return host.run is not None and not host.is_paused
+
+
+def _has_disk(host: Host) -> bool:
+    disk = host.disk
+    assert isinstance(disk, Disk)
+    return not (disk.hang or disk.full or disk.sync_delay_s)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.effort import IS_SOAK, over_seeds
 from tests.simulation.farm.minimizing import command_of, minimized
-from tests.simulation.farm.nemeses import Nemesis
+from tests.simulation.farm.nemeses import Fault, Nemesis
 from tests.simulation.farm.plans import Plan, draw_plan, read_fault
 from tests.simulation.farm.planted import PLANTED
 from tests.simulation.farm.searching import story_of
@@ -18,6 +18,14 @@ from tests.simulation.farm.trial import run_trial
 def test_trial_of_seed_succeeds(seed: int) -> None:
     outcome = run_trial(draw_plan(seed) if seed else draw_plan(seed, nodes=3, trouble_s=60.0))
     assert not outcome.violations, story_of(outcome)
+
+
+@pytest.mark.parametrize("nemesis", [Nemesis.HANGING_DISK, Nemesis.FULL_DISK])
+def test_verdict_of_node_without_disk_is_true(nemesis: Nemesis) -> None:
+    outcome = run_trial(Plan(3, 3, 80.0, (Fault(2.0, 78.0, nemesis, ("node-2",)),)))
+    assert not outcome.violations, story_of(outcome)
+    alarm = "disk-full" if nemesis is Nemesis.FULL_DISK else "disk-unresponsive"
+    assert any(f"text=Degraded: alarm {alarm} at node-2" in line for line in outcome.trace)
 
 
 def test_smaller_plan_keeps_the_fault_that_fails() -> None:
