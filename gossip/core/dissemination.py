@@ -18,6 +18,7 @@ The wire shortens a payload that is too long after encoding.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from math import ceil, log10
 from typing import Final
 
@@ -29,7 +30,6 @@ from gossip.core.messages import AliveUpdate, Payload, Update, UserMessage, Verd
 from gossip.core.user_events import UserEvents
 
 _VERDICT_BYTES: Final = 48
-_PAIR: Final = 2
 _MISFITS_LIMIT: Final = 8
 """Maximum number of skipped updates that are too large for the remaining space. Above it, the datagram is treated as
 full.
@@ -82,13 +82,15 @@ class UpdateQueue:
         if queued is not None:
             del self._levels[queued.sent][node_id]
 
+    def drop_known(self, peers: AbstractSet[NodeId]) -> None:
+        """Drop the update that the only peer is alive: it is not for the peer itself, so it would stay queued."""
+        if len(peers) == 1:
+            (only,) = peers
+            if only in self.queued and self.queued[only].is_alive:
+                self.forget(only)
+
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None = None) -> tuple[list[Update], int]:
         """Return the least sent updates that fit, for `receiver`, and the remaining budget."""
-        if receiver is not None and group_size <= _PAIR:
-            # In a pair every other member is the receiver itself, so its update would be queued without end.
-            queued = self.queued.get(receiver)
-            if queued is not None and queued.is_alive:
-                self.forget(receiver)
         chosen, budget_bytes = self._choose(budget_bytes, receiver)
         limit = self._multiplier * ceil(log10(group_size + 1))
         updates: list[Update] = []

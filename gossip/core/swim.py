@@ -302,6 +302,8 @@ class Swim:
     def _gossip(self) -> None:
         self._gossip_at = self._context.now + self._options.gossip_period_ms
         peers = self._members.peers()
+        self._queue.drop_known(self._members.links.keys())
+        self._user_events.drop_known(self._members.links.keys())
         if self._leaves_to_send > 0:
             self._leaves_to_send -= 1
             for peer in peers:

@@ -16,6 +16,7 @@ User messages are not signed: a holder of the farm's key may send them in any me
 and the record of names are bounded; a full queue first drops the message with the most sendings.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import ceil, log10
@@ -163,6 +164,12 @@ class UserEvents:
             del self.queue[most_sent.message.message_id]
         size_bytes = _MESSAGE_BASE_BYTES + len(message.name) + len(message.body)
         self.queue[message.message_id] = _QueuedMessage(message, sender, size_bytes)
+
+    def drop_known(self, peers: AbstractSet[NodeId]) -> None:
+        """Drop the messages that every peer has sent: no ping would carry them, so they would stay queued."""
+        for message_id, each in list(self.queue.items()):
+            if peers <= {each.sender, message_id.origin}:
+                del self.queue[message_id]
 
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None) -> tuple[tuple[UserMessage, ...], int]:
         """Return the least sent messages for a member, and the remaining budget."""

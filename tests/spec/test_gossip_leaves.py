@@ -123,12 +123,14 @@ def test_alive_update_not_sent_to_its_subject() -> None:
     assert len(queue.take(1_000, 5, receiver=node_id(2))[0]) == 1
 
 
-def test_alive_update_not_sent_in_pair() -> None:
+def test_alive_update_of_only_peer_dropped() -> None:
     queue = UpdateQueue(4)
     queue.add_alive(info_of(1), info_bytes(info_of(1)))
     queue.add_verdict(verdict(2, Status.DEAD, by=9))
-    assert queue.take(1_000, 2, receiver=node_id(1))[0] == [verdict(2, Status.DEAD, by=9)]
-    assert len(queue.queued) == 1, "the verdict is sent again, the introduction is not"
+    queue.drop_known({node_id(1), node_id(3)})
+    assert node_id(1) in queue.queued
+    queue.drop_known({node_id(1)})
+    assert [*queue.queued] == [node_id(2)]
 
 
 def test_rate_allows_burst_then_refill() -> None:

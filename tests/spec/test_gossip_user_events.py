@@ -88,6 +88,17 @@ def test_user_event_sent_lambda_log_n_times() -> None:
     assert len(messages) == story.options.user_message_retransmit_multiplier  # ceil(log10(4 + 1)) is 1
 
 
+@pytest.mark.parametrize(("peers", "sender"), [((1,), 1), ((1, 2), 2)])
+def test_event_sent_by_all_peers_is_not_gossiped(peers: tuple[int, ...], sender: int) -> None:
+    story = Story()
+    story.add_peers(*peers)
+    story.drain_updates(*peers)
+    receive_messages(story, make_event(1), by=sender)
+    story.pass_time(2 * story.options.probe_period_ms, answering=peers)
+    pings = sent(story.pass_time(10 * story.options.probe_period_ms, answering=peers), PingRequest)
+    assert len(pings) == 10
+
+
 def test_user_event_beyond_byte_budget_is_delayed() -> None:
     story = Story(options=SwimOptions(payload_budget_bytes=600))
     story.add_peers(1)
