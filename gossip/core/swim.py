@@ -114,7 +114,10 @@ class Swim:
         """The time of the next DeadlineReached; None for a halted core."""
         if self._halted:
             return None
-        earliest = min(self._prober.deadline, self._announce_at, self._sweep_at)
+        earliest = min(self._prober.deadline, self._announce_at)
+        if self._options.overlay:
+            # Elsewhere a sweep only removes old entries, so the next probe round is soon enough.
+            earliest = min(earliest, self._sweep_at)
         for time in (self._updates.deadline, self._joiner.deadline, self._queries.deadline):
             if time is not None and time < earliest:
                 earliest = time
