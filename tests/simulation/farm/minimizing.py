@@ -59,7 +59,7 @@ def command_of(plan: Plan) -> str:
     faults = "".join(f" --fault {_written(each)}" for each in plan.faults)
     return (
         f"python -m tests.simulation.farm.searching --seed {plan.seed} --nodes {plan.nodes}"
-        f" --trouble {plan.trouble_s:g}{faults or ' --fault none'}"
+        f" --trouble {plan.trouble_s:g}{' --routers' if plan.has_routers else ''}{faults or ' --fault none'}"
     )
 
 

@@ -31,11 +31,16 @@ class Nemesis(Enum):
     SLOW_DISK = "each sync takes long"
     HANGING_DISK = "syncs do not return"
     FULL_DISK = "no space on the disk"
+    ROUTER_DOWN = "its router ends, then starts"
+    ROUTER_REFUSES = "its router does not accept structures"
+    ROUTER_HANGS = "its router does not reply"
 
 
 ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
 """Faults that end a process; its next start is the end of the fault."""
 ON_NETWORK: Final = frozenset({Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART})
+OF_ROUTERS: Final = (Nemesis.ROUTER_DOWN, Nemesis.ROUTER_REFUSES, Nemesis.ROUTER_HANGS)
+"""Faults of the routers of `routers.py`, which only some farms have."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_S: Final = 5.0
 SHORTEST_S: Final = 0.5
@@ -60,10 +65,16 @@ class Fault:
         return f"{self.at_s:7.1f} s to {self.until_s:.1f} s: {' '.join(self.hosts)}: {self.nemesis.value}{amount}"
 
 
-def draw_faults(seed: int, names: Sequence[str], trouble_s: float) -> tuple[Fault, ...]:
+def draw_faults(seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False) -> tuple[Fault, ...]:
     """Return the faults of a seed, in the order of their begins. One per machine that ends its process at a time."""
-    random = Random(f"{seed}/faults")
-    kinds = [each for each in Nemesis for _ in range(_WEIGHTS.get(each, 1))]
+    kinds = [each for each in Nemesis if each not in OF_ROUTERS for _ in range(_WEIGHTS.get(each, 1))]
+    faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)
+    if has_routers:
+        faults += _draw(Random(f"{seed}/router faults"), OF_ROUTERS, names, trouble_s)
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
+
+
+def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], trouble_s: float) -> list[Fault]:
     faults: list[Fault] = []
     for _ in range(random.randint(1, max(2, round(trouble_s / 15)))):
         nemesis = random.choice(kinds)
@@ -78,7 +89,7 @@ def draw_faults(seed: int, names: Sequence[str], trouble_s: float) -> tuple[Faul
         )
         if nemesis not in ENDING or not any(_overlap(fault, each) for each in faults):
             faults.append(fault)
-    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
+    return faults
 
 
 def _overlap(fault: Fault, other: Fault) -> bool:

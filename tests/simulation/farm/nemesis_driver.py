@@ -6,7 +6,7 @@ import trio
 
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import EPOCH_S, Host
-from tests.simulation.farm.nemeses import ENDING, ON_NETWORK, Fault, Nemesis
+from tests.simulation.farm.nemeses import ENDING, OF_ROUTERS, ON_NETWORK, Fault, Nemesis
 from tests.simulation.farm.network import Link
 from tests.simulation.farm.world import World
 
@@ -56,7 +56,9 @@ class NemesisDriver:
             for name in fault.hosts:
                 if fault.nemesis in ENDING:
                     nursery.start_soon(self._end_process, fault, name)
-        if fault.nemesis not in ENDING:
+        if fault.nemesis in OF_ROUTERS:
+            await self._set_router(fault)
+        elif fault.nemesis not in ENDING:
             self._disturb()
             self._set(fault, begins=True)
 
@@ -68,6 +70,8 @@ class NemesisDriver:
             for name in fault.hosts:
                 if self._world.hosts[name].run is None and not self.holds_down(name):
                     await self._world.start(name)
+        elif fault.nemesis in OF_ROUTERS:
+            await self._set_router(fault)
         else:
             self._disturb()
             self._set(fault, begins=False)
@@ -130,6 +134,19 @@ class NemesisDriver:
                 disk.full = bool(same)
             case _:
                 pass
+
+    async def _set_router(self, fault: Fault) -> None:
+        router = self._world.routers[fault.hosts[0]]
+        same = any(each.nemesis is fault.nemesis and each.hosts == fault.hosts for each in self.active)
+        match fault.nemesis:
+            case Nemesis.ROUTER_REFUSES:
+                router.refusal = "planned refusal" if same else None
+            case Nemesis.ROUTER_HANGS:
+                router.unresponsive = same
+            case _ if same:
+                await router.stop()
+            case _:
+                router.start()
 
     def _pause(self, host: Host, *, stopped: bool) -> None:
         if stopped and host.run is not None and not host.is_paused:

@@ -1,7 +1,7 @@
 """Observation of the nodes of a trial: entries they apply, structures they publish, verdicts and clusters.
 
     AppliedState._apply      ──▶ Observer.committed: one entry at each index on all nodes
-    FileRouter.publish…      ──▶ Observer.publications
+    FileRouter.publish…      ──▶ Observer.publications; also `Router` of `routers`
     the nodes' own traces    ──▶ Observer.verdicts, clusters, alarms
 
 The methods are wrapped in place: the observer records the act, and not the node's report of it.
@@ -105,6 +105,11 @@ class Observer:
         agreed = self._is_agreed(host, master, structure)
         self.publications.append(Publication(now_s, host.name, master, structure, host.wall_s, agreed, excluded))
 
+    def taken(self, host: Host, structure: bytes) -> None:
+        """Take a structure that a router of `routers` accepted. A node may hand the same structure over repeatedly."""
+        if all(each.structure != structure for each in self.publications):
+            self.published(host, decode(structure).destination.hash, structure)
+
     def _is_agreed(self, host: Host, master: bytes, structure: bytes) -> bool:
         """Return True if the log of the publisher has the publication of this structure."""
         state = self.states.get(host.name)
@@ -117,6 +122,18 @@ class Observer:
         """Return the applied index of a node, and the digest of its state."""
         state = self.states[host]
         return state.state.applied_index, sha256(b"".join(state.snapshot())).hexdigest()
+
+    def owners_of(self, structure: bytes) -> list[str]:
+        """Return the names of the servers of a structure's leaves, as the nodes have them."""
+        owners = {
+            hash_of(leaf.destination): state.state.admitted[each.report.server_id].name or ""
+            for state in self.states.values()
+            for each in state.state.servers.values()
+            if each.report.server_id in state.state.admitted
+            for leaf in each.report.destinations
+        }
+        named = (base32_of(lease.destination_hash) for lease in decode(structure).leases)
+        return sorted(owners[each] for each in named if each in owners)
 
     def leaves(self) -> list[str]:
         """Return the reported leaves, as the first node has them."""

@@ -4,11 +4,14 @@
     Oracle        the claims of each node (`Claim`), judged by the facts
 
     verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`
+                  not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
                   UDP to X is blocked     wrong at any time: the faults of trials block TCP, too, or lose single packets
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
     alarm         of a kind               wrong if none of its causes existed within `LATE_S`
+                  of the disk             missing while the disk has been full, or has hung, for `LATE_S`
+    structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
 
 Verdicts have documented delays (docs/reference/verdicts.md): gossip marks a process dead within seconds, a report is
 missed after periods, clocks are compared by reports. Only a truth that has been constant for that time counts, so a
@@ -25,7 +28,7 @@ import trio
 from tests.simulation.farm.checks import Violation
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import Host
-from tests.simulation.farm.nemeses import Nemesis
+from tests.simulation.farm.nemeses import OF_ROUTERS, Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
@@ -48,6 +51,7 @@ _NETWORK: Final = (
     Nemesis.STOP,
     Nemesis.PAUSE,
 )
+_WITHOUT_QUORUM: Final = frozenset({"no-quorum", "electing", "waiting", "stopping", "foreign-key"})
 _CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
 CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
@@ -58,7 +62,9 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "other-clocks": (*_CLOCKS, *_NETWORK),
     "log-time": (*_CLOCKS, *_NETWORK, *_DISKS),
     "isolated": _NETWORK,
-    "router": _DISKS,
+    "router": (*_DISKS, *OF_ROUTERS, *_CLOCKS),
+    "router-unreachable": OF_ROUTERS,
+    "structure-not-found": (*OF_ROUTERS, *_NETWORK),
     "no-quorum": (*_NETWORK, *_DISKS),
     "servers-down": (*_NETWORK, *_DISKS),
     "reports-missing": (*_NETWORK, *_DISKS, *_CLOCKS),
@@ -67,8 +73,8 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "forged-verdicts": _NETWORK,
     "refused-by-peers": (*_NETWORK, *_CLOCKS),
     "peers-refused": (*_NETWORK, *_CLOCKS),
-    "not-published": (*_NETWORK, *_CLOCKS, *_DISKS),
-    "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS),
+    "not-published": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
+    "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
 }
 """The faults that explain an alarm. Another alarm is false in these trials."""
 
@@ -112,6 +118,11 @@ class Truth:
             and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
         )
 
+    def lacks_quorum(self, name: str) -> bool:
+        """Return True if a node has long been cut off from so many servers that a majority is impossible."""
+        lost = [each for each in self._world.hosts if self.lasts_s("lost", name, each) > LATE_S]
+        return len(lost) >= (len(self._world.hosts) + 1) // 2
+
     def _facts(self) -> Iterator[tuple[str, ...]]:
         hosts, blocked = self._world.hosts.values(), self._world.network.blocked
         for host in hosts:
@@ -119,6 +130,12 @@ class Truth:
                 yield ("runs", host.name)
                 if _has_disk(host):
                     yield ("works", host.name)
+                if _disk_of(host).full:
+                    yield ("disk-full", host.name)
+                if _disk_of(host).hang:
+                    yield ("disk-unresponsive", host.name)
+            else:
+                yield ("down", host.name)
         is_bad = any(each.nemesis in {Nemesis.LOSSY, Nemesis.SLOW_LINK} for each in self._driver.active)
         for source in hosts:
             for target in hosts:
@@ -138,6 +155,7 @@ class Oracle:
         self._observer = observer
         self._truth = Truth(world, driver)
         self._found: set[tuple[str, str]] = set()
+        self._judged = 0
         self.violations: list[Violation] = []
 
     async def run(self) -> None:
@@ -147,14 +165,29 @@ class Oracle:
             for host in self._world.hosts.values():
                 if self._truth.lasts_s("runs", host.name):
                     self._judge(host)
+            self._judge_publications()
             await trio.sleep(LOOK_S)
+
+    def _judge_publications(self) -> None:
+        """Judge the leaves of the structures since the last look."""
+        truth, new = self._truth, self._observer.publications[self._judged :]
+        self._judged += len(new)
+        down = [each for each in self._world.hosts if truth.lasts_s("down", each)]
+        for each in new if 2 * len(down) < len(self._world.hosts) else ():
+            for owner in self._observer.owners_of(each.structure):
+                if truth.lasts_s("down", owner) > LATE_S:
+                    self._violate("live leaf", each.host, f"a structure has the leaf of {owner}, down for a minute")
 
     def _judge(self, host: Host) -> None:
         verdict = self._observer.verdict_of(host)
         if verdict is not None:
             for claim in self._false_claims(host.name, verdict.kind, verdict.text):
                 self._violate("true verdict", host.name, f"{verdict.text!r}, although {claim}")
-        for kind in self._observer.alarms_of(host):
+        alarms = self._observer.alarms_of(host)
+        for kind in ("disk-full", "disk-unresponsive"):
+            if kind not in alarms and self._truth.lasts_s(kind, host.name) > LATE_S:
+                self._violate("missing alarm", host.name, f"{kind} has been true for a minute")
+        for kind in alarms:
             if not self._truth.had(CAUSES.get(kind, ()), LATE_S):
                 self._violate("true alarm", host.name, f"{kind} is active, and none of its causes has existed")
 
@@ -163,6 +196,8 @@ class Oracle:
         for target in self._world.hosts:
             if kind == "healthy" and truth.lasts_s("lost", name, target) > LATE_S:
                 yield f"{target} has been lost to it for a minute"
+        if kind not in _WITHOUT_QUORUM and truth.lacks_quorum(name):
+            yield "it has not reached a majority for a minute"
         if kind == "no-quorum" and truth.has_quorum(name):
             yield "a majority has worked, and all servers were linked, for a minute"
         for target in _DOWN.findall(text):
@@ -187,7 +222,11 @@ def _runs(host: Host) -> bool:
     return host.run is not None and not host.is_paused
 
 
+def _disk_of(host: Host) -> Disk:
+    assert isinstance(host.disk, Disk)
+    return host.disk
+
+
 def _has_disk(host: Host) -> bool:
-    disk = host.disk
-    assert isinstance(disk, Disk)
+    disk = _disk_of(host)
     return not (disk.hang or disk.full or disk.sync_delay_s)

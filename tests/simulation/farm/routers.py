@@ -74,6 +74,8 @@ class Router(FakeRouter):
         self._flooded_s: dict[bytes, float] = {}
         self.refused: list[str] = []
         """The reason of each refused structure."""
+        self.on_taken: Callable[[bytes], None] | None = None
+        """Called with each accepted structure."""
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve one connection, or close it while the router is down."""
@@ -84,10 +86,18 @@ class Router(FakeRouter):
 
     async def restart(self) -> None:
         """End all sessions; accept connections again after `START_S`."""
+        await self.stop()
+        await trio.sleep(START_S)
+        self.start()
+
+    async def stop(self) -> None:
+        """End all sessions; accept connections again after `start`."""
         self.up = False
         await self.crash()
         self._last.clear()
-        await trio.sleep(START_S)
+
+    def start(self) -> None:
+        """Accept connections again."""
         self.up = True
 
     def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:
@@ -109,7 +119,7 @@ class Router(FakeRouter):
         return HostReply(message.session_id, message.request_id, 0, found.encoded)
 
     def _take(self, message: CreateLeaseSet2) -> list[Message]:
-        refusal = self._refusal(message)
+        refusal = self.refusal or self._refusal(message)
         if refusal is not None:
             self.refused.append(refusal)
             return [] if self.is_i2pd else [Disconnect(refusal)]
@@ -117,6 +127,8 @@ class Router(FakeRouter):
         key = structure.destination.hash
         self._last[key] = structure
         self.structures.append(message.structure)
+        if self.on_taken is not None:
+            self.on_taken(message.structure)
         self._floodfills.store(structure, self._arrival_s(key))
         return []
 

@@ -60,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--trouble", type=float, help="seconds of faults")
     parser.add_argument("--fault", action="append", help="NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT, or none")
+    parser.add_argument("--routers", action="store_true", default=None, help="each machine has a router")
     parser.add_argument("--resume", type=Path, metavar="FILE")
     parser.add_argument("--minimize", action="store_true")
     parser.add_argument("--planted", choices=sorted(PLANTED))
@@ -68,7 +69,7 @@ def _options() -> argparse.Namespace:
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
-    plan = draw_plan(seed, options.nodes, options.trouble)
+    plan = draw_plan(seed, options.nodes, options.trouble, has_routers=options.routers)
     if options.fault:
         plan = replace(plan, faults=tuple(read_fault(each) for each in options.fault if each != "none"))
     return plan

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from bridge.node.security.key_files import load_farm_key, save_farm_key, save_master_key, save_signing_key
-from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
+from bridge.wire.i2p.structures import Destination
 from bridge.wire.keys.farm_key import new_farm_key
 from tests.simulation.farm.host import Host
 
 GOSSIP_PORT: Final = 7668
 RAFT_PORT: Final = 7669
+I2CP_PORT: Final = 7654
 
 
 def no_more_settings(_: Host) -> str:
@@ -36,18 +38,23 @@ class Profile:
     """Number of seeds in each file; None: all founders; 0: discovery by broadcast."""
     fixed_address: bool = True
     """False: no address in the settings, so that the node chooses the machine's and follows its changes."""
-    router: str = ""
-    """The table `[router]`; empty: a router with files."""
+    has_routers: bool = False
+    """True: each machine has a router of `routers.py`, Java or i2pd; False: a router with files."""
     leaf: bool = True
     more: Callable[[Host], str] = no_more_settings
     """More tables for the settings of one node, such as `[kafka]`."""
 
 
-def write_farm(directory: Path, founders: int) -> MasterKey:
-    """Write the keys of a farm; return its master."""
+def is_i2pd(host: Host) -> bool:
+    """Return True for each third machine: its router is i2pd."""
+    return host.number % 3 == 0
+
+
+def write_farm(directory: Path, founders: int, *, demo: bool = True) -> MasterKey:
+    """Write the keys of a farm; return its master. Routers do not take the structures of a demonstration."""
     directory.mkdir(parents=True, exist_ok=True)
     save_farm_key(directory / "farm.key", new_farm_key(founders))
-    master = new_master_key(demo=True)
+    master = new_master_key(demo=demo)
     save_master_key(directory / "master.key", master)
     return master
 
@@ -59,8 +66,11 @@ def write_node(
     master: MasterKey,
     profile: Profile,
     cluster_id: bytes | None = None,
-) -> None:
-    """Write the settings and the keys of one node; the key file of a later node has the `cluster_id` of its farm."""
+) -> tuple[SigningKey, Destination]:
+    """Write the settings and the keys of one node; return its signing key and its leaf.
+
+    The key file of a later node has the `cluster_id` of its farm.
+    """
     farm_key = directory / "farm.key"
     if cluster_id is not None:
         farm_key = directory / f"{host.name}.farm.key"
@@ -68,20 +78,24 @@ def write_node(
     host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = directory / f"{host.name}.signing.key"
     key.unlink(missing_ok=True)
-    save_signing_key(key, master.sign_transient(int(host.wall_s)))
-    host.configuration_file.write_text(_toml(farm_key, host, seeds, key, profile), encoding="utf-8")
+    signing_key, leaf = master.sign_transient(int(host.wall_s)), new_demo_leaf()
+    save_signing_key(key, signing_key)
+    host.configuration_file.write_text(_toml(farm_key, host, seeds, key, profile, leaf), encoding="utf-8")
+    return signing_key, leaf
 
 
-def _toml(farm_key: Path, host: Host, seeds: list[str], key: Path, profile: Profile) -> str:
+def _toml(farm_key: Path, host: Host, seeds: list[str], key: Path, profile: Profile, leaf: Destination) -> str:
     address = host.addresses[0]
     gossip = f'bind = "{address}:{GOSSIP_PORT}"\n' if profile.fixed_address else ""
     raft = f'bind = "{address}:{RAFT_PORT}"\n' if profile.fixed_address else ""
-    router = profile.router or f'kind = "file"\ndirectory = {_quoted(host.directory / "published")}\n'
-    leaf = f'[[leaf]]\ndestination = "{new_demo_leaf().base64}"\n' if profile.leaf else ""
+    router = f'kind = "file"\ndirectory = {_quoted(host.directory / "published")}\n'
+    if profile.has_routers:
+        router = f'kind = "i2cp"\nsoftware = "{"i2pd" if is_i2pd(host) else "java"}"\ni2cp = "127.0.0.1:{I2CP_PORT}"\n'
+    leaves = f'[[leaf]]\ndestination = "{leaf.base64}"\n' if profile.leaf else ""
     return f"""name = "{host.name}"
 state_dir = {_quoted(host.directory)}
 farm_key = {_quoted(farm_key)}
-demo = true
+demo = {"false" if profile.has_routers else "true"}
 
 [gossip]
 {gossip}seeds = {json.dumps(seeds)}
@@ -96,12 +110,12 @@ admit = "{profile.admit}"
 [publishing]
 publish = "auto"
 signing_key = {_quoted(key)}
-{'pace = "reporting-period"' if not profile.router else ""}
+{"" if profile.has_routers else 'pace = "reporting-period"'}
 reporting_period_ms = {profile.reporting_period_ms}
 
 [router]
 {router}
-{leaf}
+{leaves}
 {profile.more(host)}
 """
 

@@ -38,7 +38,7 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
     simulate(SEED, main)
 
 
-def test_service_of_a_machine_survives_a_kill_of_its_node() -> None:
+def test_service_survives_a_kill_and_starts_with_its_machine() -> None:
     async def echo(stream: trio.SocketStream) -> None:
         async for data in stream:
             await stream.send_all(data)
@@ -53,6 +53,14 @@ def test_service_of_a_machine_survives_a_kill_of_its_node() -> None:
             stream = await trio.open_tcp_stream("127.0.0.1", 7654)
             await stream.send_all(b"1")
             assert await stream.receive_some() == b"1"
+            # A power cut ends the service until the machine starts again.
+            await world.power_cut("node-1")
+            await trio.sleep(2)
+            world.hosts["node-1"].boot()
+            await trio.sleep(2)
+            stream = await trio.open_tcp_stream("127.0.0.1", 7654)
+            await stream.send_all(b"2")
+            assert await stream.receive_some() == b"2"
             current_host.set(None)
 
     simulate(SEED, main)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.effort import IS_SOAK, over_seeds
 from tests.simulation.farm.minimizing import command_of, minimized
-from tests.simulation.farm.nemeses import Fault, Nemesis
+from tests.simulation.farm.nemeses import OF_ROUTERS, Fault, Nemesis
 from tests.simulation.farm.plans import Plan, draw_plan, read_fault
 from tests.simulation.farm.planted import PLANTED
 from tests.simulation.farm.searching import story_of
@@ -18,6 +18,13 @@ from tests.simulation.farm.trial import run_trial
 def test_trial_of_seed_succeeds(seed: int) -> None:
     outcome = run_trial(draw_plan(seed) if seed else draw_plan(seed, nodes=3, trouble_s=60.0))
     assert not outcome.violations, story_of(outcome)
+
+
+def test_trial_with_routers_succeeds() -> None:
+    outcome = run_trial(draw_plan(1, nodes=3, trouble_s=60.0, has_routers=True))
+    assert {each.nemesis for each in outcome.plan.faults} & set(OF_ROUTERS)
+    assert not outcome.violations, story_of(outcome)
+    assert outcome.figures["publications"] > 0
 
 
 @pytest.mark.parametrize("nemesis", [Nemesis.HANGING_DISK, Nemesis.FULL_DISK])
@@ -38,10 +45,11 @@ def test_smaller_plan_keeps_the_fault_that_fails() -> None:
 
 
 def test_command_replays_a_plan() -> None:
-    plan = draw_plan(6)
+    plan = draw_plan(6, has_routers=True)
     words = command_of(plan).split()
     faults = tuple(read_fault(word) for option, word in pairwise(words) if option == "--fault")
-    assert replace(plan, faults=faults) == Plan(plan.seed, plan.nodes, plan.trouble_s, plan.faults)
+    assert replace(plan, faults=faults) == plan
+    assert "--routers" in words
 
 
 CHEAP = ("the alarm of isolation never ends", "an exclusion does not count", "one copy commits")

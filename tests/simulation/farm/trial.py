@@ -30,6 +30,7 @@ from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
+from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
 
@@ -79,9 +80,12 @@ class _Trial:
             return host.disk if host is not None and isinstance(host.disk, Disk) else None
 
         with disk_calls(disk_of_caller):
-            async with World.open(self._plan.seed, self._plan.nodes, disk=Disk) as world:
+            profile = Profile(has_routers=self._plan.has_routers)
+            async with World.open(self._plan.seed, self._plan.nodes, profile, disk=Disk) as world:
                 self._world = world
                 self._observer = observer = Observer(lambda: world.time_s)
+                for name, router in world.routers.items():
+                    router.on_taken = partial(observer.taken, world.hosts[name])
                 world.on_event.append(observer.event)
                 self._calls = Calls(lambda: world.time_s)
                 with observer.observing():
@@ -175,7 +179,7 @@ class _Trial:
         outcome.violations += check_acknowledged(calls, writes)
         outcome.violations += check_linearizable(calls, writes)
         masters = frozenset({world.master.destination.hash} if world.master else ())
-        outcome.violations += check_publications(observer.publications, masters, frozenset())
+        outcome.violations += check_publications(observer.publications, masters, frozenset(world.signers))
         outcome.violations += check_exclusions(observer.publications)
         await self._compare_states()
         acknowledged = [each for each in calls if each.is_acknowledged]

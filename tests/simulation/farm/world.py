@@ -39,7 +39,8 @@ from tests.simulation.farm.datagrams import MemoryDatagrams
 from tests.simulation.farm.host import Host, HostDisk, PlainDisk, Run, current_host, current_service
 from tests.simulation.farm.interposing import interposed
 from tests.simulation.farm.network import Network
-from tests.simulation.farm.settings import GOSSIP_PORT, Profile, write_farm, write_node
+from tests.simulation.farm.routers import Floodfills, Router
+from tests.simulation.farm.settings import GOSSIP_PORT, I2CP_PORT, Profile, is_i2pd, write_farm, write_node
 from tests.simulation.farm.sockets import Sockets
 from tests.simulation.farm.streams import MemoryStreams
 from tests.simulation.farm.virtual_time import TaskOrder, VirtualClock, ordered_by
@@ -69,6 +70,11 @@ class World:
         self.trace: list[str] = []
         self.profile = Profile()
         self.master: MasterKey | None = None
+        self.floodfills = Floodfills(lambda: clock.now_s)
+        self.routers: dict[str, Router] = {}
+        """The routers by machine, if the profile has routers."""
+        self.signers: set[bytes] = set()
+        """The transient keys of the nodes."""
         self.on_event: list[Callable[[Host, TraceEvent], None]] = []
         """Called with each event of a node's own trace."""
         self._order = order
@@ -94,6 +100,8 @@ class World:
                 with interposed(world.datagrams, world.sockets), world._observed():
                     world._found(hosts, profile or Profile(), disk)
                     nursery.start_soon(_collect_garbage)
+                    for name, router in world.routers.items():
+                        await world.serve(name, I2CP_PORT, router.serve)
                     try:
                         yield world
                     finally:
@@ -108,7 +116,7 @@ class World:
         self.profile = profile
         operator = Host("operator", self.seed, ["10.0.0.250"], PlainDisk(self.directory / "operator"), self._now)
         with _as_host(operator):
-            self.master = write_farm(self.directory / "keys", hosts)
+            self.master = write_farm(self.directory / "keys", hosts, demo=not profile.has_routers)
         for number in range(1, hosts + 1):
             self.add(number, disk, founders=hosts)
 
@@ -128,7 +136,13 @@ class World:
         several = founders if self.profile.seeds is None else self.profile.seeds
         seeds = [f"10.0.0.{each}:{GOSSIP_PORT}" for each in range(1, several + 1) if each != number]
         with _as_host(host):
-            write_node(self.directory / "keys", host, seeds, self.master, self.profile, cluster_id)
+            key, leaf = write_node(self.directory / "keys", host, seeds, self.master, self.profile, cluster_id)
+        assert key.offline is not None
+        self.signers.add(key.offline.transient_key)
+        self.floodfills.destinations[leaf.hash] = leaf
+        if self.profile.has_routers:
+            random = Random(f"{self.seed}/router/{name}")
+            self.routers[name] = Router(self.floodfills, random, lambda: host.wall_s, is_i2pd=is_i2pd(host))
         return host
 
     async def join(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk) -> Host:
@@ -208,7 +222,7 @@ class World:
     async def serve(self, name: str, port: int, handler: Callable[[trio.SocketStream], Awaitable[object]]) -> "Service":
         """Run a server on the loopback address of a machine, such as a router, until its scope is cancelled.
 
-        A kill of the node does not end it, and a power cut closes its connections.
+        A kill of the node does not end it. A power cut does; it starts again with the machine.
         """
         found = Service(self.hosts[name], f"port {port}")
         await self._nursery.start(self._serve, found, port, handler)
@@ -227,7 +241,14 @@ class World:
         with service.scope:
             listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
             task_status.started()
-            await trio.serve_listeners(handler, listeners)
+            while True:
+                try:
+                    await trio.serve_listeners(handler, listeners)
+                except* trio.ClosedResourceError:
+                    pass
+                while not service.host.is_powered:  # noqa: ASYNC110 - a flag of the machine
+                    await trio.sleep(1)
+                listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
         self.streams.close_all(service.host, service.name)
 
     def control(self, name: str) -> ControlClient:
