@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: from the farm's committed log to tables about the health of the routers.
+"""The data pipeline, in one process or on Spark: from a farm's committed log to tables about the health of routers.
 
 The only package that imports pyspark, and it knows the farm only by a node's control endpoint
 (`docs/explanation/pipeline.md`).

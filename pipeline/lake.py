@@ -19,16 +19,17 @@ The remains of a killed run, the JVM and its tasks, can only leave files that no
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+from pipeline.schemas import EVENTS as EVENTS_SCHEMA
+from pipeline.schemas import arrow_schema
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
 from pipeline.tables.current import CurrentState
@@ -38,12 +39,14 @@ from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.ranges import RangeKind, batch_rows, limit_rows
 from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
-from pipeline.tables.tasks import FARMS, LAST, RANGES, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
+from pipeline.tables.tasks import FARMS, LAST, RANGES, ROWS, SEEN, WINDOWS, Outcome, TaskPlan
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 
 LOCK_FILE = ".lock"
 PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
+
+_EVENT_ROWS = arrow_schema(EVENTS_SCHEMA)
 
 UPKEEP = "upkeep"
 """The name of the query whose batches are the drops of old rows."""
@@ -126,12 +129,6 @@ class Lake:
     def first_entries(self) -> dict[str, int]:
         """The first entry of each farm in Spark's checkpoint, if a repair has replaced the checkpoint."""
         return self._notes.starts
-
-    def write_batch(self, found: DataFrame, batch: int) -> Outcome:
-        """Run the tasks of one micro-batch and write their results; a repetition changes nothing."""
-        outcome = outcome_of(found.toArrow())
-        self.write_outcome(outcome, batch)
-        return outcome
 
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
         """Write the results of the tasks of a micro-batch; a repetition changes nothing.
@@ -222,9 +219,9 @@ class EventsTable:
         self._notes.check_tables({EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep = Upkeep(keep_ms)
 
-    def write_batch(self, rows: DataFrame, number: int) -> None:
+    def write_batch(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
         """Write one micro-batch, by its number in the checkpoint; a repetition changes nothing."""
-        found, batch = rows.toArrow(), self._notes.base + number
+        found, batch = pa.Table.from_batches(rows, _EVENT_ROWS), self._notes.base + number
         columns = {each: found.column(each) for each in found.column_names} | {
             DAY: found.column("log_time").cast(pa.date32()),
             BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),

@@ -1,12 +1,13 @@
-"""The run loop: the log through Spark into the tables, exactly once, with progress shown while a batch runs.
+"""The run loop: the log into the tables by either engine, exactly once, with progress shown while a batch runs.
 
-    source `farm_tables` ─▶ micro-batch N ──▶ `Lake.write_batch` ──▶ commit of N in <output>/checkpoint
+    source `farm_tables` ─▶ micro-batch N ──▶ `Lake.write_outcome` ─▶ commit of N in <output>/checkpoint
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
-Spark writes the range of batch N into the checkpoint before it runs and records its end afterwards. A crash in between
-repeats the batch with the same number and the same range. Indexes of the log never change their entry, so the rows are
-the same, and each table has the number of its last batch (`pipeline/tables/delta.py`). This makes it exactly-once.
+The engine is Spark with a session, and this process without a session (`pipeline/local`). It writes the range of batch
+N into the checkpoint before the batch, and records its end after the batch. A crash in between repeats the batch with
+the same number and the same range. Indexes of the log never change their entry, so the rows are the same, and each
+table has the number of its last batch (`pipeline/tables/delta.py`). This makes it exactly-once.
 
 A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change; an output
 directory of another layout is refused with the remedy: read the log again into a new directory.
@@ -14,7 +15,7 @@ directory of another layout is refused with the remedy: read the log again into 
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,13 +25,15 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, note_nothing
+from pipeline.local.query import LocalQuery, SourceReader, WriteBatch
+from pipeline.schemas import EVENTS as EVENTS_SCHEMA
 from pipeline.serve.metrics import RunMetrics
+from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
@@ -42,7 +45,7 @@ from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
-from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
+from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows, outcome_of, tables_reader
 
 LAYOUT = 3
 LAYOUT_FILE = "layout.json"
@@ -159,7 +162,7 @@ class RunSettings:
         return "end" in self.source
 
 
-def run_once(session: SparkSession, settings: RunSettings) -> None:
+def run_once(session: SparkSession | None, settings: RunSettings) -> None:
     """Read all committed entries that are not read yet, and then bring the derived tables up to them.
 
     Raises FarmLogError when the log cannot be read.
@@ -186,7 +189,7 @@ def run_once(session: SparkSession, settings: RunSettings) -> None:
             pass
 
 
-def _refreshed(gold: Gold, session: SparkSession, lost_starts: LostStarts) -> bool:
+def _refreshed(gold: Gold, session: SparkSession | None, lost_starts: LostStarts) -> bool:
     """Bring the derived tables up to the log; return False after a lost start and its pause."""
     try:
         gold.refresh(gold.noted_through(LOG), session)
@@ -198,13 +201,13 @@ def _refreshed(gold: Gold, session: SparkSession, lost_starts: LostStarts) -> bo
     return True
 
 
-def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
+def run_forever(session: SparkSession | None, settings: RunSettings, show: Callable[[], None]) -> None:
     """Follow the log until the process is stopped; after batches, bring derived tables up to it and show them.
 
     Raises FarmLogError when the log cannot be read any more.
     """
     prepare(settings.output, part=settings.is_part)
-    apart = session.newSession()
+    apart = None if session is None else session.newSession()
     gold = gold_of(settings)
 
     def make_tables(batch: int) -> None:
@@ -213,7 +216,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
     deriving = Deriving(make_tables, LostStarts(DERIVED_TABLES, settings.patience(None)))
 
-    def begin() -> StreamingQuery:
+    def begin() -> RunningQuery:
         return start_query(session, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
 
     kept = [QueryState("the tables", begin)]
@@ -245,14 +248,14 @@ def gold_of(settings: RunSettings) -> Gold:
 
 
 def start_query(
-    session: SparkSession,
+    session: SparkSession | None,
     settings: RunSettings,
     *,
     available_now: bool,
     after_batch: Callable[[int], None] | None = None,
     gold: Gold | None = None,
     entries: DataFrame | None = None,
-) -> StreamingQuery:
+) -> RunningQuery:
     """Start the query that writes the log into the tables; `entries`: a stream of rows like the source `farm`'s."""
     lake = Lake(
         settings.output,
@@ -263,14 +266,12 @@ def start_query(
         note=note_nothing if gold is None else gold.note,
         continuity=Continuity.LATER if SERVERS in settings.source else Continuity.NEXT,
     )
-    if entries is None and SERVERS in settings.source:
-        entries = kafka_stream(session, settings.source)
     source = {**settings.source, CONTINUE: json.dumps(lake.first_entries)}
-    found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
-    def write(batch: DataFrame, number: int) -> None:
+    def write(results: Iterable[pa.RecordBatch], number: int) -> None:
         began, batch_id = time.monotonic(), lake.first_batch + number
-        outcome = lake.write_batch(batch, batch_id)
+        outcome = outcome_of(results)
+        lake.write_outcome(outcome, batch_id)
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.alerting is not None:
@@ -280,6 +281,11 @@ def start_query(
         if after_batch is not None:
             after_batch(batch_id)
 
+    if session is None:
+        return _started_here(tables_reader(source, lake.plan), write, settings, CHECKPOINT, available_now=available_now)
+    if entries is None and SERVERS in settings.source:
+        entries = kafka_stream(session, settings.source)
+    found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
     return _started(found, write, settings, CHECKPOINT, available_now=available_now)
 
 
@@ -315,28 +321,49 @@ def newest_of(outcome: Outcome) -> dict[str, datetime]:
 
 
 def start_events(
-    session: SparkSession, settings: RunSettings, options: dict[str, str], *, available_now: bool
-) -> StreamingQuery:
+    session: SparkSession | None, settings: RunSettings, options: dict[str, str], *, available_now: bool
+) -> RunningQuery:
     """Start the query that writes the traces of the nodes into the table `events`."""
     write = EventsTable(settings.output, settings.keep_ms).write_batch
+    if session is None:
+        reader = FarmEventsDataSource(options).streamReader(EVENTS_SCHEMA)
+        return _started_here(reader, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
 
 
 def _started(
     stream: DataFrame,
-    write: Callable[[DataFrame, int], None],
+    write: WriteBatch,
     settings: RunSettings,
     checkpoint: str,
     *,
     available_now: bool,
-) -> StreamingQuery:
-    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / checkpoint))
+) -> RunningQuery:
+    def write_rows(rows: DataFrame, number: int) -> None:
+        write(_collected(rows), number)
+
+    writer = stream.writeStream.foreachBatch(write_rows).option("checkpointLocation", str(settings.output / checkpoint))
     if available_now:
         return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{_trigger_s(settings, checkpoint)} seconds").start()
+
+
+def _collected(rows: DataFrame) -> Iterator[pa.RecordBatch]:
+    """Run the tasks of a batch at the first request for a row."""
+    yield from rows.toArrow().to_batches()
+
+
+def _started_here(
+    reader: SourceReader, write: WriteBatch, settings: RunSettings, checkpoint: str, *, available_now: bool
+) -> RunningQuery:
+    trigger_s = None if available_now else _trigger_s(settings, checkpoint)
+    return LocalQuery(reader, write, settings.output / checkpoint, trigger_s).start()
+
+
+def _trigger_s(settings: RunSettings, checkpoint: str) -> int:
     # A user may be waiting for the rows of the log, so the other queries leave the processors to it for a while.
-    seconds = settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
-    return writer.trigger(processingTime=f"{seconds} seconds").start()
+    return settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
 
 
 def refuse_orphaned(output: Path) -> None:
@@ -392,13 +419,13 @@ def _note(path: Path, content: dict[str, int]) -> None:
     aside.rename(path)
 
 
-def await_end(session: SparkSession, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
+def await_end(session: SparkSession | None, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
     """Begin a query and wait for its end, with progress shown; raise FarmLogError with the farm's own error text."""
     _follow(session, settings, [QueryState("the run", begin)], settings.patience(GIVE_UP_S))
 
 
 def _follow(
-    session: SparkSession,
+    session: SparkSession | None,
     settings: RunSettings,
     kept: list[QueryState],
     patience: Patience,
@@ -428,9 +455,9 @@ def _follow(
     interrupt.check()
 
 
-def _progress(session: SparkSession, query: RunningQuery) -> Progress:
-    tracker = session.sparkContext.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+def _progress(session: SparkSession | None, query: RunningQuery) -> Progress:
+    tracker = None if session is None else session.sparkContext.statusTracker()
+    stages = [] if tracker is None else [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
     read_through, newest, farms, problems = (0, 0, frozenset[str](), None) if last is None else places(last)
     return Progress(

@@ -4,14 +4,12 @@ Exit codes are the same for every command: 0 done, 1 refused or failed with the 
 """
 
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from pyspark.sql import SparkSession
 from rich import box
 from rich.table import Table
 
@@ -20,17 +18,17 @@ from pipeline.cli.alerts import AlertPlace, alert_options, silence
 from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
 from pipeline.cli.options import (
+    Engine,
     Finite,
     ProgressLine,
     Start,
     StatusLine,
     a_window,
     an_address,
-    opened,
+    engine_options,
     output_option,
     reported_errors,
     serving_metrics,
-    spark_options,
 )
 from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_options, traces_of
 from pipeline.cli.queries import query, report, views
@@ -49,6 +47,7 @@ from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
 
 ROWS_SHOWN = 60
+LOCAL_TRIGGER_SECONDS, SPARK_TRIGGER_SECONDS = 1, 5
 DAY_MS = 86_400_000
 
 
@@ -57,12 +56,13 @@ class RunOptions:
     """The options of `run`, as the command line has them."""
 
     place: LogPlace
+    engine: Engine
     alerts: AlertPlace | None
     once: bool
     output: Path
     start: str
     window: str
-    trigger_seconds: int
+    trigger_seconds: int | None
     entries_per_batch: int
     submit: bool | None
     client_key: Path | None
@@ -134,14 +134,13 @@ pipeline.add_command(what_if)
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@spark_options
+@engine_options
 @click.option(
     "--trigger",
     "trigger_seconds",
-    default=5,
-    show_default=True,
     type=click.IntRange(1, 3600),
-    help="Seconds between batches.",
+    help=f"Seconds between batches. Default: {LOCAL_TRIGGER_SECONDS}, and {SPARK_TRIGGER_SECONDS} with Spark, whose"
+    " batches cost more.",
 )
 @click.option(
     "--entries-per-batch",
@@ -189,12 +188,11 @@ pipeline.add_command(what_if)
 )
 @alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
-def run(
-    *, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPlace | None, **options_given: Any
-) -> None:
+def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options_given: Any) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
-    options = RunOptions(place=place, alerts=alerts, **options_given)
+    options = RunOptions(place=place, engine=engine, alerts=alerts, **options_given)
     options.refuse_contradictions()
+    trigger_seconds = LOCAL_TRIGGER_SECONDS if engine.is_local(place) else SPARK_TRIGGER_SECONDS
     line = ProgressLine()
 
     def show() -> None:
@@ -217,13 +215,13 @@ def run(
         if alerts is not None:
             made = Alerting(options.output, alerts.channels, alerts.keep_firing_ms, line.print_line, metrics)
             alerting = held.enter_context(made.running())
-        session = held.enter_context(opened(spark, place))
-        feedback = None if reaches is None else FarmsFeedback(session, reaches, line.print_line)
+        session = held.enter_context(engine.opened(place))
+        feedback = None if reaches is None else FarmsFeedback(reaches, line.print_line)
         settings = RunSettings(
             options.output,
             source,
             options.window,
-            options.trigger_seconds,
+            options.trigger_seconds or trigger_seconds,
             line,
             None if feedback is None else feedback.after_batch,
             traces_of(source, options.trace_files) if options.with_events else None,
@@ -257,7 +255,7 @@ def run(
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
-@spark_options
+@engine_options
 @click.option(
     "--entries-per-batch",
     default=500_000,
@@ -279,7 +277,7 @@ def backfill(
     last: int,
     output: Path,
     window: str,
-    spark: Callable[[], SparkSession],
+    engine: Engine,
     entries_per_batch: int,
     with_derived: bool,
 ) -> None:
@@ -300,7 +298,7 @@ def backfill(
         held.enter_context(alone_in(output))
         claim_range(output, first, last)
         prepare(output, part=True)
-        session = held.enter_context(spark())
+        session = held.enter_context(engine.opened(place, last - first + 1))
         run_once(
             session, RunSettings(output, source, window, progress=line, notify=line.print_line, derived=with_derived)
         )

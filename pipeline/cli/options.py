@@ -1,11 +1,13 @@
 """The common parts of pipeline commands: options about Spark, a line that shows progress, plain errors."""
 
 import math
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.cli.places import LogPlace
+from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.run import Progress
 from pipeline.serve.metrics import RunMetrics, address
@@ -26,7 +28,7 @@ from pipeline.spark.failures import reason_of
 from pipeline.spark.java import NoJavaError
 from pipeline.spark.scratch import ScratchError
 from pipeline.spark.session import open_session
-from pipeline.spark.settings import MASTER, PREFIX
+from pipeline.spark.settings import MASTER, PREFIX, operator_settings
 from pipeline.tables.files import TableDamagedError
 
 LINE_WIDTH = 100
@@ -35,19 +37,47 @@ INDEX_DIGITS = 16
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|spark://.+|yarn|k8s://.+")
 
 
-def opened(spark: Callable[..., SparkSession], place: LogPlace) -> SparkSession:
-    """Open the session with the packages of the place. Raise FarmLogError when Spark cannot get them."""
-    packages = place.packages()
-    try:
-        return spark(packages=packages)
-    except PySparkException as error:
-        # The JVM fetches packages before anything else, and ends if it cannot.
-        if packages and error.getCondition() == "JAVA_GATEWAY_EXITED":
-            raise FarmLogError(
-                f"Spark did not start with {', '.join(packages)}: if this machine cannot reach Maven's repository,"
-                " copy the jar and its dependencies to this machine, and name them with --conf spark.jars=FILE,FILE"
-            ) from error
-        raise
+LOCAL, SPARK = "local", "spark"
+LOCAL_ENTRIES_MAX = 2_000_000
+"""A longer range is read by Spark, with all processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine of a run, as the command line has it: Spark, or this process."""
+
+    name: str | None
+    master: str | None
+    conf: tuple[tuple[str, str], ...]
+    open_spark: Callable[..., SparkSession] = open_session
+
+    def is_local(self, place: LogPlace, entries: int = 0) -> bool:
+        """Return True if this process does the work of Spark. Raise click.UsageError for contradicting options."""
+        needs = {"--kafka": isinstance(place, Topic), "--master": self.master, "--conf": self.conf}
+        reasons = [option for option, given in needs.items() if given]
+        if self.name == LOCAL and reasons:
+            raise click.UsageError(f"{reasons[0]} needs Spark, and --engine local does not use it: choose one")
+        if self.name is not None:
+            return self.name == LOCAL
+        # An operator who has named a master elsewhere, or used spark-submit, has set up Spark for this.
+        is_set_up = "spark.master" in operator_settings(os.environ) or "PYSPARK_GATEWAY_PORT" in os.environ
+        return not (reasons or is_set_up or isinstance(place, Farms) or entries > LOCAL_ENTRIES_MAX)
+
+    def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
+        """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""
+        if self.is_local(place, entries):
+            return nullcontext()
+        packages = place.packages()
+        try:
+            return self.open_spark(self.master, self.conf, packages=packages)
+        except PySparkException as error:
+            # The JVM fetches packages before anything else, and ends if it cannot.
+            if packages and error.getCondition() == "JAVA_GATEWAY_EXITED":
+                raise FarmLogError(
+                    f"Spark did not start with {', '.join(packages)}: if this machine cannot reach Maven's repository,"
+                    " copy the jar and its dependencies to this machine, and name them with --conf spark.jars=FILE,FILE"
+                ) from error
+            raise
 
 
 def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -134,6 +164,26 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def taking(*, master: str | None, conf: tuple[tuple[str, str], ...], **others: Any) -> None:
         command(spark=partial(open_session, master, conf), **others)
+
+    return taking
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the choice of the engine, and the options about Spark; the command gets them as `engine`."""
+
+    @click.option(
+        "--engine",
+        "engine_name",
+        type=click.Choice([LOCAL, SPARK]),
+        help="The engine: local reads one farm in this process, without Java; spark uses all processors, or a cluster."
+        " Both write the same tables and continue each other's directories. Default: local, but spark with --farms,"
+        f" --kafka, --master or --conf, and for more than {LOCAL_ENTRIES_MAX:,} entries of a backfill.",
+    )
+    @spark_options
+    @wraps(command)
+    def taking(*, engine_name: str | None, spark: partial[SparkSession], **others: Any) -> None:
+        master, conf = spark.args
+        command(engine=Engine(engine_name, master, conf), **others)
 
     return taking
 

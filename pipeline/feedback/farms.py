@@ -27,9 +27,9 @@ from time import monotonic
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pipeline.feedback.client_key import ClientKeyError, load_client_key
+from pipeline.feedback.rows import rows_in_log
 from pipeline.feedback.submitting import Feedback, NodeSubmission, Submission
 from pipeline.source.endpoint import CredentialError, load_credentials
 from pipeline.source.farms import FarmNodes, nodes_of_farms
@@ -38,7 +38,7 @@ from pipeline.tables.recent import by_farm
 
 QUEUE_BATCHES = 512
 WORKERS, SLOW_WORKERS, SLOW_SECONDS = 16, 4, 2.0
-"""The numbers of threads: most wait for replies, and each may start a Spark job. A quick farm takes milliseconds."""
+"""The numbers of threads: most wait for replies, and each may read the log. A quick farm takes milliseconds."""
 FINISH_SECONDS = 120.0
 """The limit of the wait for pending rows at the end of a run."""
 
@@ -136,8 +136,7 @@ class _Farm:
 class FarmsFeedback:
     """The listener to the batches of one run, which gives each farm its own rows."""
 
-    def __init__(self, session: SparkSession, reaches: Reaches, notify: Callable[[str], None]) -> None:
-        self._session = session
+    def __init__(self, reaches: Reaches, notify: Callable[[str], None]) -> None:
         self._reaches = reaches
         self._notify = notify
         self._farms: dict[str, _Farm] = {}
@@ -213,7 +212,7 @@ class FarmsFeedback:
         if reach is None:
             return
         if farm.feedback is None:
-            farm.feedback = Feedback(self._session, reach.source, reach.submission, self._notifying(name))
+            farm.feedback = Feedback(rows_in_log, reach.source, reach.submission, self._notifying(name))
         elif farm.reach is not reach:
             farm.feedback.reached_by(reach.submission, reach.source)
         farm.reach = reach

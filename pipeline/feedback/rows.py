@@ -1,16 +1,26 @@
 """The weighing's figures from the recent entries of one farm (`pipeline/tables/recent.py`)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row
+from pipeline.source.farm import read_entries
 from pipeline.tables.recent import recent_rows
 
 _NAMED = re.compile("(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$")
 """A request that names a submission: CLIENT-BORN-SEQUENCE, the sequence from 1 on (`pipeline/gold/submission.sql`)."""
+
+ReadRows = Callable[[Mapping[str, str]], list[Row]]
+"""Reads a range of one farm's log, which options of the source `farm` name."""
+
+
+def rows_in_log(options: Mapping[str, str]) -> list[Row]:
+    """Return the weighing's rows of a range of the log. Raise FarmLogError."""
+    found = [recent_rows(pa.Table.from_batches([each])) for each in read_entries(options)]
+    return recent(pa.concat_tables(found)) if found else []
 
 
 def recent(entries: pa.Table) -> list[Row]:

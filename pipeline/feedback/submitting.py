@@ -20,16 +20,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from pipeline.feedback.client_key import ClientKey
-from pipeline.feedback.rows import recent
+from pipeline.feedback.rows import ReadRows, recent
 from pipeline.feedback.weighing import Row, Weighing
 from pipeline.source.endpoint import LOST, Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
-from pipeline.spark.failures import reason_of
 
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
@@ -151,12 +147,12 @@ class Feedback:
 
     def __init__(
         self,
-        session: SparkSession,
+        read_rows: ReadRows,
         source: Mapping[str, str],
         submission: Submission,
         notify: Callable[[str], None],
     ) -> None:
-        self._session = session
+        self._read_rows = read_rows
         self._notify = notify
         self.reached_by(submission, source)
         self._warm = False
@@ -182,9 +178,9 @@ class Feedback:
                 self.weighing.observe(row)
             if self.weighing.propose() is not None:
                 self._propose(self._submission)
-        except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
+        except (FarmLogError, NotSubmittedError) as error:
             self.failed += 1
-            self._notify(f"factors not submitted: {reason_of(str(error))}")
+            self._notify(f"factors not submitted: {error}")
         except Exception as error:  # noqa: BLE001 - a batch that one entry made fail would fail at each repetition
             self.failed += 1
             self._notify(f"factors not submitted because of a bug in the pipeline: {error!r}")
@@ -194,9 +190,7 @@ class Feedback:
         start = max(first - WARM_ENTRIES, submission.oldest())
         if start >= first:
             return []
-        options = {**self._source, "start": str(start), "end": str(first - 1)}
-        entries = self._session.read.format("farm").options(**options).load()
-        return recent(entries.toArrow())
+        return self._read_rows({**self._source, "start": str(start), "end": str(first - 1)})
 
     def _propose(self, submission: Submission) -> None:
         newest_ms = submission.log_time_ms()

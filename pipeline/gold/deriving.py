@@ -87,13 +87,14 @@ class Deriving:
 
 
 @contextmanager
-def running(deriving: Deriving, session: SparkSession) -> Iterator[None]:
+def running(deriving: Deriving, session: SparkSession | None) -> Iterator[None]:
     """Run the thread while the block runs; cancel its job at the end."""
-    context = session.sparkContext
+    context = None if session is None else session.sparkContext
 
     def work() -> None:
-        context.setLocalProperty("spark.scheduler.pool", POOL)
-        context.setJobGroup(POOL, "derived tables", interruptOnCancel=True)
+        if context is not None:
+            context.setLocalProperty("spark.scheduler.pool", POOL)
+            context.setJobGroup(POOL, "derived tables", interruptOnCancel=True)
         deriving.work()
 
     thread = threading.Thread(target=work, name="derived tables", daemon=True)
@@ -102,5 +103,6 @@ def running(deriving: Deriving, session: SparkSession) -> Iterator[None]:
         yield
     finally:
         deriving.end()
-        context.cancelJobGroup(POOL)
+        if context is not None:
+            context.cancelJobGroup(POOL)
         thread.join()

@@ -62,7 +62,7 @@ class FarmEventsDataSource(DataSource):
         return FarmEventsBatchReader(self._traces())
 
     # Spark looks the method up by this name.
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> "FarmEventsStreamReader":  # noqa: N802
         """Return a reader of events as they happen."""
         del schema
         return FarmEventsStreamReader(self._traces())

@@ -102,7 +102,7 @@ class FarmDataSource(DataSource):
         columns = self._selection().columns
         return ENTRIES if columns is None else StructType([ENTRIES[each] for each in columns])
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> "FarmBatchReader":
         """Return a reader of everything committed now."""
         del schema
         taking = self.options.get("pushFilters", "false").lower()
@@ -112,7 +112,7 @@ class FarmDataSource(DataSource):
         return made(self.farms(), self._selection(), self._sizes())
 
     # Spark looks the method up by this name.
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> "FarmStreamReader":  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
         return FarmStreamReader(self.farms(), self._selection(), self._sizes(), self._next_entries())
@@ -176,6 +176,13 @@ class FarmDataSource(DataSource):
         if not text.isascii() or not text.isdecimal() or len(text) > DIGITS_MAX or int(text) < 1:
             raise FarmLogError(f"the option {option!r} of the source 'farm' must be a positive number, not {text!r}")
         return int(text)
+
+
+def read_entries(options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the committed log in this process, without Spark. Raise FarmLogError."""
+    reader = FarmDataSource(dict(options)).reader(ENTRIES)
+    for task in reader.partitions():
+        yield from reader.read(task)
 
 
 class _Reader:

@@ -130,6 +130,8 @@ class SideBySide:
 
     def _failed(self, each: QueryState, failure: Exception) -> None:
         each.query, each.rested = None, False
+        if isinstance(failure, FarmLogError | OSError):
+            raise failure  # of a query in this process
         if not is_lost_start(str(failure)):
             raise FarmLogError(reason_of(str(failure))) from failure
         each.not_before_s = self._clock() + self._lost_starts[each.name].pause_s(failure)

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pipeline.decode.entries import SNAPSHOT
@@ -102,7 +102,7 @@ class FarmTablesSource(FarmDataSource):
         return OUTCOME
 
     # Spark's name.
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> "_TablesReader":  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
         fields = json.loads(self.options[_PLAN])
@@ -135,9 +135,17 @@ class _TablesReader(FarmStreamReader):
 def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPlan) -> DataFrame:
     """Return the tasks' results from a farm's log, as a stream; `source`: options of the source `farm`."""
     session.dataSource.register(FarmTablesSource)
+    return session.readStream.format(FarmTablesSource.name()).options(**_options(source, plan)).load()
+
+
+def tables_reader(source: Mapping[str, str], plan: TaskPlan) -> FarmStreamReader:
+    """Return a reader of the same results without Spark."""
+    return FarmTablesSource(_options(source, plan)).streamReader(OUTCOME)
+
+
+def _options(source: Mapping[str, str], plan: TaskPlan) -> dict[str, str]:
     fields = {name: value for name, value in asdict(plan).items() if name != "salt"}
-    options = {**source, _PLAN: json.dumps(fields), _SALT: plan.salt}
-    return session.readStream.format(FarmTablesSource.name()).options(**options).load()
+    return {**source, _PLAN: json.dumps(fields), _SALT: plan.salt}
 
 
 def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
@@ -145,10 +153,10 @@ def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
     return entries.mapInArrow(partial(work, plan), OUTCOME)
 
 
-def outcome_of(results: pa.Table) -> Outcome:
+def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
     """Return the merged results of several tasks."""
     outcome, found = Outcome(), dict[str, list[pa.Table]]()
-    for name, content in zip(results.column("name").to_pylist(), results.column("content").to_pylist(), strict=True):
+    for name, content in ((row["name"], row["content"]) for each in results for row in each.to_pylist()):
         if name.startswith(FILES):
             files = outcome.files.setdefault(name.removeprefix(FILES), [])
             files += [DataFile(**each) for each in json.loads(content)]
@@ -181,7 +189,7 @@ def write_in_tasks(rows: DataFrame, root: Path, schema: pa.Schema) -> list[DataF
         files = json.dumps([asdict(each) for each in writer.close()]).encode()
         yield pa.RecordBatch.from_arrays([pa.array([FILES]), pa.array([files])], schema=_OUTCOME)
 
-    return outcome_of(rows.mapInArrow(write, OUTCOME).toArrow()).files.get("", [])
+    return outcome_of(rows.mapInArrow(write, OUTCOME).toArrow().to_batches()).files.get("", [])
 
 
 class _Worker:

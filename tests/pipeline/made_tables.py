@@ -59,10 +59,7 @@ def tables_of_entries(
     window_ms, note = (60_000, note_nothing) if gold is None else (gold.window_ms, gold.note)
     lake = Lake(output, window_ms, note=note, **options)
     batches = entries.combine_chunks().to_batches(max_chunksize=1 + entries.num_rows // 2)
-    found = [pa.Table.from_batches(work(lake.plan, [each])) for each in batches] or [
-        pa.Table.from_batches(work(lake.plan, []))
-    ]
-    outcome = outcome_of(pa.concat_tables(found))
+    outcome = outcome_of(result for each in batches for result in work(lake.plan, [each]))
     lake.write_outcome(outcome, batch)
     return outcome
 

@@ -77,7 +77,7 @@ def _make_tables(model: LoadModel, output: Path) -> None:
     lake = Lake(output, WINDOW_MS, note=gold.note)
     number = -1
     for number, batches in enumerate(_batches(model)):
-        lake.write_outcome(outcome_of(pa.Table.from_batches(work(lake.plan, batches))), number)
+        lake.write_outcome(outcome_of(work(lake.plan, batches)), number)
     gold.refresh(number)
 
 

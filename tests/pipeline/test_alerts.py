@@ -73,7 +73,7 @@ class Farm:
         self.batch += not again
         lake = Lake(self.output, 60_000, watch=True)
         entries = arrow_entries_of(self.log, self.name).slice(first)
-        outcome = outcome_of(pa.Table.from_batches(work(lake.plan, entries.to_batches())))
+        outcome = outcome_of(work(lake.plan, entries.to_batches()))
         lake.write_outcome(outcome, self.batch)
 
     def servers(self) -> dict[int, FailedServer]:

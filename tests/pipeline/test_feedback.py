@@ -1,6 +1,6 @@
 """Feedback after each batch: the rows it reads, the conditions of a submission, and failures.
 
-The first part reads entries of a made-up log, most of them hostile. The second part replaces Spark and the farm, and
+The first part reads entries of a made-up log, most of them hostile. The second part replaces the log and the farm, and
 passes rows directly.
 """
 
@@ -11,13 +11,12 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 
 from pipeline.decode.entries import UNSIGNED
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
+from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination, with_proof
 
 PERIOD_MS = 30_000
@@ -142,7 +141,7 @@ def test_report_for_several_masters_is_read() -> None:
 
 
 @pytest.fixture
-def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def _rows_as_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace each batch by a list of rows."""
     monkeypatch.setattr("pipeline.feedback.submitting.recent", lambda rows: rows)
 
@@ -161,36 +160,17 @@ def rows_of_slow_farm(periods: int, slow_from: int) -> list[Row]:
 
 @dataclass
 class RowsByRange:
-    """A fake Spark session: reading a range returns its rows, or fails."""
+    """A fake log: reading a range returns its rows, or fails."""
 
     rows: list[Row]
     failing: int = 0
-    _range: tuple[int, int] = (0, 0)
 
-    @property
-    def read(self) -> "RowsByRange":
-        """Return the reader."""
-        return self
-
-    def format(self, _: str) -> "RowsByRange":
-        """Select the source `farm`."""
-        return self
-
-    def options(self, start: str, end: str) -> "RowsByRange":
-        """Select the range."""
-        self._range = int(start), int(end)
-        return self
-
-    def load(self) -> "RowsByRange":
-        """Return the rows instead of a DataFrame."""
-        return self
-
-    def toArrow(self) -> list[Row]:  # noqa: N802 - Spark's name
+    def __call__(self, options: Mapping[str, str]) -> list[Row]:
         """Return the rows of the range."""
         if self.failing:
             self.failing -= 1
-            raise Py4JError("Job aborted due to stage failure\n\tat some.place(Some.java:1)")
-        return [row for row in self.rows if self._range[0] <= row.index <= self._range[1]]
+            raise FarmLogError("no node of the farm answers")
+        return [row for row in self.rows if int(options["start"]) <= row.index <= int(options["end"])]
 
 
 def batch(rows: list[Row]) -> pa.Table:
@@ -200,10 +180,10 @@ def batch(rows: list[Row]) -> pa.Table:
 
 def feedback_of(rows: list[Row], listener: Listener, log_lines: list[str], failing: int = 0) -> Feedback:
     """Return feedback that reads `rows` as the log before its first batch."""
-    return Feedback(cast("SparkSession", RowsByRange(rows, failing)), {}, listener, log_lines.append)
+    return Feedback(RowsByRange(rows, failing), {}, listener, log_lines.append)
 
 
-@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.usefixtures("_rows_as_batches")
 def test_backlog_does_not_submit_factors() -> None:
     rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
     listener = Listener(rows[-1].log_time_ms + 121_000)
@@ -213,7 +193,7 @@ def test_backlog_does_not_submit_factors() -> None:
     assert (listener.accepted, log_lines) == ([], [])
 
 
-@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.usefixtures("_rows_as_batches")
 def test_reports_of_removed_server_do_not_cause_submission() -> None:
     rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
     listener = Listener(rows[-1].log_time_ms, out=frozenset({3}))
@@ -227,7 +207,7 @@ def test_reports_of_removed_server_do_not_cause_submission() -> None:
     assert len(listener.accepted) == 1
 
 
-@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.usefixtures("_rows_as_batches")
 def test_failed_read_of_history_is_repeated_with_next_batch() -> None:
     rows, log_lines = rows_of_slow_farm(8, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
@@ -235,7 +215,7 @@ def test_failed_read_of_history_is_repeated_with_next_batch() -> None:
     # when the entries before the first batch cannot be read
     feedback.after_batch(batch(rows[20:28]))
     assert (feedback.failed, listener.accepted) == (1, [])
-    assert log_lines == ["factors not submitted: Job aborted due to stage failure"]
+    assert log_lines == ["factors not submitted: no node of the farm answers"]
     # then the next batch reads all of them
     feedback.after_batch(batch(rows[28:]))
     undisturbed = Weighing()
@@ -245,7 +225,7 @@ def test_failed_read_of_history_is_repeated_with_next_batch() -> None:
     assert feedback.accepted == len(listener.accepted) == 1
 
 
-@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.usefixtures("_rows_as_batches")
 def test_invalid_factors_entry_fails_only_its_batch() -> None:
     rows, log_lines = rows_of_slow_farm(7, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
@@ -266,7 +246,7 @@ def test_invalid_factors_entry_fails_only_its_batch() -> None:
         ("", "", "are entry 4711", (1, 0, 0)),
     ],
 )
-@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.usefixtures("_rows_as_batches")
 def test_submission_outcome_is_logged(fails: str, refuses: str, line: str, counts: tuple[int, int, int]) -> None:
     rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
     feedback = feedback_of(rows, Listener(rows[-1].log_time_ms, fails, refuses), log_lines)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pyspark.sql import SparkSession
 
 from bridge.wire.log.proof import proven
 from pipeline.cli.places import Farms
@@ -30,9 +29,6 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.tables.recent import by_farm, newest, recent_rows
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, serve_log
 from tests.pipeline.test_feedback import slow_farm
-
-NO_SPARK = cast("SparkSession", None)
-"""No session: each batch contains a whole log, so feedback does not read earlier entries."""
 
 
 def a_farm(number: int, periods: int = 6, slow_from: int = 3) -> MadeUpLog:
@@ -86,12 +82,12 @@ def test_factors_of_each_farm_depend_only_on_its_log(tmp_path: Path) -> None:
         # The log of the second farm is longer, and its server is slow in other periods.
         longer = a_farm(2, periods=9, slow_from=7)
         two.entries, two.log_time_ms = longer.entries, longer.log_time_ms
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         feedback.after_batch(one_batch(one=one, two=two))
         feedback.finish()
         apart = []
         for name, log in (("one", one), ("two", two)):
-            alone = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+            alone = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
             alone.after_batch(one_batch(**{name: log}))
             alone.finish()
             apart.append(submitted_entries(log))
@@ -121,7 +117,7 @@ def test_failed_farm_does_not_block_other_farm(tmp_path: Path, fault: str) -> No
                 one.submit_answer = (HTTPStatus.SERVICE_UNAVAILABLE, {"outcome": "busy", "reason": "too much"})
             case _:
                 one.cluster_id = "f" * 32
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         feedback.after_batch(batch)
         feedback.finish()
     assert len(two.submitted) == 1
@@ -148,7 +144,7 @@ def test_hanging_farm_does_not_delay_batches_or_other_farms(tmp_path: Path) -> N
         hanging = Hanging(**vars(a_farm(3)))
         with serve_log(hanging, tmp_path / "three.sock"):
             write_farms(file, **{name: {"nodes": [f"{name}.sock"]} for name in ("one", "two", "three")})
-            feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+            feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
             try:
                 # given a farm whose node accepts a request and does not reply
                 feedback.after_batch(one_batch(three=hanging))
@@ -205,7 +201,7 @@ def batch_of(clusters: list[str]) -> pa.Table:
 def test_hundred_farms_share_worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = [f"{number:032x}" for number in range(100)]
     looks = ControlledLooks(monkeypatch, {*clusters})
-    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), lambda _: None)
+    feedback = FarmsFeedback(OneReach(Reach(cast("Submission", None), {})), lambda _: None)
     feedback.after_batch(batch_of(clusters))
     for _ in range(farms.WORKERS):
         assert looks.began.acquire(timeout=60)
@@ -219,7 +215,7 @@ def test_slow_farms_use_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = [f"{number:032x}" for number in range(2 * farms.WORKERS)]
     quick = [f"{number:032x}" for number in range(1_000, 1_100)]
     looks = ControlledLooks(monkeypatch, {*hanging})
-    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), lambda _: None)
+    feedback = FarmsFeedback(OneReach(Reach(cast("Submission", None), {})), lambda _: None)
     # given farms that were slow before
     looks.ended.set()
     feedback.after_batch(batch_of(hanging))
@@ -254,7 +250,7 @@ def test_unreachable_farms_delay_next_farm_briefly(tmp_path: Path, monkeypatch: 
         stack.enter_context(serve_log(one, tmp_path / "one.sock"))
         names = [*(f"silent-{number}" for number in range(8)), "one"]
         file = write_farms(tmp_path / "farms.json", **{name: {"nodes": [f"{name}.sock"]} for name in names})
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         feedback.after_batch(one_batch(**{name: a_farm(place) for place, name in enumerate(names[:-1])}, one=one))
         # then the whole batch takes less time than one reply timeout
         feedback.finish(TIMEOUT_SECONDS)
@@ -264,7 +260,7 @@ def test_unreachable_farms_delay_next_farm_briefly(tmp_path: Path, monkeypatch: 
 
 def test_queued_farm_keeps_only_its_own_rows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FarmsFeedback, "_start_worker", lambda _: None)
-    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), print)
+    feedback = FarmsFeedback(OneReach(Reach(cast("Submission", None), {})), print)
     small, large = a_farm(1), a_farm(2, periods=600)
     found = recent_rows(pa.concat_tables([arrow_entries_of(small), arrow_entries_of(large)]))
     feedback.after_batch(found)
@@ -287,7 +283,7 @@ def test_hanging_farm_keeps_newest_batches(monkeypatch: pytest.MonkeyPatch) -> N
         Reached().of("", None)
 
     monkeypatch.setattr(FarmsFeedback, "_submit_factors", look)
-    feedback = FarmsFeedback(NO_SPARK, Reached(), lambda _: None)
+    feedback = FarmsFeedback(Reached(), lambda _: None)
     rows = one_batch(one=a_farm(1))
     feedback.after_batch(rows.slice(0, 1))
     assert began.wait(60)
@@ -305,7 +301,7 @@ def test_entries_are_signed_with_key_of_their_farm(tmp_path: Path) -> None:
         for name, key in keys.items():
             a_key(tmp_path / f"{name}.key", key)
         write_farms(file, **{name: {"nodes": [f"{name}.sock"], "client_key": f"{name}.key"} for name in keys})
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         feedback.after_batch(one_batch(one=one, two=two))
         feedback.finish()
     for log, key in zip((one, two), keys.values(), strict=True):
@@ -322,7 +318,7 @@ def test_unreadable_client_key_is_reported_once(
     with two_farms(tmp_path) as (one, two, file):
         a_key(tmp_path / "open.key", Ed25519PrivateKey.generate()).chmod(0o644)
         write_farms(file, one={"nodes": ["one.sock"], "client_key": "open.key"}, two={"nodes": ["two.sock"]})
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         for _ in range(2):
             feedback.after_batch(one_batch(one=one, two=two))
             feedback.finish()
@@ -339,7 +335,7 @@ def test_submission_skips_unlisted_farm_and_directory(tmp_path: Path) -> None:
     log_lines: list[str] = []
     with two_farms(tmp_path) as (one, two, file):
         write_farms(file, one={"directory": "copy"}, other={"nodes": ["two.sock"]})
-        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
+        feedback = FarmsFeedback(FarmsFile(file, log_lines.append), log_lines.append)
         for _ in range(2):
             feedback.after_batch(one_batch(one=one, two=two))
             feedback.finish()

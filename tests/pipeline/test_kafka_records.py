@@ -9,7 +9,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from pipeline.cli.commands import run
-from pipeline.cli.options import opened
+from pipeline.cli.options import Engine
 from pipeline.cli.places import Topic
 from pipeline.decode.columns import Row, record_batches
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, rows_of_records
@@ -46,12 +46,12 @@ def test_invalid_record_is_refused() -> None:
 
 
 def test_missing_connector_error_names_remedy() -> None:
-    def no_jvm(*, packages: tuple[str, ...]) -> SparkSession:
+    def no_jvm(*_: object, packages: tuple[str, ...]) -> SparkSession:
         assert packages == (connector(),)
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     with pytest.raises(FarmLogError, match=r"--conf spark\.jars"):
-        opened(no_jvm, Topic(servers="127.0.0.1:9092"))
+        Engine(None, None, (), no_jvm).opened(Topic(servers="127.0.0.1:9092"))
 
 
 def test_connector_option_overrides_general_option() -> None:

@@ -1,6 +1,7 @@
 """All tables of a batch: few or many rows, interruptions between commits, several farms, and lost commits."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from pipeline.gold.answers import answer_sql
-from pipeline.lake import Lake
+from pipeline.lake import EventsTable, Lake
+from pipeline.schemas import EVENTS, arrow_schema
 from pipeline.serve.query import documents
 from pipeline.tables import current
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
-from pipeline.tables.specs import BASE_SPECS, RANGES_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
@@ -32,11 +34,8 @@ def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, 
     """Return the outcome of `tasks` tasks for the log."""
     entries, plan = arrow_entries_of(log, name), replace(lake.plan, few_rows=few_rows)
     step = -(-entries.num_rows // tasks)
-    results = [
-        pa.Table.from_batches(work(plan, entries.slice(begin, step).to_batches(max_chunksize=5)))
-        for begin in range(0, entries.num_rows, step)
-    ]
-    return outcome_of(pa.concat_tables(results))
+    parts = (entries.slice(begin, step) for begin in range(0, entries.num_rows, step))
+    return outcome_of(each for part in parts for each in work(plan, part.to_batches(max_chunksize=5)))
 
 
 def tables_in(output: Path) -> dict[str, list[dict[str, Any]]]:
@@ -180,3 +179,17 @@ def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> No
     lake.write_outcome(outcome_for(lake, third, 1), 2)
     write_parts(tmp_path / "undisturbed", [first, second, third])
     assert tables_in(tmp_path) == tables_in(tmp_path / "undisturbed")
+
+
+def test_repeated_batch_of_events_is_stored_once(tmp_path: Path) -> None:
+    schema, noon = arrow_schema(EVENTS), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    cells = [["aa", "aa"], ["node-1"] * 2, [1, 2], [1_000, 2_000], [noon, None], [0, 0], ["founded"] * 2, ["{}"] * 2]
+    arrays = [pa.array(cell, each.type) for cell, each in zip(cells, schema, strict=True)]
+    for batch in (0, 0):
+        EventsTable(tmp_path).write_batch([pa.RecordBatch.from_arrays(arrays, schema=schema)], batch)
+    EventsTable(tmp_path).write_batch([], 1)
+    rows = stored_rows(tmp_path / "events", EVENTS_SPEC.schema).sort_by("cursor").to_pylist()
+    assert [(row["cursor"], row["log_time"], row["day"], row["batch_id"]) for row in rows] == [
+        (1, noon, noon.date(), 0),
+        (2, None, None, 0),
+    ]

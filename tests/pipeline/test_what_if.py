@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from bridge.cli.main import main
 from pipeline.cli.what_if import what_if
 from pipeline.feedback import replay
 from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
+from pipeline.feedback.rows import rows_in_log
 from pipeline.feedback.submitting import Feedback, Submitted
 from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
 from pipeline.gold.tables import Gold
@@ -70,7 +70,7 @@ def farm_with_problems(seed: int, periods: int) -> Farm:
     random, log, log_lines = Random(seed), MadeUpLog(), list[str]()
     log.add("configuration", value='{"voters": [{"id": 1}]}')
     farm, read = Farm(log), 0
-    feedback = Feedback(cast("SparkSession", None), {}, farm, log_lines.append)
+    feedback = Feedback(rows_in_log, {}, farm, log_lines.append)
     lag_ms, absent = dict.fromkeys(SERVERS, 5.0), dict.fromkeys(SERVERS, 0)
     for period in range(periods):
         log.tick(0 if period == 0 else PERIOD_MS)

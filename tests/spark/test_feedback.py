@@ -20,7 +20,7 @@ def test_lagging_router_is_submitted_once_across_restart(session: SparkSession, 
     listener = Listener(log.log_time_ms)
     with serve_log(log, tmp_path / "control.sock") as node:
         source = {"node": node, "start": "19"}
-        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), messages.append)
+        judge = FarmsFeedback(OneReach(Reach(listener, source)), messages.append)
         settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
         # Given a batch of a single period, so the driver also reads earlier history. When it is read
         prepare(settings.output)

@@ -1,0 +1,97 @@
+"""A checkpoint directory in the form of Spark's, read and written without a JVM.
+
+    <checkpoint>/metadata      the id of the query, made once
+    <checkpoint>/offsets/N     the end of batch N: version, properties, offset of the source; written before the batch
+    <checkpoint>/commits/N     written after the batch
+
+Either engine continues a directory of the other one, since numbers and offsets mean the same: a batch with an offset
+and without a commit is run again, with the same ends. Each file is synced under another name before it gets its own,
+so a kill or a power failure leaves a whole file or none. Spark also writes a checksum next to each file, and accepts a
+file without one.
+
+The newest `KEPT` batches stay, which is Spark's default.
+"""
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.tables.batch_notes import RESTORE
+from pipeline.tables.files import TableDamagedError, sync
+
+KEPT: Final = 100
+_VERSION = "v1"
+_OFFSETS, _COMMITS = "offsets", "commits"
+
+SourceOffset = dict[str, Any]
+"""The place in all logs or traces between two batches; its form is the source's."""
+
+
+class StoredCheckpoint:
+    """The checkpoint of one query, which one process writes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def planned(self) -> int:
+        """The last batch with an offset; -1 without one."""
+        return last_number(self._root / _OFFSETS)
+
+    @property
+    def committed(self) -> int:
+        """The last batch with a commit; -1 without one."""
+        return last_number(self._root / _COMMITS)
+
+    def offset(self, number: int) -> SourceOffset:
+        """Return the end of a batch. Raise TableDamagedError."""
+        file = self._root / _OFFSETS / str(number)
+        found = read_offset(file)
+        if found is None:
+            raise TableDamagedError(f"{file} is missing or damaged; {RESTORE}")
+        return found
+
+    def plan(self, number: int, offset: SourceOffset) -> None:
+        """Record the end of a batch, before it begins."""
+        if not (self._root / "metadata").exists():
+            self._write("", "metadata", json.dumps({"id": str(uuid.uuid4())}))
+        properties = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000, "conf": {}}
+        self._write(_OFFSETS, str(number), "\n".join((_VERSION, json.dumps(properties), json.dumps(offset))))
+
+    def commit(self, number: int) -> None:
+        """Record that all tables have a batch."""
+        self._write(_COMMITS, str(number), "\n".join((_VERSION, json.dumps({"nextBatchWatermarkMs": 0}))))
+        for folder in (_OFFSETS, _COMMITS):
+            for name in (f"{number - KEPT}", f".{number - KEPT}.crc"):
+                (self._root / folder / name).unlink(missing_ok=True)
+
+    def _write(self, folder: str, name: str, content: str) -> None:
+        directory = self._root / folder
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            sync(directory.parent, self._root.parent)
+        aside = directory / f".{name}.new"
+        aside.write_text(content, encoding="utf-8")
+        sync(aside)
+        aside.replace(directory / name)
+        # A checksum of Spark's for an earlier file of this name would be wrong.
+        (directory / f".{name}.crc").unlink(missing_ok=True)
+        sync(directory)
+
+
+def last_number(directory: Path) -> int:
+    """Return the highest number among the names of a directory's files; -1 without one."""
+    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    return max((int(each) for each in names if each.isdecimal()), default=-1)
+
+
+def read_offset(file: Path) -> SourceOffset | None:
+    """Return the offset in a file of `offsets`; None if it is missing or damaged."""
+    try:
+        version, _, text = file.read_text(encoding="utf-8").splitlines()
+        offset = json.loads(text)
+    except (OSError, ValueError):
+        return None
+    return offset if version == _VERSION and isinstance(offset, dict) else None

@@ -1,0 +1,187 @@
+"""A query without a JVM: it plans batches by a source's reader, reads them in this process, and has them written.
+
+    offsets/N ──▶ the source's tasks in turn ──▶ `write(rows, N)` ──▶ commits/N ──▶ the next poll
+
+The query uses the readers of the Spark data sources, which plan and read in Python. A few rows a second do not need
+more than one process. The steps have the same order as in Spark. After a kill between two steps, the batch is read
+again with the same ends and the same number, and tables that already have it skip it (`pipeline/tables/delta.py`).
+
+The run loop sees this query like one of Spark's (`pipeline/spark/side_by_side.py`), so the names are Spark's. Reading
+and writing are in a thread, and `stop` waits for the end of the current task or commit.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from pipeline.local.checkpoint import SourceOffset, StoredCheckpoint
+from pipeline.source.log_client import FarmLogError
+
+WriteBatch = Callable[[Iterable[pa.RecordBatch], int], None]
+"""Writes the rows of a batch with this number; the rows are read while it iterates."""
+
+
+class SourceReader(Protocol):
+    """The used part of a reader of Spark's data source; the names are Spark's."""
+
+    def initialOffset(self) -> SourceOffset:  # noqa: N802
+        """Return the offset before the first batch."""
+        ...
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a batch."""
+        ...
+
+    def latestOffset(self, start: SourceOffset, limit: ReadLimit) -> SourceOffset:  # noqa: N802
+        """Return the end of a batch that begins at `start`; return `start` without new rows."""
+        ...
+
+    def reportLatestOffset(self) -> SourceOffset | None:  # noqa: N802
+        """Return the end of the source, for the progress."""
+        ...
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Plan the end of the run with its first batch."""
+        ...
+
+    def partitions(self, start: SourceOffset, end: SourceOffset) -> Sequence[InputPartition]:
+        """Return the tasks of a batch."""
+        ...
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        ...
+
+
+class _StoppedError(Exception):
+    """The run ends in the middle of a batch, which the next run repeats."""
+
+
+class LocalQuery:
+    """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end."""
+
+    def __init__(self, reader: SourceReader, write: WriteBatch, checkpoint: Path, trigger_s: float | None) -> None:
+        self._reader = reader
+        self._write = write
+        self._checkpoint = StoredCheckpoint(checkpoint)
+        self._trigger_s = trigger_s
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self._progress: dict[str, Any] | None = None
+        self._activity = "Initializing sources"
+        self._thread = threading.Thread(target=self._run, name=f"query in {checkpoint.name}", daemon=True)
+
+    def start(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """True until the query has ended."""
+        return self._thread.is_alive()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The current activity."""
+        return {"message": self._activity or "Waiting for next trigger", "isTriggerActive": bool(self._activity)}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The newest batch, or poll without one; None before the first."""
+        return self._progress
+
+    def exception(self) -> Exception | None:
+        """Return the error that ended the query."""
+        return self._failure
+
+    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
+        """Return when the query has ended, or after this number of seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the query after its current task or commit."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            if self._trigger_s is None:
+                self._reader.prepareForTriggerAvailableNow()
+            self._follow()
+        except _StoppedError:
+            pass
+        except (FarmLogError, OSError) as error:
+            self._failure = error
+        # This includes errors that end a process: in a thread they would not be reported.
+        except BaseException as error:  # noqa: BLE001 - the run loop raises any error
+            self._failure = FarmLogError(f"{type(error).__name__}: {error}")
+            self._failure.__cause__ = error
+        finally:
+            self._activity = ""
+
+    def _follow(self) -> None:
+        number, place = self._repeat_begun()
+        while not self._ended.is_set():
+            began = time.monotonic()
+            self._activity = "Getting offsets"
+            begin = self._reader.initialOffset() if place is None else place
+            end = self._reader.latestOffset(begin, self._reader.getDefaultReadLimit())
+            if end != begin:
+                number += 1
+                self._checkpoint.plan(number, end)
+                self._process(number, begin, end, began)
+                place = end
+                # A backlog has more, and each of its batches takes longer than a poll.
+            elif self._trigger_s is None:
+                return
+            else:
+                self._note(number, begin, end, began)
+            self._activity = ""
+            self._ended.wait(max(0.0, began + (self._trigger_s or 0.0) - time.monotonic()))
+
+    def _repeat_begun(self) -> tuple[int, SourceOffset | None]:
+        """Run a batch without a commit again; return the last batch and its end."""
+        began, number = time.monotonic(), self._checkpoint.planned
+        if number < 0:
+            return number, None
+        end = self._checkpoint.offset(number)
+        if self._checkpoint.committed < number:
+            begin = self._checkpoint.offset(number - 1) if number else self._reader.initialOffset()
+            self._process(number, begin, end, began)
+        return number, end
+
+    def _process(self, number: int, begin: SourceOffset, end: SourceOffset, began: float) -> None:
+        self._activity = "Processing new data"
+        self._write(self._rows(begin, end), number)
+        self._checkpoint.commit(number)
+        self._note(number, begin, end, began)
+
+    def _rows(self, begin: SourceOffset, end: SourceOffset) -> Iterator[pa.RecordBatch]:
+        for task in self._reader.partitions(begin, end):
+            if self._ended.is_set():
+                raise _StoppedError
+            yield from self._reader.read(task)
+
+    def _note(self, number: int, begin: SourceOffset, end: SourceOffset, began: float) -> None:
+        """Record the progress, in the form of Spark's reports."""
+        seconds = time.monotonic() - began
+        source = {
+            "startOffset": json.dumps(begin),
+            "endOffset": json.dumps(end),
+            "latestOffset": json.dumps(self._reader.reportLatestOffset()),
+        }
+        self._progress = {
+            "batchId": number,
+            "sources": [source],
+            "batchDuration": int(seconds * 1000),
+            "processedRowsPerSecond": 0.0,
+        }

@@ -1,0 +1,297 @@
+"""The engine without a JVM: rows, checkpoint and end of a run, kills at any step, and the choice of the engine.
+
+A kill is an error of a write, before or after its effect. All later writes of the run fail too.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from pipeline.cli.commands import pipeline
+from pipeline.cli.options import LOCAL, LOCAL_ENTRIES_MAX, SPARK, Engine
+from pipeline.cli.places import Farms, LogPlace, Nodes, Topic
+from pipeline.local import checkpoint
+from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.local.query import LocalQuery
+from pipeline.repair.damage import examine
+from pipeline.run import RunSettings, run_once
+from pipeline.source.log_client import FarmLogError
+from pipeline.spark import session
+from pipeline.tables import batch_notes, delta, files
+from pipeline.tables.files import TableDamagedError
+from tests.pipeline.farm_log_server import serve_log, three_servers
+from tests.processes import END_S
+from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
+
+KILLS = 30
+BATCH = 40
+
+
+class KilledError(Exception):
+    """The end of a run by a made-up kill."""
+
+
+class Kills:
+    """Ends a run at the step with this number; all later steps fail as well, because their process is dead."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def step(self) -> None:
+        """Count a step."""
+        self.left -= 1
+        if self.left <= 0:
+            raise KilledError
+
+    @contextmanager
+    def at_writes(self) -> Iterator[None]:
+        """Count the steps before and after each durable write, in all modules that write."""
+
+        def counted(write: Callable[..., Any]) -> Callable[..., Any]:
+            def counting(*given: Any, **more: Any) -> Any:
+                self.step()
+                result = write(*given, **more)
+                self.step()
+                return result
+
+            return counting
+
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (checkpoint, delta, files):
+                patch.setattr(module, "sync", counted(module.sync))
+            patch.setattr(delta.Table, "_commit", counted(delta.Table._commit))
+            patch.setattr(batch_notes.BatchNotes, "_store", counted(batch_notes.BatchNotes._store))
+            patch.setattr(StoredCheckpoint, "_write", counted(StoredCheckpoint._write))
+            yield
+
+
+def settings_of(output: Path, address: str) -> RunSettings:
+    """Return the settings of a run with all tables, in small batches."""
+    source = {"node": address, "maxEntriesPerBatch": str(BATCH)}
+    return RunSettings(output, source, watch=True, events={"node": address})
+
+
+def test_tables_are_equal_after_kills_at_any_step(tmp_path: Path) -> None:
+    log, random = three_servers(minutes=2), Random(7)
+    for number in range(20):
+        log.add_event("member-suspect", member=f"node-{number % 3}")
+    with serve_log(log, tmp_path / "control.sock") as address:
+        undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+        all_steps = Kills(1_000_000)
+        with all_steps.at_writes():
+            run_once(None, settings_of(undisturbed, address))
+        steps = 1_000_000 - all_steps.left
+        expected, kills = tables_of(undisturbed), 0
+        while kills < KILLS:
+            same_pseudonyms(undisturbed, killed)
+            # Some kills of one directory, until a run reaches its end
+            for _ in range(KILLS):
+                with Kills(random.randint(1, steps // 2)).at_writes():
+                    try:
+                        run_once(None, settings_of(killed, address))
+                        break
+                    except (FarmLogError, KilledError):
+                        kills += 1
+            run_once(None, settings_of(killed, address))
+            assert differences(expected, tables_of(killed)) == []
+            assert not examine(killed)
+            shutil.rmtree(killed)
+
+
+class Numbers:
+    """A source of numbers up to `newest`, with tasks of one number each."""
+
+    def __init__(self, newest: int) -> None:
+        self.newest = newest
+        self.fails = ""
+        self.before_read: Callable[[], object] = int
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the place before the first number."""
+        return {"next": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return no limit."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the place after the next three numbers."""
+        del limit
+        return {"next": min(start["next"] + 3, self.newest)}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the place after the newest number."""
+        return {"next": self.newest}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return a task for each number."""
+        return [InputPartition(number) for number in range(start["next"], end["next"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the number."""
+        self.before_read()
+        if self.fails:
+            raise FarmLogError(self.fails)
+        yield pa.RecordBatch.from_pydict({"number": [partition.value]})
+
+
+def numbers_written(source: Numbers, root: Path) -> dict[int, list[int]]:
+    """Run a query to its end; return the numbers of each batch."""
+    found: dict[int, list[int]] = {}
+
+    def write(rows: Any, batch: int) -> None:
+        found[batch] = [number for each in rows for number in each.column("number").to_pylist()]
+
+    query = LocalQuery(source, write, root, None).start()
+    assert query.awaitTermination(int(END_S))
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+    return found
+
+
+def test_run_continues_after_last_batch(tmp_path: Path) -> None:
+    assert numbers_written(Numbers(5), tmp_path / "a") == {0: [0, 1, 2], 1: [3, 4]}
+    assert numbers_written(Numbers(5), tmp_path / "a") == {}
+    assert numbers_written(Numbers(7), tmp_path / "a") == {2: [5, 6]}
+
+
+def test_batch_without_commit_is_repeated_with_its_ends(tmp_path: Path) -> None:
+    numbers_written(Numbers(5), tmp_path / "a")
+    (tmp_path / "a" / "commits" / "1").unlink()
+    assert numbers_written(Numbers(9), tmp_path / "a") == {1: [3, 4], 2: [5, 6, 7], 3: [8]}
+
+
+def test_old_batches_leave_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "KEPT", 2)
+    numbers_written(Numbers(12), tmp_path / "a")
+    for folder in ("offsets", "commits"):
+        assert sorted(each.name for each in (tmp_path / "a" / folder).iterdir()) == ["2", "3"]
+
+
+@pytest.mark.parametrize("content", ["", "v1\n{}", "v1\n{}\n[]", "v2\n{}\n{}", "v1\n{}\n{"])
+def test_damaged_offset_is_refused(content: str, tmp_path: Path) -> None:
+    numbers_written(Numbers(5), tmp_path / "a")
+    (tmp_path / "a" / "offsets" / "1").write_text(content)
+    with pytest.raises(TableDamagedError, match="pipeline repair"):
+        numbers_written(Numbers(9), tmp_path / "a")
+
+
+def test_error_of_source_ends_query_with_its_text(tmp_path: Path) -> None:
+    source = Numbers(5)
+    source.fails = "no node replies"
+    with pytest.raises(FarmLogError, match="no node replies"):
+        numbers_written(source, tmp_path / "a")
+    # The next run repeats the batch.
+    assert numbers_written(Numbers(5), tmp_path / "a") == {0: [0, 1, 2], 1: [3, 4]}
+
+
+def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
+    source, read = Numbers(3), list[int]()
+    query: LocalQuery
+
+    def stop() -> None:
+        read.append(1)
+        query._ended.set()
+
+    source.before_read = stop
+    query = LocalQuery(source, lambda rows, _: [*rows].clear(), tmp_path / "a", 1.0).start()
+    assert query.awaitTermination(int(END_S))
+    query.stop()
+    assert (query.exception(), read, query.isActive) == (None, [1], False)
+    assert StoredCheckpoint(tmp_path / "a").committed == -1
+
+
+def test_progress_has_form_of_spark(tmp_path: Path) -> None:
+    query = LocalQuery(Numbers(5), lambda rows, _: [*rows].clear(), tmp_path / "a", None).start()
+    assert query.awaitTermination(int(END_S))
+    progress = query.lastProgress
+    assert progress is not None
+    (source,) = progress["sources"]
+    places = [json.loads(source[name])["next"] for name in ("startOffset", "endOffset", "latestOffset")]
+    assert (progress["batchId"], places) == (1, [3, 5, 5])
+    assert query.status == {"message": "Waiting for next trigger", "isTriggerActive": False}
+
+
+NODE, TOPIC, FILE = Nodes(), Topic(servers="a:1"), Farms(file=Path("farms.toml"))
+CONF = (("spark.driver.memory", "2g"),)
+
+
+def no_spark(*_: object, **__: object) -> SparkSession:
+    """Fail, since no session is wanted."""
+    raise AssertionError("Spark was started")
+
+
+@pytest.mark.parametrize(
+    ("name", "master", "conf", "place", "entries", "is_local"),
+    [
+        (None, None, (), NODE, 0, True),
+        (None, None, (), NODE, LOCAL_ENTRIES_MAX + 1, False),
+        (None, "local[2]", (), NODE, 0, False),
+        (None, None, CONF, NODE, 0, False),
+        (None, None, (), TOPIC, 0, False),
+        (None, None, (), FILE, 0, False),
+        (LOCAL, None, (), FILE, LOCAL_ENTRIES_MAX + 1, True),
+        (SPARK, None, (), NODE, 0, False),
+    ],
+)
+def test_engine_follows_options(
+    name: str | None,
+    master: str | None,
+    conf: tuple[tuple[str, str], ...],
+    place: LogPlace,
+    entries: int,
+    is_local: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    engine = Engine(name, master, conf, no_spark)
+    assert engine.is_local(place, entries) is is_local
+    if is_local:
+        with engine.opened(place, entries) as opened:
+            assert opened is None
+
+
+def test_master_of_environment_selects_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://far:7077\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not Engine(None, None, ()).is_local(NODE)
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4711")
+    assert not Engine(None, None, ()).is_local(NODE)
+
+
+@pytest.mark.parametrize(("master", "conf", "place"), [("local", (), NODE), (None, CONF, NODE), (None, (), TOPIC)])
+def test_local_engine_refuses_options_of_spark(
+    master: str | None, conf: tuple[tuple[str, str], ...], place: LogPlace
+) -> None:
+    with pytest.raises(click.UsageError, match="needs Spark"):
+        Engine(LOCAL, master, conf, no_spark).is_local(place)
+
+
+def test_run_and_backfill_without_spark_exit_with_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_started", no_spark)
+    log = three_servers(minutes=1)
+    with serve_log(log, tmp_path / "control.sock") as address:
+        place = ["--node", address]
+        run = CliRunner().invoke(pipeline, ["run", "--once", "--json", "--output", str(tmp_path / "run"), *place])
+        assert run.exit_code == 0, run.output
+        assert [json.loads(line)["reports"] for line in run.stdout.splitlines()] == [6, 6, 6]
+        part = ["backfill", "--from", "3", "--to", "12", "--output", str(tmp_path / "part"), *place]
+        assert CliRunner().invoke(pipeline, part).exit_code == 0
+    completed = CliRunner().invoke(pipeline, ["query", "completeness", "--json", "--output", str(tmp_path / "run")])
+    assert completed.exit_code == 0, completed.output
+    assert all(json.loads(line)["complete"] for line in completed.stdout.splitlines())
