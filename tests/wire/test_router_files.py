@@ -221,6 +221,19 @@ def test_listeners_are_read_with_their_users() -> None:
 def test_service_unit_is_read_from_control_group() -> None:
     assert read_service_unit(b"0::/system.slice/i2pd.service\n") == "i2pd.service"
     assert read_service_unit(b"0::/user.slice/user-1000.slice/session-2.scope\n") is None
+    assert read_service_unit(b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/i2pd.service\n") is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("0::/", "1:name=systemd:/system.slice/i2pd.service", "2:cpu:/"),
+        ("9:name=systemd:/", "8:pids:/", "0::/system.slice/i2pd.service"),
+        ("9:pids:/system.slice/other.service", "1:name=systemd:/system.slice/i2pd.service/sub", "0::/"),
+    ],
+)
+def test_service_unit_is_found_among_control_groups(lines: tuple[str, ...]) -> None:
+    assert read_service_unit("\n".join((*lines, "")).encode()) == "i2pd.service"
 
 
 @pytest.mark.parametrize(

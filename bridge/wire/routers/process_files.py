@@ -24,7 +24,11 @@ _MAIN_CLASSES: Final = frozenset({"net.i2p.router.Router", "net.i2p.router.Route
 _LISTENING: Final = "0A"
 _FIELDS: Final = 8
 _LISTENER = re.compile(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}):([0-9A-Fa-f]{4})")
-_UNIT = re.compile(r"/([A-Za-z0-9:_.@\\-]{1,255}\.service)(?:/|$)")
+_UNIT = re.compile(
+    r"^[0-9]+:(?:name=systemd)?:(?!/user\.slice/)(?:/.*?)?/([A-Za-z0-9:_.@\\-]{1,255}\.service)(?:/|$)", re.MULTILINE
+)
+"""A line of systemd: of version 2, or of its own hierarchy of version 1. A machine may have both, and further ones.
+`/user.slice` has the units of users' managers, which root's `systemctl` does not restart."""
 _USER = re.compile(r"[0-9]{1,10}")
 _WORD_BYTES: Final = 4
 
@@ -72,7 +76,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def read_service_unit(data: bytes) -> str | None:
     """Return the unit of systemd in `/proc/PID/cgroup`; None if the process does not belong to one."""
-    found = _UNIT.search(data[:FILE_LIMIT_BYTES].decode("utf-8", "replace").partition("\n")[0])
+    found = _UNIT.search(data[:FILE_LIMIT_BYTES].decode("utf-8", "replace"))
     return found[1] if found is not None else None
 
 
