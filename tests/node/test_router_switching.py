@@ -1,5 +1,7 @@
 """`router detect` and `init` switch services of i2pd on, restart it, and put its configuration back if that fails."""
 
+import os
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from bridge.cli import main
 from bridge.cli.main import cli
 from bridge.cli.router import attaching
 from bridge.node.detecting.found import FoundRouter
@@ -95,6 +98,26 @@ def test_detect_switches_i2pd_on_after_one_question(
     assert "[[leaf]]" in node.read_text()
 
 
+def test_only_i2pd_reads_its_new_password(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
+    conf, group = files.path(CONF), 4_711 if os.geteuid() == 0 else os.getegid()
+    conf.chmod(0o644)
+    os.chown(files.path("/proc/70"), -1, group)
+    done = detect(node, "--yes")
+    assert (stat.S_IMODE(conf.stat().st_mode), conf.stat().st_gid) == (0o640, group)
+    copy = files.path(COPY).stat()
+    assert (stat.S_IMODE(copy.st_mode), copy.st_gid) == (0o644, os.getegid())
+    assert "Every user" not in done.stdout
+    assert len(restarts) == 1
+
+
+def test_password_of_stopped_i2pd_is_reported_as_readable(files: RouterFiles, node: Path) -> None:
+    shutil.rmtree(files.path("/proc/70"))
+    files.path(CONF).chmod(0o644)
+    done = detect(node, "--yes")
+    assert "Every user of this machine can read its password" in done.stdout
+    assert stat.S_IMODE(files.path(CONF).stat().st_mode) == 0o644
+
+
 def test_declined_question_leaves_all_files(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
     done = detect(node, answer="n\n")
     assert (done.exit_code, restarts, node.read_text()) == (1, [], 'name = "site-a"\n')
@@ -104,11 +127,13 @@ def test_declined_question_leaves_all_files(files: RouterFiles, node: Path, rest
 
 def test_failed_restart_puts_the_file_back(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attaching, "systemctl_problem", lambda *_: "")
+    mode = stat.S_IMODE(files.path(CONF).stat().st_mode)
     done = detect(node, "--yes")
     assert done.exit_code == 1
     assert "nothing listens at 127.0.0.1:7654, 127.0.0.1:7650" in done.stderr
     assert "i2pd.service runs with its former configuration again" in done.stderr
     assert files.path(CONF).read_text() == I2PD_CONF
+    assert stat.S_IMODE(files.path(CONF).stat().st_mode) == mode
     assert node.read_text() == 'name = "site-a"\n'
 
 
@@ -190,6 +215,43 @@ def test_init_attaches_router_and_makes_address(
     [own] = configuration.masters
     assert own.signing_key is not None
     assert own.signing_key.stem == load_master_key(tmp_path / "master.key").destination.address[:8]
+
+
+def test_interrupted_question_ends_init_until_repeated(
+    garlicfarm: Callable[..., Result],
+    files: RouterFiles,
+    tmp_path: Path,
+    restarts: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given Ctrl-C at each of the two questions
+    monkeypatch.setattr(attaching, "has_user", lambda: True)
+    asked: list[str] = []
+
+    def interrupt_last(question: str) -> str:
+        asked.append(question)
+        if len(asked) in {1, 3}:
+            raise KeyboardInterrupt
+        return ""
+
+    line = ["garlicfarm", "init", "--bind", "127.0.0.1:17668", "--no-start"]
+    for name in ("guard_streams", "guard_output", "_forbid_core_dumps"):
+        monkeypatch.setattr(main, name, lambda: None)
+    with monkeypatch.context() as typed:
+        typed.setattr("click.termui.visible_prompt_func", interrupt_last)
+        typed.setattr("sys.argv", line)
+        # Then the command ends each time, and does not count it as a no
+        for attached in (0, 1):
+            with pytest.raises(SystemExit) as ended:
+                main.main()
+            assert (ended.value.code, len(restarts)) == (130, attached)
+    assert not (tmp_path / "master.key").exists()
+    # And the same command continues, without the question that was answered.
+    done = garlicfarm(answer="\n")
+    assert (done.exit_code, done.stderr.count("[Y/n]")) == (0, 1), done.output
+    assert done.stdout.startswith("garlicfarm join ")
+    assert (tmp_path / "master.key").exists()
+    assert files.path(COPY).read_text() == I2PD_CONF
 
 
 def test_init_without_answer_continues_without_router(

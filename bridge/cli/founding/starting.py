@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import click
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo
 from bridge.node.security.key_files import load_farm_key
+from bridge.node.security.local_trust import acting_as_owner
 from bridge.node.settings.places import UNIT, Places
 from bridge.wire.keys.farm_key import FarmKey
 
@@ -77,20 +78,16 @@ def as_node_user(places: Places) -> Iterator[None]:
     So new files there belong to this user, and it cannot make root follow its links. It may also read its own secrets.
     Reading refuses root the files of other users.
     """
-    if not places.is_service:
+    with acting_as_owner(places.state_dir) if places.is_service else nullcontext():
         yield
-        return
-    owner, user_id, group_id = places.state_dir.stat(), os.geteuid(), os.getegid()
-    os.setegid(owner.st_gid)
-    os.seteuid(owner.st_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(user_id)
-        os.setegid(group_id)
 
 
 def node_farm_key(places: Places, path: Path) -> FarmKey:
     """Read the farm key of this node, which root has written and the unit gives to its user. Raise KeyFileError."""
-    with as_node_user(places) if path.exists() and path.stat().st_uid != os.geteuid() else nullcontext():
+    with as_reader(places, path):
         return load_farm_key(path)
+
+
+def as_reader(places: Places, path: Path) -> AbstractContextManager[None]:
+    """Act as the node's user if the file belongs to it, or else as this user: reading refuses files of others."""
+    return as_node_user(places) if path.exists() and path.stat().st_uid != os.geteuid() else nullcontext()

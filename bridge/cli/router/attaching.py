@@ -107,6 +107,10 @@ def _switch_on(switch: Switch, unit: str | None, machine: Callable[[], MachineFi
     echo(f"{switch.path} has new lines; {switch.copy} is the former file:")
     for line in switch.lines:
         echo(f"    {line}")
+    if switch.exposes_password:
+        echo(
+            f"Every user of this machine can read its password: let only root and the group of i2pd read {switch.path}."
+        )
     if unit is None:
         return
     problem = systemctl_problem("restart", unit) or _port_problem(switch, machine)
@@ -179,7 +183,7 @@ def _offered(machine: MachineFiles, places: Places, *, yes: bool) -> bool:
         return False
     print_routers(detection, proposal)
     agreed = choose(machine, proposal, file, yes=yes)
-    if not yes and agreed.question and not ask_yes_or_no(agreed.question, default=True):
+    if agreed.is_change and not yes and agreed.question and not ask_yes_or_no(agreed.question, default=True):
         raise click.Abort
     _, proposal, checks = attach(agreed, MachineFiles)
     print_actions(proposal, file, checks)

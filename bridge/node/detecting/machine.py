@@ -55,6 +55,7 @@ class RouterProcess:
     """The unit of systemd that runs it."""
     directory: Path | None
     """Its working directory, if this user may see it."""
+    group_id: int
 
     @property
     def restart(self) -> str:
@@ -190,19 +191,20 @@ class MachineFiles:
         place = Path("/proc") / str(pid)
         real = self.real(place)
         try:
-            user_id = real.stat().st_uid
+            status = real.stat()
             command = read_command_line(_head(real / "cmdline"))
             unit = read_service_unit(_head(real / "cgroup")) if command is not None else None
         except (OSError, RouterFileError):
             return None  # It has ended, or belongs to a user who hides it.
         if command is None or not all(self._is_shared(real, each) for each in _NAMESPACES):
             return None
+        user_id = status.st_uid
         if user_id >= SYSTEM_USERS and user_id not in {self.user_id, self.sudo_user_id}:
             user = _user_name(user_id)
             reason = f"a router ({command.software}) of {user}, another user, so it is not considered"
             self.unread[place] = Unread(place, reason, f"for this router run the command as {user}")
             return None
-        return RouterProcess(pid, user_id, command, unit, _link(real / "cwd"))
+        return RouterProcess(pid, user_id, command, unit, _link(real / "cwd"), status.st_gid)
 
     def _is_shared(self, process: Path, namespace: str) -> bool:
         """Return True if a process shares a namespace with this one, or if this user may not see it."""

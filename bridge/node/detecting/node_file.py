@@ -97,13 +97,12 @@ class NodeFile:
             raise PlanError(
                 f"{self.path} belongs to user id {self.status.st_uid}: run the command as that user or root"
             )
-        replace_file(self.path, text.encode(), mode)
-        self.give(self.path)
+        replace_file(self.path, text.encode(), mode, self.owner)
 
-    def give(self, path: Path) -> None:
-        """Give a new file to the owner of the configuration, if this is root: the node must read it."""
-        if self.status is not None and os.geteuid() == 0:
-            os.chown(path, self.status.st_uid, self.status.st_gid)
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """The owner of new files, which the node must read: that of the configuration, if this is root."""
+        return None if self.status is None or os.geteuid() != 0 else (self.status.st_uid, self.status.st_gid)
 
 
 def _head(path: Path) -> str:

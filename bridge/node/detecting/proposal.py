@@ -7,8 +7,8 @@ the configuration, because the node must read them.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,7 +29,7 @@ from bridge.node.detecting.plan import (
     reason_against,
     settings_of,
 )
-from bridge.node.security.local_trust import ROOT
+from bridge.node.security.local_trust import ROOT, acting_as_owner
 from bridge.node.settings.masters import LeafSettings
 from bridge.node.settings.router import RouterSettings
 from consensus.storage import replace_file
@@ -67,32 +67,17 @@ class Proposal:
         password = None
         if self.router.i2cp.certificate is not None:
             certificate = file.directory / CERTIFICATE_FILE
-            replace_file(certificate, self.router.i2cp.certificate, _PUBLIC)
-            file.give(certificate)
+            replace_file(certificate, self.router.i2cp.certificate, _PUBLIC, file.owner)
         if isinstance(self.login, Login):
             password = file.directory / self.login.file
             if self.login.is_new:
-                replace_file(password, f"{self.login.password}\n".encode())
-                file.give(password)
+                replace_file(password, f"{self.login.password}\n".encode(), owner=file.owner)
         if text != file.text:
             file.replace(text)
         settings, leaves, _ = settings_of(read_node_file(file.path).table, file.directory)
-        with _own(password):
+        # A node, and therefore the check, refuses the password file of another user.
+        with nullcontext() if password is None or os.geteuid() != ROOT else acting_as_owner(password):
             return check(settings, leaves)
-
-
-@contextmanager
-def _own(path: Path | None) -> Iterator[None]:
-    """Make root the owner for a check: a node, and therefore the check, refuses the file of another user."""
-    if path is None or os.geteuid() != ROOT:
-        yield
-        return
-    status = path.stat()
-    os.chown(path, ROOT, -1)
-    try:
-        yield
-    finally:
-        os.chown(path, status.st_uid, -1)
 
 
 def detect_routers(machine: MachineFiles) -> Detection:

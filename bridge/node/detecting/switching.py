@@ -4,13 +4,13 @@
 
 Only two files are changed: Debian's file, by root, and the file of a process of this user. A process of another system
 user chooses its own command line, so the file that it names could be any file. I2PControl gets a random password if the
-file does not contain one, because every user of the machine could control the router with the published one.
+file does not contain one, because every user of the machine could control the router with the published one. Then only
+the owner of the file and the group of i2pd can read it, if i2pd runs.
 """
 
-import os
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,19 @@ class SwitchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """The owner and mode of the file."""
+
+    user_id: int
+    group_id: int
+    mode: int
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Replace a file; a kill leaves the old one or the new one, with its owner."""
+        replace_file(path, content, self.mode, (self.user_id, self.group_id))
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
     """The change of a router's configuration."""
 
@@ -47,6 +60,9 @@ class Switch:
     """The changed and new lines, without the password."""
     before: bytes = field(repr=False)
     after: bytes = field(repr=False)
+    former: Access
+    access: Access
+    """Those of the changed file."""
 
     @property
     def copy(self) -> Path:
@@ -54,22 +70,22 @@ class Switch:
         return self.path.with_name(f"{self.path.name}{COPY_SUFFIX}")
 
     def write(self) -> None:
-        """Copy the file, then replace it, with its owner; raise SwitchError if it has changed, or OSError."""
+        """Copy the file, then replace it; raise SwitchError if it has changed, or OSError."""
         if self.real.read_bytes() != self.before:
             raise SwitchError(f"{self.path} has changed since this command read it, and stays as it is")
         copy = self.real.with_name(self.copy.name)
         if not copy.exists():
-            self._write(copy, self.before)
-        self._write(self.real, self.after)
+            self.former.write(copy, self.before)
+        self.access.write(self.real, self.after)
 
     def put_back(self) -> None:
         """Write the text before the change; raise OSError."""
-        self._write(self.real, self.before)
+        self.former.write(self.real, self.before)
 
-    def _write(self, path: Path, content: bytes) -> None:
-        status = self.real.stat()
-        replace_file(path, content, stat.S_IMODE(status.st_mode))
-        os.chown(path, status.st_uid, status.st_gid)
+    @property
+    def exposes_password(self) -> bool:
+        """True if every user of the machine can read the new password."""
+        return HIDDEN in self.lines and bool(self.access.mode & stat.S_IROTH)
 
 
 def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
@@ -99,6 +115,8 @@ def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
         section = [] if router.i2pcontrol.lines else ["[i2pcontrol]"]
         added += [*section, f"password = {secrets.token_urlsafe(PASSWORD_BYTES)}"]
         shown += [*section, HIDDEN]
+    status = machine.real(router.configuration).stat()
+    former = Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
     after = "\n".join(("\n".join(changed).rstrip("\n"), *(("", *added) if added else ()), ""))
     return Switch(
         path=router.configuration,
@@ -108,7 +126,17 @@ def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
         lines=tuple(shown),
         before=before,
         after=after.encode(),
+        former=former,
+        access=former if HIDDEN not in shown else _hidden(former, machine, router),
     )
+
+
+def _hidden(former: Access, machine: MachineFiles, router: FoundRouter) -> Access:
+    """Return the access of the owner and of i2pd's group alone; the former access if i2pd does not run."""
+    if router.process is None:
+        return former
+    group_id = router.process.group_id if machine.user_id == ROOT else former.group_id
+    return replace(former, group_id=group_id, mode=former.mode & ~stat.S_IRWXO | stat.S_IRGRP)
 
 
 def _is_trusted(machine: MachineFiles, router: FoundRouter) -> bool:

@@ -23,8 +23,8 @@ import pwd
 import socket
 import stat
 import struct
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -55,6 +55,19 @@ class NotConnectedError(OSError):
 
 class UntrustedPathError(Exception):
     """Another user of this machine could change the content of a path; the text names the user and the remedy."""
+
+
+@contextmanager
+def acting_as_owner(path: Path) -> Iterator[None]:
+    """Act as the owner and group of a path, and as root again afterwards. A kill leaves nothing to undo."""
+    owner, user_id, group_id = path.stat(), os.geteuid(), os.getegid()
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(user_id)
+        os.setegid(group_id)
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
