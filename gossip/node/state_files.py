@@ -17,6 +17,7 @@ the disk: otherwise a restart could use the same generation again, and peers cou
 New keys are used before they are stored: a node with a full disk must not lose its group as well.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -56,6 +57,7 @@ PEERS_FIRST_KEPT_S: Final = 5.0
 PEERS_EVERY_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 LOG: Final = logging.getLogger(__name__)
 
 
@@ -85,6 +87,12 @@ class NodeIdentity:
         return f"NodeIdentity({self.node_id.hex()})"
 
 
+def _reason(error: OSError) -> str:
+    """Return the reason of the operating system, with the remedy for a full disk."""
+    remedy = "; free space there, then start the node again" if error.errno in _FULL else ""
+    return f"{error.strerror or error}{remedy}"
+
+
 def load_identity(directory: Path) -> NodeIdentity:
     """Return the identity stored in `directory`; create it durably if there is none yet."""
     try:
@@ -93,7 +101,7 @@ def load_identity(directory: Path) -> NodeIdentity:
     except FileNotFoundError:
         return _create_identity(directory)
     except OSError as error:
-        raise StateError(f"cannot use the state directory {directory}: {error.strerror or error}") from error
+        raise StateError(f"cannot use the state directory {directory}: {_reason(error)}") from error
 
 
 def _read_identity(path: Path) -> NodeIdentity:
@@ -121,7 +129,7 @@ def save_identity(directory: Path, identity: NodeIdentity) -> None:
     try:
         write_durably(directory / IDENTITY_FILE, pem)
     except OSError as error:
-        raise StateError(f"cannot make an identity in {directory}: {error.strerror or error}") from error
+        raise StateError(f"cannot make an identity in {directory}: {_reason(error)}") from error
 
 
 def begin_generation(directory: Path, node_id: NodeId) -> int:
@@ -141,7 +149,7 @@ def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
     try:
         write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
     except OSError as error:
-        raise StateError(f"cannot keep the generation in {directory}: {error.strerror or error}") from error
+        raise StateError(f"cannot keep the generation in {directory}: {_reason(error)}") from error
 
 
 def _read_generation(path: Path, node_id: NodeId) -> int:
@@ -173,7 +181,7 @@ def exclusive(directory: Path) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(directory / LOCK_FILE, flags, _PRIVATE_MODE)
     except OSError as error:
-        raise StateError(f"cannot lock the state directory {directory}: {error.strerror or error}") from error
+        raise StateError(f"cannot lock the state directory {directory}: {_reason(error)}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -269,7 +277,7 @@ def keep_keys(directory: Path, keyring: Keyring) -> None:
     try:
         write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
     except OSError as error:
-        raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror or error}") from error
+        raise StateError(f"cannot keep the farm's keys in {directory}: {_reason(error)}") from error
 
 
 def known_keyring(directory: Path, label: bytes) -> Keyring | None:

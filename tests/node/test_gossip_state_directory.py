@@ -1,5 +1,6 @@
 """Identity and generation on disk: durable, private, and never replaced without an error."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -20,6 +21,19 @@ from gossip.node.state_files import (
 )
 
 NODE = NodeId(b"\x01" * 8)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_at_start_is_reported_with_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    for module in ("os.open", "gossip.node.state_files.write_durably"):
+        monkeypatch.setattr(module, full)
+    with pytest.raises(StateError, match="free space there, then start the node again"):
+        keep_generation(tmp_path, NODE, 1)
+    with pytest.raises(StateError, match="free space there, then start the node again"), exclusive(tmp_path / "lock"):
+        pytest.fail("the directory is locked")
 
 
 def test_identity_is_made_once_then_loaded(tmp_path: Path) -> None:
