@@ -11,7 +11,7 @@ import sys
 import click
 
 from bridge import VERSION
-from bridge.cli.failure import REFUSED, fail, failure_lines, reason_of
+from bridge.cli.failure import INTERRUPTED, REFUSED, fail, failure_lines, reason_of
 from bridge.cli.help.lazy_group import AddedCommands, LazyCommand, LazyGroup, Sections
 from bridge.cli.printing import echo, guard_output
 from bridge.cli.serving.standard_streams import guard_streams
@@ -121,7 +121,9 @@ def main() -> None:
     try:
         ended = cli(prog_name="garlicfarm", standalone_mode=False)
         sys.exit(ended if isinstance(ended, int) else 0)
-    except click.Abort:
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
         echo("Aborted!", err=True)
         sys.exit(REFUSED)
     except click.ClickException as error:

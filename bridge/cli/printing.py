@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -34,6 +34,7 @@ from bridge.cli.serving.line_writer import LineWriter
 if TYPE_CHECKING:
     from msgspec import Struct
 
+Answer = TypeVar("Answer")
 GAP = "  "
 DOCUMENT_COLUMNS = 100
 _CAUSES_MAX = 1024
@@ -218,17 +219,29 @@ def _json_escape(letter: str) -> str:
 
 def ask_yes_or_no(question: str, *, default: bool = False) -> bool:
     """Return the answer of the user at the terminal; raise click.Abort without one."""
-    return click.confirm(printable(question), default, err=True)
+    return _answer(lambda: click.confirm(printable(question), default, err=True))
 
 
 def ask_text(question: str) -> str:
     """Return the line that the user types at the terminal; raise click.Abort without one."""
-    return str(click.prompt(printable(question), default="", show_default=False, prompt_suffix=" ", err=True))
+    return _answer(
+        lambda: str(click.prompt(printable(question), default="", show_default=False, prompt_suffix=" ", err=True))
+    )
 
 
 def ask_secret(question: str) -> str:
     """Return the line that the user types at the terminal, and do not show it; raise click.Abort without one."""
-    return str(click.prompt(printable(question), hide_input=True, err=True))
+    return _answer(lambda: str(click.prompt(printable(question), hide_input=True, err=True)))
+
+
+def _answer(prompt: Callable[[], Answer]) -> Answer:
+    """Return the answer; Ctrl-C, which click reports like a missing answer, ends the command."""
+    try:
+        return prompt()
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 class PrintableFormatter(logging.Formatter):

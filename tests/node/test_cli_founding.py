@@ -197,9 +197,9 @@ def test_join_is_repeated_after_kill_at_each_step(
         identities.write_text("")
         if not killed(lambda: garlicfarm(*command), step):
             break
-        if not places.farm_key.exists():
-            done = garlicfarm(*command)
-            assert done.exit_code == 0, (step, done.output)
+        done = garlicfarm(*command)
+        assert done.exit_code == 0, (step, done.output)
+        assert "nothing is overwritten" in garlicfarm(*command).stderr
         assert load_farm_key(places.farm_key) == farm_key
         assert len(set(identities.read_text().split())) == 1, "the inviting node approves one identity"
         configuration = load_configuration(places.configuration, try_files=True)
@@ -217,12 +217,29 @@ def test_init_is_repeated_after_kill_at_each_step(places: Places, garlicfarm: Ca
         if not killed(lambda: garlicfarm(*command), step):
             break
         done = garlicfarm(*command)
-        assert done.exit_code == 0 or "garlicfarm invite new" in done.stderr, (step, done.output)
+        assert done.exit_code == 0, (step, done.output)
+        assert done.stdout.startswith("garlicfarm join ")
+        assert "nothing is overwritten" in garlicfarm(*command).stderr
         assert load_farm_key(places.farm_key).expect == 3
         assert load_configuration(places.configuration, try_files=True).name == "site-a"
     else:
         pytest.fail("it has more steps than expected")
     assert step > 5
+
+
+@pytest.mark.parametrize("other", [("--expect", "5"), ("--name", "site-b"), ("--bind", "127.0.0.1:17669")])
+def test_continued_init_refuses_other_settings(places: Places, garlicfarm: Call, other: tuple[str, str]) -> None:
+    command = ("init", "--name", "site-a", *BIND, "--no-start")
+    start_again(places)
+    assert garlicfarm(*command).exit_code == 0
+    before = places.configuration.read_text()
+    (places.directory / new_files.MARKER).write_text("init\n")
+    refused = garlicfarm(*command, *other)
+    assert refused.exit_code == 1
+    assert f"an earlier `garlicfarm init` has written {other[0]}" in refused.stderr
+    assert "nothing is overwritten" in garlicfarm("join", "x").stderr
+    assert places.configuration.read_text() == before
+    assert garlicfarm(*command).exit_code == 0
 
 
 def test_foreign_configuration_without_key_is_kept(garlicfarm: Call, tmp_path: Path) -> None:
@@ -369,7 +386,7 @@ def test_service_is_enabled_and_failure_is_shown(
 def test_running_node_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_files, "answers", lambda _: True)
     with pytest.raises(SystemExit):
-        new_files.refuse_existing(Places(tmp_path, tmp_path))
+        new_files.is_continued(Places(tmp_path, tmp_path), "init")
 
 
 @pytest.mark.parametrize(

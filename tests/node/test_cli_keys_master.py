@@ -27,6 +27,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, SigningKey, new_m
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
 from bridge.wire.keys.invitation import Granted, InviterAddress, Token
 from gossip.node import NodeIdentity, load_identity
+from tests.node.test_cli_founding import STEPS_MAX, killed
 
 Call = Callable[..., Result]
 SERVICE_USER = 65_534
@@ -83,6 +84,27 @@ def test_second_master_is_refused_without_change(garlicfarm: Call, tmp_path: Pat
     assert refused.exit_code == 1
     assert "has a master already" in refused.stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_master_is_repeated_after_kill_at_each_step(garlicfarm: Call, tmp_path: Path) -> None:
+    places, file = node_places(), tmp_path / "master.key"
+    before = places.configuration.read_text()
+    for step in range(STEPS_MAX):
+        for each in (file, *places.directory.glob("????????.key"), *SpareKeys(places.state_dir).free()):
+            each.unlink(missing_ok=True)
+        places.configuration.write_text(before)
+        if not killed(lambda: garlicfarm("keys", "master", str(file)), step):
+            break
+        if not load_configuration(places.configuration).masters:
+            done = garlicfarm("keys", "master", str(file))
+            assert (done.exit_code, "Spare keys: 2." in done.stdout) == (0, True), (step, done.output)
+        assert len(SpareKeys(places.state_dir).free()) == 2
+        [own] = load_configuration(places.configuration, try_files=True).masters
+        assert own.signing_key is not None
+        assert load_signing_key(own.signing_key).destination == load_master_key(file).destination
+    else:
+        pytest.fail("it has more steps than expected")
+    assert step > 5
 
 
 def test_spare_keys_are_added_with_master_key(garlicfarm: Call, tmp_path: Path) -> None:

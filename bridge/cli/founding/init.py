@@ -18,13 +18,14 @@ from bridge.api.outputs import InitOutput
 from bridge.cli.failure import failures
 from bridge.cli.founding.new_files import (
     configuration_text,
+    end_command,
+    is_continued,
     make_directories,
     merged,
     own_settings,
-    refuse_existing,
     write_files,
 )
-from bridge.cli.founding.starting import as_node_user, start_node
+from bridge.cli.founding.starting import as_node_user, node_farm_key, start_node
 from bridge.cli.founding.token_screen import join_command, print_token
 from bridge.cli.keys.master import DEFAULT_FILE, make_master, print_master
 from bridge.cli.keys.master import WRONG as MASTER_WRONG
@@ -43,7 +44,7 @@ from bridge.node.security.key_files import KeyFileError
 from bridge.node.security.local_trust import UntrustedPathError
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
 from bridge.node.settings.places import Places, node_places
-from bridge.wire.keys.farm_key import EXPECT_LIMIT, FarmKeyError, new_farm_key
+from bridge.wire.keys.farm_key import EXPECT_LIMIT, FarmKey, FarmKeyError, new_farm_key
 from bridge.wire.keys.invitation import InvitationError, Token
 from consensus.net import CertificateError
 from gossip.node import endpoint
@@ -102,15 +103,20 @@ def init(
     the command there, otherwise a node in this terminal. Existing files are never overwritten. --json only writes.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
-    makes the address of the farm as `keys master` does. It prompts once for each of the two.
+    makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C the same
+    command continues.
     """
     places = node_places()
     with failures(*WRONG):
-        refuse_existing(places)
-        farm_key = new_farm_key(expect)
-        make_directories(places)
-        write_files(places, farm_key, configuration_text(places, merged(own_settings(name, bind), {})), {})
+        if is_continued(places, "init"):
+            farm_key = node_farm_key(places, places.farm_key)
+        else:
+            farm_key = new_farm_key(expect)
+            make_directories(places)
+            text = configuration_text(places, merged(own_settings(name, bind), {}))
+            write_files(places, "init", farm_key, text, {})
         configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
+        _refuse_other(configuration, farm_key, expect, name, bind)
     _print_facts(places, configuration)
     has_router = not as_json and offer_router(places, yes=yes)
     with failures(*WRONG, *MASTER_WRONG):
@@ -118,16 +124,36 @@ def init(
         token = _token(places, configuration, expect - 1, minutes * 60) if expect > 1 else None
     if as_json:
         command = None if token is None else join_command(token)
+        end_command(places)
         print_json(InitOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), command))
         return
     if token is not None:
         print_token(token, expect - 1, minutes * 60, qr=not no_qr)
+    end_command(places)
     if not no_start:
         start_node(places)
 
 
+def _refuse_other(
+    configuration: NodeConfiguration, farm_key: FarmKey, expect: int, name: str | None, bind: str | None
+) -> None:
+    """Raise ConfigurationError if an earlier attempt has written other settings."""
+    written_bind = None if configuration.gossip is None else endpoint(configuration.gossip.bind)
+    for option, written, wanted in (
+        ("--expect", farm_key.expect, expect),
+        ("--name", configuration.name, name),
+        ("--bind", written_bind, bind),
+    ):
+        if wanted not in {None, written}:
+            raise ConfigurationError(
+                f"an earlier `garlicfarm init` has written {option} {written}: repeat it with that"
+            )
+
+
 def _offer_master(places: Places, file: Path | None, *, has_router: bool, yes: bool) -> None:
     """Make the farm's address if its file is named, or if the user agrees after a router was attached."""
+    if load_configuration(places.configuration).masters:
+        return  # An earlier attempt has made it.
     wanted = Path(DEFAULT_FILE).absolute() if file is None else file
     if file is None:
         known = "Use the master key in" if wanted.exists() else "Make the farm's address now, with a master key in"

@@ -18,10 +18,11 @@ from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.founding.init import WRONG
 from bridge.cli.founding.new_files import (
     configuration_text,
+    end_command,
+    is_continued,
     make_directories,
     merged,
     own_settings,
-    refuse_existing,
     with_signing_keys,
     write_files,
 )
@@ -77,14 +78,16 @@ def join(
         fail("give the token once: as an argument, or with --token-file")
     places = node_places()
     with interruptible(), failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
-        refuse_existing(places)
+        continues = is_continued(places, "join")
         parsed = parse_token(token or secret_token(token_file))
         granted = _granted(places, parsed, name)
         farm_key, shared = parse_bundle(granted.bundle)
         keys = [parse_signing_key(each) for each in granted.signing_keys]
         settings, files = with_signing_keys(places.directory, merged(own_settings(name, bind), shared), keys)
-        write_files(places, farm_key, configuration_text(places, settings), files)
+        if not continues:
+            write_files(places, "join", farm_key, configuration_text(places, settings), files)
     if as_json:
+        end_command(places)
         signing = tuple(map(str, files))
         print_json(
             JoinOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), granted.inviter, signing)
@@ -94,6 +97,7 @@ def join(
     for path, key in files.items():
         echo(f"{path}: this node may publish {key.destination.address}.")
     offer_router(places, yes=yes)
+    end_command(places)
     if not no_start:
         start_node(places)
 

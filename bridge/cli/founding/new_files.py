@@ -6,7 +6,8 @@
 The package's configuration exists before its first start, with every setting as a comment. It is changed line by line,
 so that its comments stay.
 
-After a kill the same command is repeated: its files then exist with the same content, or not at all.
+After a kill or Ctrl-C the same command is repeated: its files then exist with the same content, or not at all. A marker
+names the command from its last file to its last question, and the repetition continues there.
 """
 
 import os
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from bridge.cli.config import check_text
 from bridge.cli.failure import fail
+from bridge.cli.printing import echo
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.control_socket import SOCKET_NAME, answers
@@ -30,18 +32,35 @@ from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.storage import replace_file
 
+MARKER: Final = ".unfinished"
 _MODE: Final = 0o640
+_MARKER_MODE: Final = 0o644
 
 
-def refuse_existing(places: Places) -> None:
-    """End the command if this machine has a node already."""
+def is_continued(places: Places, command: str) -> bool:
+    """Return True if this command has written its files before and did not end; end it if there is another node."""
     state_dir = places.state_dir
     if answers(state_dir / SOCKET_NAME):
         fail(f"a node runs here already, with the state directory {state_dir}: `garlicfarm status` shows its farm")
-    found = [places.farm_key, state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
+    found = [state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
+    if places.farm_key.exists() and _marker(places).exists() and _marker(places).read_text().strip() == command:
+        _refuse(places, [each for each in found if os.path.lexists(each)])
+        echo(f"An earlier `garlicfarm {command}` has written the files; this one continues with them.", err=True)
+        return True
+    found.insert(0, places.farm_key)
     if not places.is_service and not _is_unfinished(places):
         found.insert(0, places.configuration)
     _refuse(places, [each for each in found if os.path.lexists(each)])
+    return False
+
+
+def _marker(places: Places) -> Path:
+    return places.directory / MARKER
+
+
+def end_command(places: Places) -> None:
+    """Remove the marker: the node can start, and no command continues."""
+    _marker(places).unlink(missing_ok=True)
 
 
 def _refuse(places: Places, existing: Sequence[Path]) -> None:
@@ -132,7 +151,9 @@ def with_signing_keys(
     return made, files
 
 
-def write_files(places: Places, farm_key: FarmKey, text: str, signing_keys: Mapping[Path, SigningKey]) -> None:
+def write_files(
+    places: Places, command: str, farm_key: FarmKey, text: str, signing_keys: Mapping[Path, SigningKey]
+) -> None:
     """Write all files, the farm key last: without it the unit does not start. Raise errors of the files.
 
     The same files may exist already: after a kill the command is repeated.
@@ -144,12 +165,12 @@ def write_files(places: Places, farm_key: FarmKey, text: str, signing_keys: Mapp
     for path, key in signing_keys.items():
         save_signing_key(path, key, again=True)
     replace_configuration(places.configuration, text)
+    replace_file(_marker(places), f"{command}\n".encode(), _MARKER_MODE)
     save_farm_key(places.farm_key, farm_key)
 
 
 def replace_configuration(path: Path, text: str) -> None:
     """Replace a configuration, with its owner and mode, or make it. Raise OSError."""
     status = path.stat() if path.exists() else None
-    replace_file(path, text.encode(), _MODE if status is None else status.st_mode & 0o777)
-    if status is not None and os.geteuid() == ROOT:
-        os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+    owner = None if status is None or os.geteuid() != ROOT else (status.st_uid, status.st_gid)
+    replace_file(path, text.encode(), _MODE if status is None else status.st_mode & 0o777, owner)

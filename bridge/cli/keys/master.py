@@ -18,7 +18,7 @@ from bridge.api.outputs import MasterOutput
 from bridge.cli.config import check_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.founding.new_files import replace_configuration
-from bridge.cli.founding.starting import as_node_user, node_farm_key, restart_service
+from bridge.cli.founding.starting import as_node_user, as_reader, node_farm_key, restart_service
 from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
@@ -27,6 +27,7 @@ from bridge.node.inviting.spare_keys import KEYS_MAX, SpareKeys
 from bridge.node.security.key_files import (
     KeyFileError,
     load_master_key,
+    load_signing_key,
     save_master_key,
     save_signing_key,
 )
@@ -89,11 +90,20 @@ def make_master(
     own = _own_key(places, key)
     text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
     check_text(places.configuration, text)
-    save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
+    # After a kill the command is repeated: the configuration does not name the files of the earlier attempt.
+    if not _has_signing_key(places, own, key):
+        save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
     with as_node_user(places):
-        made = SpareKeys(configuration.state_dir).add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
+        spare_keys = SpareKeys(configuration.state_dir)
+        missing = range(spare_keys.count(key.destination.base64), count)
+        spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in missing])
     replace_configuration(places.configuration, text)
-    return MasterOutput(key.destination.address, str(file), str(own), len(made))
+    return MasterOutput(key.destination.address, str(file), str(own), count)
+
+
+def _has_signing_key(places: Places, path: Path, key: MasterKey) -> bool:
+    with as_reader(places, path):
+        return path.exists() and load_signing_key(path).destination == key.destination
 
 
 def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> MasterOutput:

@@ -47,6 +47,10 @@ class SpareKeys:
             return []
         return sorted(found, key=lambda path: int(path.stem))
 
+    def count(self, master: str) -> int:
+        """Return the number of free keys of a master (in base64)."""
+        return sum(key.destination.base64 == master for _, key in self._loaded(self.free()))
+
     def assign(self, node_id: bytes, masters: Collection[str]) -> tuple[str, ...]:
         """Assign a key of each master (in base64) to an identity; return their texts. Raise OSError.
 
