@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from bridge.cli import main
 from bridge.cli.main import cli
 from bridge.cli.router import attaching
+from bridge.node.detecting.control_login import PASSWORD_FILE, Login
 from bridge.node.detecting.found import FoundRouter
 from bridge.node.detecting.proposal import detect_routers
 from bridge.node.detecting.switching import SwitchError, plan_switch
@@ -96,6 +97,19 @@ def test_detect_switches_i2pd_on_after_one_question(
     )
     assert 'i2cp = "127.0.0.1:7654"' in node.read_text()
     assert "[[leaf]]" in node.read_text()
+
+
+def test_login_is_repeated_while_i2pd_starts(
+    node: Path, restarts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies: list[Login | str] = ["nothing answers within 5 s", Login("word", PASSWORD_FILE, is_new=True)]
+    monkeypatch.setattr("bridge.node.detecting.proposal.find_login", lambda *_: replies.pop(0))
+    monkeypatch.setattr(attaching, "ROUTER_START_S", 60.0)
+    monkeypatch.setattr(attaching, "LOGIN_POLL_S", 0.0)
+    done = detect(node, "--yes")
+    assert 'i2pcontrol = "https://127.0.0.1:7650"' in node.read_text(), done.output
+    assert (node.parent / PASSWORD_FILE).read_text() == "word\n"
+    assert (replies, len(restarts)) == ([], 1)
 
 
 def test_only_i2pd_reads_its_new_password(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
@@ -246,7 +260,7 @@ def test_interrupted_question_ends_init_until_repeated(
                 main.main()
             assert (ended.value.code, len(restarts)) == (130, attached)
     assert not (tmp_path / "master.key").exists()
-    # And the same command continues, without the question that was answered.
+    # And the same command continues, without the answered question.
     done = garlicfarm(answer="\n")
     assert (done.exit_code, done.stderr.count("[Y/n]")) == (0, 1), done.output
     assert done.stdout.startswith("garlicfarm join ")

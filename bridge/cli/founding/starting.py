@@ -89,5 +89,5 @@ def node_farm_key(places: Places, path: Path) -> FarmKey:
 
 
 def as_reader(places: Places, path: Path) -> AbstractContextManager[None]:
-    """Act as the node's user if the file belongs to it, or else as this user: reading refuses files of others."""
+    """Act as the node's user if the file belongs to it, or else as this user. Reading refuses files of other users."""
     return as_node_user(places) if path.exists() and path.stat().st_uid != os.geteuid() else nullcontext()

@@ -21,6 +21,7 @@ from bridge.cli.failure import reason_of
 from bridge.cli.founding.starting import is_managed, systemctl_problem
 from bridge.cli.printing import ask_text, ask_yes_or_no, echo, is_terminal
 from bridge.cli.router.screen import print_actions, print_routers
+from bridge.node.detecting.control_login import Login
 from bridge.node.detecting.found import Detection
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, read_node_file
@@ -33,6 +34,7 @@ from bridge.node.settings.places import Places
 
 ROUTER_START_S: Final = 60.0
 POLL_S: Final = 0.2
+LOGIN_POLL_S: Final = 1.0
 LATER: Final = "An I2P router is on this machine. `garlicfarm router detect` attaches it later."
 NO_CHOICE: Final = "the router has tunnels to several services: name the farm's tunnels with --tunnel: {names}"
 
@@ -92,8 +94,7 @@ def attach(
     detection, proposal, file, text = None, agreed.proposal, agreed.file, agreed.text
     if agreed.switch is not None:
         _switch_on(agreed.switch, _restarted_unit(machine(), proposal), machine)
-        tunnels = [each.tunnel.name for each in proposal.plan.tunnels]
-        detection, again = propose(machine(), file, proposal.router.software.value, tunnels)
+        detection, again = _proposed_after_start(proposal, file, machine)
         proposal = again or proposal
         text = file.changed(proposal.plan)
     # The checks of leaves need the router, and its tunnels some minutes after its start.
@@ -119,6 +120,23 @@ def _switch_on(switch: Switch, unit: str | None, machine: Callable[[], MachineFi
         undone = systemctl_problem("restart", unit) or f"{unit} runs with its former configuration again"
         raise SwitchError(f"{problem}; {undone}. `journalctl -u {unit}` shows its log")
     echo(f"{unit} has started again.")
+
+
+def _proposed_after_start(
+    proposal: Proposal, file: NodeFile, machine: Callable[[], MachineFiles]
+) -> tuple[Detection, Proposal | None]:
+    """Return the routers and the proposal when I2PControl accepts the password, or after `ROUTER_START_S`.
+
+    At its first start i2pd listens before it has made the certificate of I2PControl, which takes seconds.
+    """
+    tunnels = [each.tunnel.name for each in proposal.plan.tunnels]
+    ends_s = time.monotonic() + ROUTER_START_S
+    while True:
+        detection, again = propose(machine(), file, proposal.router.software.value, tunnels)
+        is_done = again is None or not again.router.i2pcontrol.is_on or isinstance(again.login, Login)
+        if is_done or time.monotonic() > ends_s:
+            return detection, again
+        time.sleep(LOGIN_POLL_S)
 
 
 def _port_problem(switch: Switch, machine: Callable[[], MachineFiles]) -> str:

@@ -37,8 +37,8 @@ class Login:
 
 
 def find_login(router: FoundRouter, table: Mapping[str, Any], directory: Path) -> Login | str:
-    """Return the first login that the router accepts, or the reason of the last refusal."""
-    reason = "no password is known"
+    """Return the first login that the router accepts, or the reason of the first failure."""
+    reason = ""
     tried: set[str] = set()
     for login in _candidates(router, table, directory):
         if login.password in tried:
@@ -47,8 +47,8 @@ def find_login(router: FoundRouter, table: Mapping[str, Any], directory: Path) -
         refusal = trio.run(_refusal, router, login.password)
         if refusal is None:
             return login
-        reason = refusal
-    return reason
+        reason = reason or refusal
+    return reason or "no password is known"
 
 
 def _candidates(router: FoundRouter, table: Mapping[str, Any], directory: Path) -> Iterator[Login]:

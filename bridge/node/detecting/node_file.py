@@ -101,7 +101,7 @@ class NodeFile:
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """The owner of new files, which the node must read: that of the configuration, if this is root."""
+        """The owner of the configuration, if this is root: new files get it, because the node must read them."""
         return None if self.status is None or os.geteuid() != 0 else (self.status.st_uid, self.status.st_gid)
 
 

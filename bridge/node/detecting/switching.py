@@ -34,7 +34,7 @@ class SwitchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class FileAccess:
     """The owner and mode of the file."""
 
     user_id: int
@@ -60,9 +60,9 @@ class Switch:
     """The changed and new lines, without the password."""
     before: bytes = field(repr=False)
     after: bytes = field(repr=False)
-    former: Access
-    access: Access
-    """Those of the changed file."""
+    former: FileAccess
+    access: FileAccess
+    """Owner and mode of the changed file."""
 
     @property
     def copy(self) -> Path:
@@ -116,7 +116,7 @@ def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
         added += [*section, f"password = {secrets.token_urlsafe(PASSWORD_BYTES)}"]
         shown += [*section, HIDDEN]
     status = machine.real(router.configuration).stat()
-    former = Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+    former = FileAccess(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
     after = "\n".join(("\n".join(changed).rstrip("\n"), *(("", *added) if added else ()), ""))
     return Switch(
         path=router.configuration,
@@ -131,7 +131,7 @@ def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
     )
 
 
-def _hidden(former: Access, machine: MachineFiles, router: FoundRouter) -> Access:
+def _hidden(former: FileAccess, machine: MachineFiles, router: FoundRouter) -> FileAccess:
     """Return the access of the owner and of i2pd's group alone; the former access if i2pd does not run."""
     if router.process is None:
         return former

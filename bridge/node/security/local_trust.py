@@ -59,7 +59,7 @@ class UntrustedPathError(Exception):
 
 @contextmanager
 def acting_as_owner(path: Path) -> Iterator[None]:
-    """Act as the owner and group of a path, and as root again afterwards. A kill leaves nothing to undo."""
+    """Act as the owner and group of a path, and as root again afterwards. After a kill, the files are unchanged."""
     owner, user_id, group_id = path.stat(), os.geteuid(), os.getegid()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
