@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from bridge.api.alarms import by_gravity
-from bridge.api.contact import udp_blocked
+from bridge.api.farm_facts import udp_blocked
 from bridge.api.printable import one_line
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
@@ -127,7 +127,7 @@ class FarmInputs:
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
     udp_blocked: tuple[int, ...] = ()
-    """Servers with a lasting contradiction (`bridge.api.contact`)."""
+    """Servers with a lasting contradiction (`bridge.api.farm_facts`)."""
     not_reporting: tuple[int, ...] = ()
 
 

@@ -8,29 +8,18 @@ A concern is the finding of a rule. The rules are in the order of their preceden
 an earlier one applies (the tolerated failures do not matter without a quorum). A farm without a finding is healthy, so
 there is always exactly one verdict.
 
-*Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
-the server counts toward the majority (`bridge.api.contact`). A server whose Raft port is blocked is alive to gossip,
-and useless to the quorum. Only admitted identities count as servers, regardless of a member's metadata.
-
-*Masters* (`_masters`). A hostile member may report any master. So only the masters of this node, and masters in the
-reports of several servers, decide the kind of the verdict.
-
-*Tolerated failures* (`can_lose`). Counting votes alone would be simpler, and wrong for a farm of three voters if only
-one holds the signing key.
+`bridge.api.farm_facts` computes the inputs of the rules.
 
 The texts name servers, not only their number, and hold no running figures: a text changes only when the facts do, so
 that each change is worth an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bridge.api.alarms import (
     ADDRESS_GONE,
     ALARMS,
-    DISK_FULL,
-    DISK_UNRESPONSIVE,
     FOREIGN_KEY,
     FORMATION,
     ISOLATED,
@@ -46,19 +35,16 @@ from bridge.api.alarms import (
     UDP_BLOCKED,
     AlarmType,
 )
-from bridge.api.contact import server_members
+from bridge.api.farm_facts import DISK_FAULTS, EVICTED, FarmFacts, listed, name_of
 from bridge.api.view import (
     FarmView,
     LeafView,
-    MemberView,
     MetaEntryView,
     Phase,
     PublishingView,
-    RaftRole,
     Severity,
     VerdictKind,
     VerdictView,
-    VoterView,
     counted_members,
 )
 from bridge.api.words import fault_actions, faults_text
@@ -66,12 +52,8 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability
 
-PATIENCE_ELECTIONS = 3
-"""A server lacks contact to a majority after so many of the shortest election timeouts without a leader and without an
-answer of a follower: one timeout may pass, and two candidates may have split a vote."""
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
-_EVICTED = "evicted"
 _DOWN_ACTION = "start them again, and check that UDP (gossip) and TCP (consensus) reach them"
 _REPLACE_ACTION = (
     "to replace a server that will not return, start another node, with the key file that `garlicfarm keys export"
@@ -101,18 +83,10 @@ _UNHEALTHY_ACTION = (
     "check the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
-_DISK_FAULTS = frozenset({DISK_FULL.kind, DISK_UNRESPONSIVE.kind})
-_OWN_FAULTS = _DISK_FAULTS | {ADDRESS_GONE.kind}
+_OWN_FAULTS = DISK_FAULTS | {ADDRESS_GONE.kind}
 """Alarms of a node that explain why it does not take part in a quorum."""
 DISAGREEMENT_ALARMS = (UDP_BLOCKED, REPORTS_MISSING)
 """Gossip, Raft and the log do not agree about a server."""
-A_PUBLISHER = "a server that can publish"
-A_HEALTHY_LEAF = "a healthy leaf"
-_VERBS: Mapping[str, tuple[str, str]] = {
-    A_PUBLISHER: ("can publish", "can publish"),
-    A_HEALTHY_LEAF: ("has a healthy leaf", "have a healthy leaf"),
-}
-"""The verbs after one name, and after several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +190,7 @@ class Concern:
 
 def verdict_of(view: FarmView) -> VerdictView:
     """Return the verdict on the farm, as the node of this view sees it."""
-    facts = _Facts(view)
+    facts = FarmFacts(view)
     concern = _concerns(facts)[0]
     meaning = MEANINGS[concern.kind]
     # Transient conditions need no action.
@@ -234,7 +208,7 @@ def verdict_of(view: FarmView) -> VerdictView:
 
 def concerns_of(view: FarmView) -> tuple[Concern, ...]:
     """Return the findings of all rules, most severe first; if there are none, that the farm is healthy."""
-    return _concerns(_Facts(view))
+    return _concerns(FarmFacts(view))
 
 
 def loss_of_each(view: FarmView) -> Mapping[int, str]:
@@ -243,7 +217,7 @@ def loss_of_each(view: FarmView) -> Mapping[int, str]:
     For a server that is down, the text is the reason. The same facts count as for the verdict: the quorum, the last
     server that can publish, the last healthy leaf.
     """
-    facts = _Facts(view)
+    facts = FarmFacts(view)
     losses: dict[int, str] = {}
     for server in (*view.raft.voters, *view.raft.learners):
         missing: list[str] = []
@@ -260,127 +234,7 @@ def loss_of_each(view: FarmView) -> Mapping[int, str]:
     return losses
 
 
-class _Facts:
-    """Inputs of the rules, computed once from a view."""
-
-    def __init__(self, view: FarmView) -> None:
-        self.view = view
-        raft = view.raft
-        servers = {server.raft_id for server in (*raft.voters, *raft.learners)}
-        self.is_server = raft.role is not RaftRole.NONE and view.node.raft_id in servers
-        self.publishing, self.other_publishing = _masters(view)
-        self._members = server_members(view.members)
-        self._silent = self._silent_followers()
-        self.udp_blocked = frozenset(raft.udp_blocked if self.is_server else ())
-        self.not_reporting = frozenset(raft.not_reporting if self.is_server else ())
-        self.others_alive = any(
-            member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT}
-            for member in counted_members(view)
-            if not member.is_self
-        )
-        self.has_disk = not any(each.kind in _DISK_FAULTS for each in view.alarms)
-        self.down = self._down()
-        self.margin = self._margin()
-        self.can_lose, self.limit = self._losable()
-
-    @property
-    def down_text(self) -> str:
-        """Return `node-2 down, node-3 left`."""
-        return ", ".join(f"{name} {why}" for name, why in self.down.values())
-
-    def names(self, raft_ids: AbstractSet[int]) -> str:
-        """Return `node-2 and node-3`: the names of these servers."""
-        servers = (*self.view.raft.voters, *self.view.raft.learners)
-        return _listed([name_of(each) for each in servers if each.raft_id in raft_ids])
-
-    def _silent_followers(self) -> frozenset[int]:
-        """Return the servers that do not answer the leader; empty on other nodes."""
-        limit_ms = PATIENCE_ELECTIONS * self.view.raft.election_timeout_ms
-        return frozenset(
-            each.raft_id
-            for each in self.view.raft.followers
-            if each.last_contact_ms is not None and each.last_contact_ms > limit_ms > 0
-        )
-
-    def _down(self) -> dict[int, tuple[str, str]]:
-        """Return the servers that are down: Raft id to name and reason."""
-        found: dict[int, tuple[str, str]] = {}
-        raft = self.view.raft
-        answering = {
-            each.raft_id
-            for each in raft.followers
-            if each.last_contact_ms is not None and each.raft_id not in self._silent
-        }
-        # If a follower's UDP is blocked completely, its gossip shows only that nothing arrives.
-        is_deaf = bool(self.udp_blocked) and not self.others_alive and raft.role is not RaftRole.LEADER
-        for server in (*raft.voters, *raft.learners):
-            if is_deaf and not server.evicted:
-                continue
-            if server.raft_id in {self.view.node.raft_id, raft.leader_id, *self.udp_blocked}:
-                continue
-            why = self._why_down(self._members.get(server.raft_id), server)
-            if why is not None and server.raft_id not in answering:
-                found[server.raft_id] = (name_of(server), why)
-        return found
-
-    def _why_down(self, member: MemberView | None, server: VoterView) -> str | None:
-        if server.evicted:
-            return _EVICTED
-        if member is None:
-            return "not seen by gossip"
-        match member.status:
-            case MemberStatus.DEAD:
-                return "down"
-            case MemberStatus.LEFT:
-                return "left"
-            case MemberStatus.ALIVE | MemberStatus.SUSPECT:
-                return "does not answer the leader" if server.raft_id in self._silent else None
-
-    def _margin(self) -> int:
-        """Return the number of running voters above a majority; negative without a majority."""
-        raft = self.view.raft
-        lost = self.down.keys() | (set() if self.has_disk else {self.view.node.raft_id})
-        majorities: Sequence[Sequence[int]] = raft.majorities or ([each.raft_id for each in raft.voters],)
-        return min(sum(each not in lost for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
-
-    def _losable(self) -> tuple[int, str]:
-        """Return the number of servers that may fail, and the limit other than the quorum."""
-        can_lose, limit = max(0, self.margin), ""
-        for names, what in self.needed():
-            if len(names) - 1 < can_lose:
-                verb = _VERBS[what][len(names) > 1]
-                can_lose, limit = max(0, len(names) - 1), f"only {_listed(sorted(names))} {verb}" if names else ""
-        return can_lose, limit
-
-    def needed(self) -> Iterator[tuple[set[str], str]]:
-        """Yield each necessity of the farm with the names of the servers that have it.
-
-        At least one server must have each of them.
-        """
-        for each in self.publishing:
-            publishers = {
-                server_label(standing.raft_id, standing.name)
-                for standing in each.standings
-                if standing.inability is None and standing.raft_id not in self.down
-            }
-            yield publishers, A_PUBLISHER
-            yield {entry.name or entry.destination for entry in each.entries if entry.healthy}, A_HEALTHY_LEAF
-
-    @property
-    def quorum_is_lost(self) -> bool:
-        """Return True if nothing can be committed, as this node sees it.
-
-        The log of a follower without a working disk is still, even if the farm has a quorum.
-        """
-        raft = self.view.raft
-        if raft.stands_still and (self.has_disk or raft.leader_id is None or raft.role is RaftRole.LEADER):
-            return True
-        if raft.leader_id is not None or raft.leaderless_ms is None:
-            return False
-        return self.margin < 0 or raft.leaderless_ms > PATIENCE_ELECTIONS * raft.election_timeout_ms
-
-
-def _stopping(facts: _Facts) -> Concern | None:
+def _stopping(facts: FarmFacts) -> Concern | None:
     if facts.view.node.phase is not Phase.STOPPING:
         return None
     return Concern(
@@ -388,29 +242,29 @@ def _stopping(facts: _Facts) -> Concern | None:
     )
 
 
-def _foreign_key(facts: _Facts) -> Concern | None:
+def _foreign_key(facts: FarmFacts) -> Concern | None:
     """Report another key if this node reaches no member, or has no farm: its own key file may be the wrong one."""
     return None if facts.is_server and facts.others_alive else _foreign_key_concern(facts)
 
 
-def _foreign_key_and_down(facts: _Facts) -> Concern | None:
+def _foreign_key_and_down(facts: FarmFacts) -> Concern | None:
     """Report another key while a server is missing: the sender may be that server."""
     return _foreign_key_concern(facts) if facts.is_server and facts.others_alive and facts.down else None
 
 
-def _foreign_key_concern(facts: _Facts) -> Concern | None:
+def _foreign_key_concern(facts: FarmFacts) -> Concern | None:
     view = facts.view
     senders = view.gossip.other_farms
     if not senders:
         return None
-    sources = _listed([f"{each.address} (label {each.label})" for each in senders])
+    sources = listed([f"{each.address} (label {each.label})" for each in senders])
     waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
     text = f"Gossip arrives under another farm key: is the key file the same? Received from {sources}{waits}"
     action = f"{FOREIGN_KEY.remedy}. This node's label is {view.farm.label}"
     return Concern(VerdictKind.FOREIGN_KEY, text, action, FOREIGN_KEY)
 
 
-def _waiting(facts: _Facts) -> Concern | None:
+def _waiting(facts: FarmFacts) -> Concern | None:
     view = facts.view
     if facts.is_server:
         return None
@@ -443,7 +297,7 @@ def _waiting(facts: _Facts) -> Concern | None:
     return Concern(VerdictKind.WAITING, text, advice, None)
 
 
-def _no_quorum(facts: _Facts) -> Concern | None:
+def _no_quorum(facts: FarmFacts) -> Concern | None:
     view = facts.view
     if not facts.is_server or not facts.quorum_is_lost:
         return None
@@ -460,21 +314,21 @@ def _published_meanwhile(publishing: Sequence[PublishingView]) -> str:
     """Return the state of the publications while nothing can be committed."""
     alone = [each for each in publishing if each.without_quorum and each.publisher_id is not None]
     if alone:
-        return f"publishing from {_listed(sorted({_publisher(each) for each in alone}))} alone"
+        return f"publishing from {listed(sorted({_publisher(each) for each in alone}))} alone"
     holding = [each for each in publishing if _holds(each)]
     if not holding:
         return "nothing is published"
     published = sorted({server_label(each.handed_over_by, each.handed_over_by_name) for each in holding})
-    return f"the last structure of {_listed(published)} is still valid"
+    return f"the last structure of {listed(published)} is still valid"
 
 
-def _electing(facts: _Facts) -> Concern | None:
+def _electing(facts: FarmFacts) -> Concern | None:
     if not facts.is_server or facts.view.raft.leader_id is not None:
         return None
     return Concern(VerdictKind.ELECTING, "No leader for a moment: the voters elect one", NOTHING_TO_DO, None)
 
 
-def _not_published(facts: _Facts) -> Concern | None:
+def _not_published(facts: FarmFacts) -> Concern | None:
     view = facts.view
     if not facts.is_server or view.raft.stands_still:
         return None
@@ -516,7 +370,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
     return None
 
 
-def _no_healthy_leaf(facts: _Facts) -> Concern | None:
+def _no_healthy_leaf(facts: FarmFacts) -> Concern | None:
     for each in facts.publishing:
         if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
             text = f"Published, but no leaf is healthy: {_unhealthy_text(facts.view, each.entries)}"
@@ -525,7 +379,7 @@ def _no_healthy_leaf(facts: _Facts) -> Concern | None:
     return None
 
 
-def _degraded(facts: _Facts) -> Concern | None:
+def _degraded(facts: FarmFacts) -> Concern | None:
     """Return None without a quorum: that verdict already lists the servers that are down."""
     if not facts.is_server or facts.quorum_is_lost:
         return None
@@ -538,8 +392,8 @@ def _degraded(facts: _Facts) -> Concern | None:
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_leaves(facts)
     advice = "; ".join(
-        ([_down_action(facts)] if reasons - {_EVICTED} else [])
-        + ([REPLACE_EVICTED] if _EVICTED in reasons else [])
+        ([_down_action(facts)] if reasons - {EVICTED} else [])
+        + ([REPLACE_EVICTED] if EVICTED in reasons else [])
         + further
         + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
         + ([_FAILING_ACTION] if any(map(_fails, facts.publishing)) else [])
@@ -550,7 +404,7 @@ def _degraded(facts: _Facts) -> Concern | None:
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
 
 
-def _udp_blocked(facts: _Facts) -> Concern | None:
+def _udp_blocked(facts: FarmFacts) -> Concern | None:
     """Report servers that gossip marked dead and that Raft reaches."""
     if not facts.udp_blocked:
         return None
@@ -573,7 +427,7 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
     return Concern(VerdictKind.DEGRADED, text, action, UDP_BLOCKED)
 
 
-def _not_reporting(facts: _Facts) -> Concern | None:
+def _not_reporting(facts: FarmFacts) -> Concern | None:
     """Report servers that gossip and Raft reach and whose reports are missing."""
     others = facts.not_reporting - {facts.view.node.raft_id}
     if not others or facts.quorum_is_lost:
@@ -583,11 +437,11 @@ def _not_reporting(facts: _Facts) -> Concern | None:
     return Concern(VerdictKind.DEGRADED, text, REPORTS_MISSING.remedy, REPORTS_MISSING)
 
 
-def _down_action(facts: _Facts) -> str:
+def _down_action(facts: FarmFacts) -> str:
     """Return a remedy that the farm accepts: it does not remove a voter while it has at most `expect` voters."""
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
-    lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != _EVICTED]
+    lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != EVICTED]
     spare = len(servers) - view.farm.expect
     lost_voters = [name for raft_id, name in lost_servers if raft_id in servers]
     if len(lost_voters) > spare:
@@ -596,7 +450,7 @@ def _down_action(facts: _Facts) -> str:
     return f"{_DOWN_ACTION}; remove a server that will not return: {commands}"
 
 
-def _unhealthy_leaves(facts: _Facts) -> list[MetaEntryView | LeafView]:
+def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:
     """Return the unhealthy leaves of servers that are up.
 
     A structure lists them only if fewer than half of the known leaves are healthy. So the reports count, too, without
@@ -626,7 +480,7 @@ def _unhealthy_text(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]) 
         name = leaf.name if isinstance(leaf, MetaEntryView) else owners.get(leaf.destination)
         faults.setdefault(name or leaf.destination, set()).update(leaf.faults or ())
     texts = ((name, faults_text(found)) for name, found in sorted(faults.items()))
-    return _listed([f"{name} ({text})" if text else name for name, text in texts])
+    return listed([f"{name} ({text})" if text else name for name, text in texts])
 
 
 def _unhealthy_action(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]) -> str:
@@ -646,7 +500,7 @@ def _unhealthy_action(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]
     return f"{found}{last}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
 
 
-def _troubles(facts: _Facts) -> Iterator[str]:
+def _troubles(facts: FarmFacts) -> Iterator[str]:
     view = facts.view
     if facts.down:
         yield facts.down_text
@@ -664,20 +518,20 @@ def _troubles(facts: _Facts) -> Iterator[str]:
     yield from filter(None, map(_publishing_trouble, facts.publishing))
     missing = [each.master for each in facts.other_publishing if _not_published_master(each) is not None]
     if missing:
-        yield f"another master ({_listed(missing)}) is not published"
+        yield f"another master ({listed(missing)}) is not published"
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:
             yield f"alarm {alarm.kind} at {view.node.name}"
 
 
-def _healthy(facts: _Facts) -> Concern:
+def _healthy(facts: FarmFacts) -> Concern:
     count = len(facts.view.raft.voters)
     lost = f"{facts.can_lose} of {count}" if facts.can_lose else f"none of {count}"
     limit = f": {facts.limit}" if facts.limit else ""
     return Concern(VerdictKind.HEALTHY, f"Healthy, can lose {lost}{limit}", NOTHING_TO_DO, None)
 
 
-_RULES: tuple[Callable[[_Facts], Concern | None], ...] = (
+_RULES: tuple[Callable[[FarmFacts], Concern | None], ...] = (
     _stopping,
     _foreign_key,
     _waiting,
@@ -692,34 +546,9 @@ _RULES: tuple[Callable[[_Facts], Concern | None], ...] = (
 )
 
 
-def _concerns(facts: _Facts) -> tuple[Concern, ...]:
+def _concerns(facts: FarmFacts) -> tuple[Concern, ...]:
     found = (rule(facts) for rule in _RULES)
     return tuple(each for each in found if each is not None) or (_healthy(facts),)
-
-
-def name_of(server: VoterView) -> str:
-    """Return the name of a server of the configuration."""
-    return server_label(server.raft_id, server.name)
-
-
-def _masters(view: FarmView) -> tuple[tuple[PublishingView, ...], tuple[PublishingView, ...]]:
-    """Return the masters that decide the verdict, and the others.
-
-    A node may lack a master, while each master of the farm has only one server. Then the masters of the server with the
-    lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these masters.
-    """
-    servers: dict[str, set[int]] = {each.master: set() for each in view.publishing}
-    for report in view.reports:
-        named = {*report.masters, *(leaf.master for leaf in report.leaves)}
-        for master in servers.keys() & named:
-            servers[master].add(report.raft_id)
-    first = min((raft_id for found in servers.values() for raft_id in found), default=None)
-    deciding = {each for each, found in servers.items() if view.node.raft_id in found or len(found) > 1}
-    deciding = deciding or {each for each, found in servers.items() if first in found} or set(servers)
-    return (
-        tuple(each for each in view.publishing if each.master in deciding),
-        tuple(each for each in view.publishing if each.master not in deciding),
-    )
 
 
 def _publisher(each: PublishingView) -> str:
@@ -750,7 +579,3 @@ def _nodes_here(view: FarmView) -> int:
 
 def _missing(view: FarmView) -> str:
     return f"{max(0, view.farm.expect - _nodes_here(view))} of {view.farm.expect} nodes"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

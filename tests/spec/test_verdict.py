@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
-from bridge.api.contact import ContactWatch
+from bridge.api.farm_facts import ContactWatch
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
 from bridge.api.view import (
     AlarmView,

@@ -14,7 +14,6 @@ from typing import Any
 import trio
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
-from bridge.api.contact import ContactWatch
 from bridge.api.control_routes import (
     HISTORY,
     INVITATIONS,
@@ -24,6 +23,7 @@ from bridge.api.control_routes import (
     VIEWS,
     Route,
 )
+from bridge.api.farm_facts import ContactWatch
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate

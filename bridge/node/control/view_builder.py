@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from bridge import VERSION
 from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
-from bridge.api.contact import ContactWatch
 from bridge.api.events import event_sentence
+from bridge.api.farm_facts import ContactWatch
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints
