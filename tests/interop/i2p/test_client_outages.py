@@ -5,7 +5,7 @@
 Each client sends small requests in sequence. Services record the number of each request. The story measures, for each
 client and each kill, the longest time between two successes; it prints the times. Each kill has new clients, because a
 client puts a failed leaf last for ten minutes, the life of the leases that its router keeps. OUTAGES sets the number of
-kills of each kind.
+kills of each kind, and KIND selects kinds by a part of their name.
 """
 
 import json
@@ -38,6 +38,7 @@ from tests.processes import END_S, child
 
 pytestmark = pytest.mark.interop
 OUTAGES: Final = int(os.environ.get("OUTAGES", "1"))
+KIND: Final = os.environ.get("KIND", "")
 CLIENTS: Final = 5
 BETWEEN_S: Final = 0.25
 BEFORE_S: Final = 20.0
@@ -56,7 +57,7 @@ DETECTION_S: Final = 12.0
 
 
 ONE_HOP: Final = ("--hops", "1")
-"""With twelve routers, each router is in a quarter of the tunnels of three hops, also in those to living leaves."""
+"""With twenty routers, each router is in one of seven tunnels of three hops, also in those to living leaves."""
 
 
 @dataclass
@@ -133,6 +134,14 @@ class Stage:
                 site.node.start()
         wait_until(self.farm.publishes_all_leaves, READY_S, "the farm publishes all leaves", self.farm.state)
 
+    def serves(self, client: Client) -> bool:
+        """Return True if a client reaches a leaf. Restart its router after a crash: i2pd 2.45.1 has one in SAM."""
+        for each in self.client_routers:
+            if not each.running:
+                print(f"{each.name} has crashed", flush=True)
+                each.start()
+        return client.request()
+
 
 @pytest.fixture
 def stage(network: Network, tmp_path: Path) -> Iterator[Stage]:
@@ -169,9 +178,7 @@ def clients(stage: Stage, numbers: Iterator[int], method: str = "GET") -> Iterat
             process = stack.enter_context(child(arguments, stdout=log, stderr=log))
             started.append(Client(port, router.sam, own_socket, psutil.Process(process.pid), numbers, method))
         for each in started:
-            wait_until(
-                each.request, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started])
-            )
+            wait_until(partial(stage.serves, each), READY_S, "a client reaches a leaf", partial(failures_of, started))
         yield started
 
 
@@ -218,10 +225,10 @@ KILLS: Final[dict[str, tuple[str, Callable[[Stage, str], None], str]]] = {
 
 def test_clients_continue_after_kills(stage: Stage) -> None:
     numbers = count(1)
-    gaps: dict[str, list[float]] = {kind: [] for kind in KILLS}
+    gaps: dict[str, list[float]] = {kind: [] for kind in KILLS if KIND in kind}
     served: Counter[str] = Counter()
     late: list[float] = []
-    for kind in [each for each in KILLS for _ in range(OUTAGES)]:
+    for kind in [each for each in gaps for _ in range(OUTAGES)]:
         name, kill, method = KILLS[kind]
         stage.repair()
         with clients(stage, numbers, method) as started, load(started):
@@ -289,10 +296,13 @@ def test_clients_survive_restart_of_their_router(stage: Stage) -> None:
         router.start()
         began_s = time.monotonic()
         for each in started:
-            wait_until(
-                each.request, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started])
-            )
+            wait_until(partial(stage.serves, each), READY_S, "a client reaches a leaf", partial(failures_of, started))
         print(f"\nall clients reach a leaf {time.monotonic() - began_s:.0f} s after the start of the router of two")
+
+
+def failures_of(started: Sequence[Client]) -> str:
+    """Return the last failure of each client."""
+    return str([each.failures[-1:] for each in started])
 
 
 def has_higher_cost(client: Client, address: str) -> bool:
