@@ -136,7 +136,7 @@ interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JA
 	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka \
 		--ignore tests/interop/i2p
 
-# A closed I2P network of eight i2pd and four Java routers in a network namespace without a route out; the farm's stories
+# A closed I2P network of 16 i2pd and four Java routers in a network namespace without a route out; the farm's stories
 # on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed), iproute2,
 # Maven and a Java development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories. Maven does not offer
 # Java's SAM bridge: I2P_SOURCE=DIRECTORY, a checkout of its repository i2p.i2p, adds the story with it.
