@@ -1,18 +1,23 @@
-"""From a committed entry to its row in the pipeline's current state: a real farm, a real `pipeline run`, trigger 1 s.
+"""A live `pipeline run` of a real farm, by either engine: from a committed entry to its row, processor time and memory.
 
     submit a report under an unused Raft id ──▶ committed (t0) ──▶ … ──▶ its row is in current_routers (t1)
+    the farm alone, for `IDLE_S`            ──▶ share of a processor, and memory of all processes of the run
 
 Each report has a unique uptime, which identifies its row. The benchmark reads the table every 20 ms, like any reader:
-from another process, while the run writes it.
+from another process, while the run writes it. The engines follow the same farm in turn, each with its default trigger
+and with derived tables, events, watch and feedback.
 """
 
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 import trio
 
 from benchmarks.child import ChildError
@@ -24,42 +29,105 @@ from bridge.node.settings.choices import Timing
 from pipeline.tables.current import read
 
 COMMAND = [sys.executable, "-m", "bridge.cli.main", "pipeline"]
-SAMPLES = 30
+SAMPLES = 20
 WARM_UP_SAMPLES = 3
 PAUSE_S = 0.7
 POLL_S = 0.02
 ROW_PATIENCE_S = 180.0
 STOP_PATIENCE_S = 30.0
 SERVER_ID = 60
+IDLE_S = 30.0
+ENGINES = ("local", "spark")
+MIB = 1024**2
 
 
 async def measure(directory: Path) -> list[Figure]:
-    """Start farm and pipeline, submit reports, and end both."""
+    """Start a farm, and follow it with each engine."""
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         await farm.settle()
-        output, output_path = directory / "tables", directory / "pipeline.txt"
-        nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
-        command = [*COMMAND, "run", "--trigger", "1", "--json", "--output", str(output), "--master", "local[2]", *nodes]
-        with output_path.open("wb") as output_file:
-            process = await trio.lowlevel.open_process(
-                command, stdout=output_file, stderr=output_file, start_new_session=True
-            )
-            try:
-                samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
-            except trio.TooSlowError as error:
-                raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
-            finally:
-                os.killpg(process.pid, signal.SIGINT)
-                with trio.move_on_after(STOP_PATIENCE_S):
-                    await process.wait()
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
+        return [figure for engine in ENGINES for figure in await _follow(farm, directory / engine, engine)]
+
+
+async def _follow(farm: Farm, directory: Path, engine: str) -> list[Figure]:
+    """Run the pipeline with an engine; submit reports, then leave the farm alone."""
+    await trio.Path(directory).mkdir()
+    output, output_path = directory / "tables", directory / "pipeline.txt"
+    nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
+    command = [*COMMAND, "run", "--json", "--output", str(output), "--engine", engine, *nodes]
+    with output_path.open("wb") as output_file:
+        process = await trio.lowlevel.open_process(
+            command, stdout=output_file, stderr=output_file, start_new_session=True
+        )
+        try:
+            samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
+            spent_s, began = _processor_s(process.pid), time.perf_counter()
+            await trio.sleep(IDLE_S)
+            share = 100 * (_processor_s(process.pid) - spent_s) / (time.perf_counter() - began)
+            resident = resident_memory(process.pid)
+        except trio.TooSlowError as error:
+            raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            with trio.move_on_after(STOP_PATIENCE_S):
+                await process.wait()
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+    group, note = f"pipeline: a live run of one farm, engine {engine}", f"{SERVERS} servers, default trigger"
     measured = tuple(samples[WARM_UP_SAMPLES:])
-    note = f"{SERVERS} servers, trigger 1 s, after {WARM_UP_SAMPLES} warm-ups; goal: median at most 1.5 s"
     return [
-        Figure("pipeline: committed entry to its row in the current state", "committed to row", "s", measured, note)
+        Figure(group, "committed to row in the current state", "s", measured, f"{note}; goal: median at most 1.0 s"),
+        Figure(group, "share of a processor", "%", (share,), f"{note}, {IDLE_S:.0f} s; goal 8 %"),
+        Figure(group, "memory of all processes", "MiB", (resident.total_bytes / MIB,), "goal 900 MiB"),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The memory of a process and its descendants, each page once."""
+
+    java_bytes: int
+    python_bytes: int
+    others: int  # processes beside the JVM
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of all processes."""
+        return self.java_bytes + self.python_bytes
+
+
+def resident_memory(pid: int) -> Resident:
+    """Return the memory of a process and its descendants.
+
+    This is not the sum of their resident memory: a JVM that starts a process exists twice for a moment, and workers
+    share most of their pages with their parent.
+    """
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return Resident(0, 0, 0)
+    java_bytes = python_bytes = others = 0
+    for process in family:
+        try:
+            resident_bytes = int(process.memory_full_info().pss)
+            if process.name() == "java":
+                java_bytes += resident_bytes
+            else:
+                python_bytes += resident_bytes
+                others += 1
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return Resident(java_bytes, python_bytes, others)
+
+
+def _processor_s(pid: int) -> float:
+    """Return the processor time of a process and its descendants."""
+    total_s = 0.0
+    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total_s += times.user + times.system
+    return total_s
 
 
 async def _sample(farm: Farm, output: Path, number: int) -> float:

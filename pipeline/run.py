@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.alerts.alerting import Alerting
-from pipeline.gold.deriving import Deriving, running
+from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, note_nothing
 from pipeline.local.query import LocalQuery, SourceReader, WriteBatch
@@ -214,7 +214,9 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
         gold.refresh(batch, apart)
         show()
 
-    deriving = Deriving(make_tables, LostStarts(DERIVED_TABLES, settings.patience(None)))
+    rest_times = REST_TIMES_LOCAL if session is None else REST_TIMES
+    lost_starts = LostStarts(DERIVED_TABLES, settings.patience(None))
+    deriving = Deriving(make_tables, lost_starts, rest_times=rest_times)
 
     def begin() -> RunningQuery:
         return start_query(session, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)

@@ -4,7 +4,8 @@
 
 If they were made between two batches, they would delay the current state, which a user may be waiting for, by seconds
 in a large farm. The thread handles the newest written batch, so it combines batches that arrive while it works. After
-each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine.
+each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine. With the
+local engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
 
 Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
 thread is stored, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a batch.
@@ -22,6 +23,7 @@ from pipeline.spark.failures import is_lost_start
 from pipeline.spark.lost_starts import LostStarts
 
 REST_TIMES = 4.0
+REST_TIMES_LOCAL = 24.0
 POOL = "derived"
 
 

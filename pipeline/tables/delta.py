@@ -107,14 +107,14 @@ class Table:
 
     def append(self, query: str, batch: int, rows: pa.Table | None, files: Sequence[DataFile] = ()) -> bool:
         """Append a batch: rows, and written files. Return False if it is empty or already committed."""
-        if (rows is None and not files) or self.committed(query) >= batch:
+        if (rows is None and not files) or self.known_batch(query) >= batch:
             return False
         self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
         return True
 
     def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
         """Replace all rows of the table."""
-        if self.committed(query) >= batch:
+        if self.known_batch(query) >= batch:
             return False
         self.commit(query, batch, self._written(rows), self.files())
         return True
@@ -180,10 +180,11 @@ class Table:
         *,
         is_recounted: bool = False,
     ) -> None:
-        now_ms, before = time.time_ns() // 1_000_000, self._fresh().version()
+        now_ms, before = time.time_ns() // 1_000_000, self._delta.version()
         rows = _rows_of(self.files()) if is_recounted else self._held()
         held = Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))
-        self._known |= {each.app_id: each.version for each in transactions}
+        # After a failed commit the table is read again: it may have the batch or not.
+        known, self._known = self._known, {}
         by_day = DAY in self.spec.schema.names
         adds = [
             AddAction(
@@ -215,6 +216,7 @@ class Table:
                 commit_properties=CommitProperties(app_transactions=[*transactions, held]),
             )
             self._sync_after(before)
+        self._known = known | {each.app_id: each.version for each in transactions}
 
     def _held(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""

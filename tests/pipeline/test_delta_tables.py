@@ -267,3 +267,21 @@ def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
 def test_last_row_with_equal_key_and_position_is_kept() -> None:
     rows = pa.table({"key": ["a", "b", "a", "a"], "place": [3, 1, 4, 4], "said": [1, 2, 3, 4]})
     assert sorted(last_rows(rows, ["key"], "place").column("said").to_pylist()) == [2, 4]
+
+
+@pytest.mark.parametrize(("owner", "step"), [(Table, "_sync_after"), (DeltaTable, "create_write_transaction")])
+def test_batch_of_failed_commit_is_stored_once(
+    owner: type, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
+    rows = write_batch(tmp_path / "other", "clocks", 1, [clock(1)]).rows()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(owner, step, fail)
+        with pytest.raises(OSError, match="full"):
+            table.append(LOG, 1, rows)
+    table.append(LOG, 1, rows)
+    assert indexes(tmp_path) == [0, 1]

@@ -105,13 +105,13 @@ def batches_done(output: Path) -> str:
     return ", ".join(f"{name.partition('-')[2] or 'tables'} {count}" for name, count in done.items())
 
 
-def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
+def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, batch: int, engine: str) -> list[str]:
     """Run the whole comparison; return the differences as text."""
     random = Random(seed)
     entries = generate_log(directory / "log", routers, days, seed)
     print(f"seed {seed}: {entries} entries, {-(-entries // batch)} batches", flush=True)
     traces = directory / "trace.jsonl"
-    more = ("--master", "local[2]", "--entries-per-batch", str(batch), "--watch", "--trace-files", str(traces))
+    more = ("--engine", engine, "--entries-per-batch", str(batch), "--watch", "--trace-files", str(traces))
     events = generate_events(seed)
     traces.write_text("".join(events), encoding="utf-8")
     undisturbed = directory / "undisturbed"
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--routers", type=int, default=10)
     parser.add_argument("--days", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=400, help="entries per batch")
+    parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pipeline-kills-"))
     found = run(
@@ -159,6 +160,7 @@ def main() -> None:
         routers=arguments.routers,
         days=arguments.days,
         batch=arguments.batch,
+        engine=arguments.engine,
     )
     for line in found:
         print(f"DIFFERS {line}", flush=True)
