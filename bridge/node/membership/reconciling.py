@@ -99,13 +99,14 @@ class Reconciling:
         reconciler, term = Reconciler(self.settings), -1
         async with trio.open_nursery() as nursery:
             while True:
-                role = self.replica.server.role
                 if not self.replica.leads:
                     self._rest()
-                else:
-                    if role.term != term:
-                        reconciler, term = Reconciler(self.settings), role.term
-                    self._review(reconciler, nursery)
+                    await self.replica.role_changes()
+                    continue
+                role = self.replica.server.role
+                if role.term != term:
+                    reconciler, term = Reconciler(self.settings), role.term
+                self._review(reconciler, nursery)
                 await trio.sleep(LOOK_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
