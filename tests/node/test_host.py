@@ -98,7 +98,7 @@ async def wake_loop(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[floa
 
 
 async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> None:
-    lag = LoopLag(interval_s=0.1)
+    lag = LoopLag(interval_s=0.1, window=120)
     assert lag.mean_ms() is None
     # given a loop that is on time 98 times, then 50 ms late, then 80 ms
     await wake_loop(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
@@ -108,7 +108,7 @@ async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> 
 async def test_lag_of_blocked_loop_is_mean_wait_of_job(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    lag = LoopLag(interval_s=0.1)
+    lag = LoopLag(interval_s=0.1, window=120)
     # given a loop that is blocked for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
     moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]
     await wake_loop(lag, mock_clock, moments)
