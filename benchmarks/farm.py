@@ -106,6 +106,14 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
 
+    def wake_ups(self) -> int:
+        """Return how often its threads so far have waited and run again (Linux)."""
+        if self.process is None:
+            return 0
+        statuses = Path(f"/proc/{self.process.pid}/task").glob("*/status")
+        waits = re.findall(r"(?m)^voluntary_ctxt_switches:\s+(\d+)", "".join(map(Path.read_text, statuses)))
+        return sum(map(int, waits))
+
     def structures(self) -> list[Path]:
         """Return the files of its published structures."""
         return list((self.node.directory / "published").glob("*.meta-ls2"))

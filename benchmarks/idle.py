@@ -25,6 +25,7 @@ WINDOWS = 3
 REPORTING_PERIOD_MS = 30_000
 LEADER_GOAL = 1.2
 FOLLOWER_GOAL = 0.7
+WAKE_UPS_GOAL = 15
 SERF_GOAL = 3.0
 RESIDENT_GOAL_MB = 60
 MB = 1_000_000
@@ -44,7 +45,13 @@ async def measure(directory: Path) -> list[Figure]:
             await agents.converge()
         await trio.sleep(SETTLED_S)
         leader = await farm.leader()
+        began_s, waits = trio.current_time(), [server.wake_ups() for server in farm.servers]
         shares = [await _window(farm, agents) for _ in range(WINDOWS)]
+        passed_s = trio.current_time() - began_s
+        wake_ups = {
+            server.node.name: (server.wake_ups() - before) / passed_s
+            for server, before in zip(farm.servers, waits, strict=True)
+        }
         if await farm.leader() is not leader:
             raise BenchmarkError(
                 "another node was elected during the measurement: measure again with less load on the machine"
@@ -58,10 +65,18 @@ async def measure(directory: Path) -> list[Figure]:
     figures = [
         Figure(GROUP, "processor time of the leader", "%", led, f"of one core; goal {LEADER_GOAL:g}"),
         Figure(GROUP, "processor time of a follower", "%", followed, f"of one core; goal {FOLLOWER_GOAL:g}"),
+        Figure(GROUP, "wake-ups of the leader", "/s", (wake_ups[leader.node.name],)),
+        Figure(
+            GROUP,
+            "wake-ups of a follower",
+            "/s",
+            tuple(wake_ups[server.node.name] for server in followers),
+            f"all threads; goal {WAKE_UPS_GOAL}",
+        ),
         Figure(GROUP, "resident memory of a node", "MB", resident, f"goal {RESIDENT_GOAL_MB}"),
     ]
     if theirs:
-        ratio = figures[1].median / Figure("", "", "", theirs).median
+        ratio = Figure("", "", "", followed).median / Figure("", "", "", theirs).median
         figures += [
             Figure(GROUP, "processor time of a serf agent", "%", theirs, "of one core, at the same time"),
             Figure(
