@@ -1,7 +1,7 @@
 """Settings of all tests: Hypothesis, the environment of child processes, and the distribution to workers.
 
-Hypothesis runs without a deadline, because the machine may be busy. It runs a quarter of its examples here and all of
-them in `make soak`, which selects these tests. A test that sets its own number keeps it.
+Hypothesis runs without a deadline, because the machine may be busy. It runs few examples here and many in `make soak`,
+which selects these tests.
 
 Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
 a farm would compile some three hundred modules before its first step, which doubles the time of a short test.

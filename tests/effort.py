@@ -9,9 +9,11 @@ import os
 import pytest
 
 IS_SOAK = os.environ.get("GARLICFARM_SOAK") == "1"
-SEEDS = 8
-EXAMPLES = 100 if IS_SOAK else 25
-"""Examples of a Hypothesis test that does not set a number."""
+SEEDS = 5
+EXAMPLES = 300 if IS_SOAK else 25
+"""Examples of a Hypothesis test."""
+GROUP_SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3)))
+"""Seeds of simulated gossip groups."""
 
 
 def over_seeds(many: int, quick: int = SEEDS) -> pytest.MarkDecorator:

@@ -13,6 +13,7 @@ from consensus.protocols.garlic_farm.node.client import ClientOptions, GarlicFar
 from consensus.protocols.garlic_farm.node.connection import Cancel, ClientAnswer
 from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
+from tests.effort import over_seeds
 from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
@@ -198,7 +199,7 @@ async def test_submission_without_reachable_server_is_never_sent(stage: Stage, a
     assert "Connection refused" in submission.reason
 
 
-@pytest.mark.parametrize("seed", range(12))
+@over_seeds(12)
 async def test_leader_of_new_term_is_tried_immediately(stage: Stage, autojump_clock: MockClock, seed: int) -> None:
     del autojump_clock
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))

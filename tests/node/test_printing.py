@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, Group
@@ -175,7 +175,6 @@ def test_entry_and_event_are_one_harmless_line(text: str) -> None:
     check_harmless(printed(printing.echo, f"{event.node} {event_text(event)}"), 1)
 
 
-@settings(max_examples=30)
 @given(TEXTS)
 def test_live_view_draws_hostile_names_as_text(text: str) -> None:
     view = farm_view()
@@ -213,7 +212,6 @@ def test_pipeline_table_does_not_interpret_markup(text: str) -> None:
         assert text in shown
 
 
-@settings(max_examples=30)
 @given(TEXTS.filter(is_encodable))
 def test_metric_labels_are_harmless(text: str) -> None:
     view = farm_view()

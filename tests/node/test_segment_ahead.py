@@ -19,6 +19,7 @@ from consensus.storage.journal import SMALL_SEGMENT_BYTES, SPARE, STEP_BYTES
 from consensus.storage.planner import Owner, StorageOptions, recover
 from consensus.storage.records import SEGMENT_HEADER_BYTES
 from consensus.storage.verification import verify_storage
+from tests.effort import over_seeds
 from tests.node.crash_disk import CrashDisk
 from tests.node.memory_server import MemoryDisk, leader_alone
 
@@ -139,7 +140,7 @@ def test_incomplete_spare_is_adopted() -> None:
     assert written_bytes(first.groups[0].operations) < SMALL_SEGMENT_BYTES + SEGMENT_HEADER_BYTES + ENTRY_BYTES + 100
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(20)
 def test_half_prepared_segment_is_removed_after_crash(seed: int) -> None:
     random, log = Random(seed), Log()
     durable = 0

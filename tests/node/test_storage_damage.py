@@ -13,6 +13,7 @@ from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
+from tests.effort import over_seeds
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -198,7 +199,7 @@ def test_hard_state_with_both_slots_damaged_is_refused() -> None:
     assert "the vote of this server is lost" in refusal_of(disk)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(20)
 def test_torn_hard_state_update_keeps_old_or_new_vote(seed: int) -> None:
     random = Random(seed)
     disk = CrashDisk()

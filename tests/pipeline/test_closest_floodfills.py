@@ -14,6 +14,7 @@ import pytest
 from pipeline.cli.floodfills import hash_of, router_hashes
 from pipeline.floodfills import _rows, closest, routing_key
 from pipeline.source.log_client import FarmLogError
+from tests.effort import over_seeds
 
 DAY = date(2026, 1, 31)
 VECTORS = Path(__file__).parents[1] / "vectors" / "meta-ls2.json"
@@ -37,7 +38,7 @@ def test_routing_key_matches_recorded_vectors() -> None:
         assert routing_key(name, utc_day).hex() == expected
 
 
-@pytest.mark.parametrize("seed", range(8))
+@over_seeds(8)
 def test_prefix_search_equals_full_comparison(seed: int) -> None:
     random = Random(seed)
     count = random.choice((1, 3, 8))

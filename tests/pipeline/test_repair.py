@@ -27,6 +27,7 @@ from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC
+from tests.effort import over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log
 from tests.pipeline.made_tables import gold_rows, tables_of
 
@@ -282,7 +283,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@over_seeds(8)
 def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tmp_path: Path) -> None:
     """Some tables, or the checkpoint, return to an earlier state: the tables are right, or refused and repaired."""
     choice, output = random.Random(seed), tmp_path / "tables"

@@ -25,9 +25,9 @@ from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
-BLOCK = 10
+BLOCK = 5
 """Histories per test. The quick run plays the first block of each strategy."""
-SOAK_BLOCKS = 20
+SOAK_BLOCKS = 40
 FOUND_AT = {
     "append-reply-before-persist": 0,
     "durable-beyond-truncation": 0,
@@ -161,7 +161,12 @@ def _names(mutant: Mutant) -> set[str]:
     return {name for _, name, _ in mutant.changes}
 
 
-@pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    # A single change that `test_planted_bug_is_found` finds has been called.
+    [mutant for mutant in ALL_MUTANTS if mutant.name not in FOUND_AT or len(mutant.changes) > 1],
+    ids=lambda mutant: mutant.name,
+)
 def test_planted_bug_is_called_and_changes_history(mutant: Mutant) -> None:
     called: set[str] = set()
     changes = tuple((owner, name, _recording_calls(wrong, name, called)) for owner, name, wrong in mutant.changes)
@@ -231,10 +236,10 @@ def test_violation_prints_command_that_repeats_it(capsys: pytest.CaptureFixture[
 
 
 def test_long_run_prints_counts_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "2", "--short"]) == 0
+    assert main(["--seeds", "1", "--short"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("append: 2 histories in ")
-    assert "fetch: 2 histories in " in output
+    assert output.startswith("append: 1 histories in ")
+    assert "fetch: 1 histories in " in output
     assert "elections" in output
     assert "paths that ran:" in output
 

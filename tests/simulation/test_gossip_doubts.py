@@ -13,9 +13,9 @@ from gossip.core.events import Received
 from gossip.core.member import Address, Incarnation, Status
 from gossip.core.messages import Payload, PingRequest, VerdictUpdate
 from gossip.core.options import SwimOptions
+from tests.effort import GROUP_SEEDS
 from tests.simulation.gossip_network import GossipNetwork, Node, node_id
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
 OPTIONS = replace(SwimOptions.lan(), first_hand_verdicts=True)
 ATTACKER = Address("10.9.9.9", 7_669)
 
@@ -51,7 +51,7 @@ def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int)
             accuse(network, receiver, victim, number)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", GROUP_SEEDS)
 @pytest.mark.parametrize("every_ms", [20, 170, 1_000])
 def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
     network, nodes = formed(seed, 5)
@@ -59,7 +59,7 @@ def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
     assert network.ever(Status.DEAD) == network.ever(Status.SUSPECT) == []
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_forged_verdicts_under_loss_do_not_declare_death(seed: int) -> None:
     network, nodes = formed(seed, 5, loss=0.05)
     flood(network, nodes[2], 170, 60_000)
@@ -72,7 +72,7 @@ def test_forged_verdicts_without_first_hand_rule_declare_death() -> None:
     assert network.ever(Status.DEAD, nodes[2])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_forged_verdicts_alarm_ends_after_attack(seed: int) -> None:
     network, nodes = formed(seed, 3)
     flood(network, nodes[2], 250, 60_000)
@@ -85,14 +85,14 @@ def test_forged_verdicts_alarm_ends_after_attack(seed: int) -> None:
         assert [each.over for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS] == [False, True]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_lost_datagrams_do_not_raise_forged_verdicts_alarm(seed: int) -> None:
     network, nodes = formed(seed, 8, loss=0.1)
     network.run(600_000)
     assert not [each for node in nodes for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", GROUP_SEEDS)
 @pytest.mark.parametrize("size", [3, 10, 30])
 def test_first_hand_detection_takes_at_most_twice_as_long(seed: int, size: int) -> None:
     def seconds(options: SwimOptions) -> float:

@@ -7,7 +7,7 @@ from random import Random
 from typing import TypeVar
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.core import probe
@@ -162,7 +162,6 @@ def check_invariants(swim: Swim, now: int) -> None:
     leaves_at=st.one_of(st.none(), st.integers(0, 60)),
     random_seed=st.integers(0, 9),
 )
-@settings(max_examples=200, deadline=None)
 @patch.object(probe, "_SEQ_BITS", 4)  # so that made-up replies sometimes match a ping
 def test_core_random_messages_keep_invariants(
     story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
@@ -195,7 +194,6 @@ def test_core_random_messages_keep_invariants(
 
 
 @given(noise=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 300), messages), max_size=80))
-@settings(max_examples=25, deadline=None)
 def test_group_after_false_messages_agrees(noise: list[tuple[int, int, Message]]) -> None:
     """Liars may declare any member dead; after their last message, all nodes see every running node alive."""
     network = GossipNetwork(1, SwimOptions.loopback())

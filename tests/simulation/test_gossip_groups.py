@@ -12,9 +12,8 @@ from gossip.core.effects import AlarmKind, Effect, Send
 from gossip.core.member import Address, Status
 from gossip.core.messages import PingRequest, PingResponse
 from gossip.core.options import SwimOptions
+from tests.effort import GROUP_SEEDS
 from tests.simulation.gossip_network import GossipNetwork, Node
-
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
 
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> int:
@@ -48,7 +47,7 @@ def parts(network: GossipNetwork) -> int:
     return count
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 @pytest.mark.parametrize("size", [3, 5, 12])
 def test_small_group_forms_mesh_without_suspicion(size: int, random_seed: int) -> None:
     network, _ = formed(random_seed, size)
@@ -63,14 +62,14 @@ def test_group_of_50_forms_full_mesh() -> None:
     must(network, network.is_full_mesh, within_ms=10_000, what="a full mesh of 50")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_loopback_group_of_3_forms_mesh_within_a_second(random_seed: int) -> None:
     network = GossipNetwork(random_seed, SwimOptions.loopback())
     network.start(3)
     must(network, network.is_full_mesh, within_ms=1_000, what="a full mesh of 3")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_nodes_without_seeds_find_each_other_by_broadcast(random_seed: int) -> None:
     network = GossipNetwork(random_seed, broadcast=True)
     for number in range(5):
@@ -89,7 +88,7 @@ def test_nodes_join_seed_that_starts_late() -> None:
     must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh once the seed is there")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 @pytest.mark.parametrize("size", [3, 12])
 def test_crash_is_known_to_every_member(size: int, random_seed: int) -> None:
     network, nodes = formed(random_seed, size)
@@ -105,7 +104,7 @@ def test_crash_in_group_of_50_is_known_to_every_member() -> None:
     must(network, known_everywhere(network, nodes[7], Status.DEAD), within_ms=30_000, what="the death known to all")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_suspects_at_20_percent_loss_refute(random_seed: int) -> None:
     network, _ = formed(random_seed, 8, loss=0.2, duplication=0.05)
     network.run(180_000)
@@ -115,14 +114,14 @@ def test_suspects_at_20_percent_loss_refute(random_seed: int) -> None:
     must(network, network.is_full_mesh, within_ms=20_000, what="all alive again")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_crash_under_loss_is_known_to_every_member(random_seed: int) -> None:
     network, nodes = formed(random_seed, 8, loss=0.2)
     network.kill(nodes[3])
     must(network, known_everywhere(network, nodes[3], Status.DEAD), within_ms=60_000, what="the death known to all")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_node_reachable_through_helpers_is_not_suspected(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     cut = {nodes[1].address, nodes[2].address}
@@ -137,7 +136,7 @@ def test_node_reachable_through_helpers_is_not_suspected(random_seed: int) -> No
     assert network.ever(Status.SUSPECT) == [], f"random seed {random_seed}"
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_frozen_node_causes_suspicion_but_no_death(
     random_seed: int,
 ) -> None:
@@ -152,7 +151,7 @@ def test_frozen_node_causes_suspicion_but_no_death(
     must(network, network.is_full_mesh, within_ms=5_000, what="all alive")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_partition_into_halves_heals_automatically(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
     network.partition(nodes[:6], nodes[6:])
@@ -174,7 +173,7 @@ def test_node_isolated_for_an_hour_rejoins() -> None:
     must(network, network.is_full_mesh, within_ms=60_000, what="one full mesh again")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_restarted_node_rejoins_with_or_without_seeds(random_seed: int) -> None:
     network, nodes = formed(random_seed, 5)
     network.kill(nodes[2])
@@ -212,7 +211,7 @@ def test_duplicate_identity_stops_one_node_with_alarm() -> None:
     assert {alarm.kind for alarm in nodes[1].alarms + second.alarms} == {AlarmKind.IDENTITY_CONFLICT}
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 def test_departed_node_is_left_and_never_dead(random_seed: int, loss: float) -> None:
     network, nodes = formed(random_seed, 8, loss=loss)
@@ -224,7 +223,7 @@ def test_departed_node_is_left_and_never_dead(random_seed: int, loss: float) -> 
     assert network.ever(Status.DEAD, nodes[4]) == [], f"random seed {random_seed}"
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_metadata_change_reaches_every_member(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
     network.set_metadata(nodes[3], b"role=publisher")
@@ -243,7 +242,7 @@ def test_metadata_change_reaches_every_member(random_seed: int) -> None:
 # -- bounded capacity --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_full_group_forms_one_connected_overlay(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(40, capacity=5)
@@ -262,7 +261,7 @@ def test_full_group_forms_one_connected_overlay(random_seed: int) -> None:
     assert after - before <= len(nodes), f"random seed {random_seed}: the overlay does not settle"
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_full_overlay_places_late_joiner(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     network.start(20, capacity=3)
@@ -272,7 +271,7 @@ def test_full_overlay_places_late_joiner(random_seed: int) -> None:
     must(network, lambda: parts(network) == 1 and network.is_symmetrical(), within_ms=10_000, what="one overlay")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_overlay_after_loss_of_a_third_is_connected(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(30, capacity=4)
@@ -284,7 +283,7 @@ def test_overlay_after_loss_of_a_third_is_connected(random_seed: int) -> None:
     assert network.is_symmetrical()
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_full_overlay_reconnects_after_partition(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(24, capacity=4)

@@ -9,9 +9,8 @@ import pytest
 
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.membership import Member
+from tests.effort import GROUP_SEEDS
 from tests.simulation.gossip_network import GossipNetwork, Node, address_of, node_id
-
-SEEDS = [1, 2, 3]
 
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> None:
@@ -43,7 +42,7 @@ def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], boo
     return holds
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_halves_without_common_seeds_merge_after_partition(
     random_seed: int,
 ) -> None:
@@ -61,7 +60,7 @@ def test_halves_without_common_seeds_merge_after_partition(
     must(network, network.is_full_mesh, within_ms=60_000, what="one group again")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_member_declared_dead_returns_with_higher_incarnation(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     lost, others = nodes[2], nodes[:2] + nodes[3:]
@@ -74,7 +73,7 @@ def test_member_declared_dead_returns_with_higher_incarnation(random_seed: int) 
     assert own.generation == 1, "it never stopped, so the generation is the same"
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 @pytest.mark.parametrize("after_ms", [0, 60_000], ids=["immediately", "after-being-declared-dead"])
 def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: int) -> None:
     network, nodes = formed(random_seed, 6)
@@ -95,7 +94,7 @@ def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: in
     )
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_new_generation_at_another_address_is_distinguished(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     name, others = nodes[2].node_id, nodes[:2] + nodes[3:]
@@ -117,7 +116,7 @@ def test_new_generation_at_another_address_is_distinguished(random_seed: int) ->
     assert moved.alarms == [], "the first run is over, so there is no conflict"
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     network.set_metadata(nodes[2], b"first generation")
@@ -135,7 +134,7 @@ def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
 # -- a node that at least one other node has as a peer is in the group -------------------------------------------------
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_node_with_one_peer_is_in_the_group(random_seed: int) -> None:
     network, nodes = formed(random_seed, 8)
     narrow = network.add(30, seeds=(3,), capacity=1)
@@ -148,7 +147,7 @@ def test_node_with_one_peer_is_in_the_group(random_seed: int) -> None:
     must(network, all_see(nodes, narrow.node_id, Status.DEAD), within_ms=40_000, what="its death known to all")
 
 
-@pytest.mark.parametrize("random_seed", SEEDS)
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_unlisted_node_joins_again(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     unlisted = nodes[4]

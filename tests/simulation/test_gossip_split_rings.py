@@ -8,7 +8,7 @@ mutants prove it.
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.core.keyring import DATED_LIMIT, ClockBound, DatedKey, Keyring
@@ -102,7 +102,6 @@ def drawn_chains(draw: st.DrawFn) -> list[tuple[int, Keyring]]:
 
 
 @given(drawn_chains(), st.integers(0, 2**16))
-@settings(max_examples=40, deadline=None)
 def test_keyrings_after_random_chains_merge(sent: list[tuple[int, Keyring]], seed: int) -> None:
     group = settled(2, seed)
     random = Random(seed)

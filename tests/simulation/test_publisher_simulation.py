@@ -6,13 +6,12 @@ time is constant between clock entries. Time is simulated; a failure names its s
 
 from random import Random
 
-import pytest
-
 from bridge.core.log.records import Clock
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.state.farm_state import FarmTuning
 from bridge.core.state.log_time import LogTime
 from tests.authored import AuthoredFarm
+from tests.effort import over_seeds
 from tests.spec.farm_stories import BASE_MS, MASTER, report
 
 SERVERS = (1, 2, 3)
@@ -64,35 +63,32 @@ class Writers:
         return self.farm.state.masters[MASTER].choice.server_id
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_publisher_running_is_not_replaced(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 20):
-        writers = Writers(seed)
-        writers.skew_ms = dict.fromkeys(SERVERS, 0)
-        writers.run_until(PERIODS * TUNING.period_ms)
-        assert len(writers.moves) == 1, f"seed {seed}: {writers.moves}"
+@over_seeds(60)
+def test_publisher_running_is_not_replaced(seed: int) -> None:
+    writers = Writers(seed)
+    writers.skew_ms = dict.fromkeys(SERVERS, 0)
+    writers.run_until(PERIODS * TUNING.period_ms)
+    assert len(writers.moves) == 1, f"seed {seed}: {writers.moves}"
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_publisher_dead_is_replaced_within_three_periods(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 20):
-        writers = Writers(seed)
-        writers.skew_ms = dict.fromkeys(SERVERS, 0)
-        death = 10 * TUNING.period_ms + writers.random.randint(0, TUNING.period_ms)
-        writers.run_until(death)
-        dead = writers.publisher
-        assert dead is not None
-        writers.dead.add(dead)
-        writers.run_until(death + 3 * TUNING.period_ms)
-        assert writers.publisher not in {dead, None}, f"seed {seed}"
+@over_seeds(60)
+def test_publisher_dead_is_replaced_within_three_periods(seed: int) -> None:
+    writers = Writers(seed)
+    writers.skew_ms = dict.fromkeys(SERVERS, 0)
+    death = 10 * TUNING.period_ms + writers.random.randint(0, TUNING.period_ms)
+    writers.run_until(death)
+    dead = writers.publisher
+    assert dead is not None
+    writers.dead.add(dead)
+    writers.run_until(death + 3 * TUNING.period_ms)
+    assert writers.publisher not in {dead, None}, f"seed {seed}"
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_publisher_with_skewed_clocks_does_not_alternate(first_seed: int) -> None:
+@over_seeds(60)
+def test_publisher_with_skewed_clocks_does_not_alternate(seed: int) -> None:
     """A wrong clock within tolerance may cost a server its turn, but the publisher never alternates."""
-    for seed in range(first_seed, first_seed + 20):
-        writers = Writers(seed)
-        writers.run_until(PERIODS * TUNING.period_ms)
-        late = [move for now, move in writers.moves if now > PERIODS * TUNING.period_ms // 2]
-        assert writers.publisher is not None, f"seed {seed}"
-        assert len(late) <= 1, f"seed {seed}: {late}"
+    writers = Writers(seed)
+    writers.run_until(PERIODS * TUNING.period_ms)
+    late = [move for now, move in writers.moves if now > PERIODS * TUNING.period_ms // 2]
+    assert writers.publisher is not None, f"seed {seed}"
+    assert len(late) <= 1, f"seed {seed}: {late}"

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from bridge.core.farm.state_machine import (
@@ -327,7 +327,6 @@ records = some.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(some.lists(records, max_size=25))
 def test_same_log_gives_same_bounded_state(log: list[Record]) -> None:
     one, other = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)
@@ -352,7 +351,6 @@ def test_same_log_gives_same_bounded_state(log: list[Record]) -> None:
     assert len(one.state.masters) <= MASTERS_MAX
 
 
-@settings(max_examples=50, deadline=None)
 @given(some.lists(records, max_size=25), some.integers(0, 25))
 def test_replay_after_restart_ends_in_same_state(log: list[Record], crash_at: int) -> None:
     through, replayed = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)

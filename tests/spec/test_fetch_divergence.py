@@ -1,6 +1,6 @@
 """Divergence of two logs, found by exchanging one position at a time: never below the common prefix, in few rounds."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.log import Log, describe_entries
@@ -21,7 +21,6 @@ def two_logs(shared: list[int], runs: list[tuple[int, bool]]) -> tuple[list[int]
 
 
 @given(st.lists(st.integers(1, 3), max_size=10).map(sorted), COUNTS)
-@settings(max_examples=300)
 def test_diverging_follower_cut_to_common_prefix(shared: list[int], runs: list[tuple[int, bool]]) -> None:
     leader_terms, follower_terms = two_logs(shared, runs)
     leader = Log(describe_entries(entries_of(*leader_terms)), group(3))

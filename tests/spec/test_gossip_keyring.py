@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.core.effects import Effect, Send, UseKeyring
@@ -103,7 +103,6 @@ def chain_after(taken: list[Step], chain: Keyring = FIRST) -> Keyring:
 
 
 @given(st.lists(st.lists(steps, max_size=8), min_size=2, max_size=4))
-@settings(max_examples=150, deadline=None)
 def test_chains_merge_to_same_result_in_any_order(histories: list[list[Step]]) -> None:
     chains = [chain_after(each) for each in histories]
     results = {reduce(Keyring.merge, order).digest for order in permutations(chains)}
@@ -114,7 +113,6 @@ def test_chains_merge_to_same_result_in_any_order(histories: list[list[Step]]) -
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["use", "remove"]), st.integers(1, 6)), max_size=8), min_size=2))
-@settings(max_examples=100, deadline=None)
 def test_key_removed_by_one_operator_is_retired_everywhere(histories: list[list[Step]]) -> None:
     common = Keyring.of(key(1), tuple(key(number) for number in range(2, 7)), (), epoch=1)
     chains = [chain_after(each, common) for each in histories]
@@ -137,7 +135,6 @@ def forged_chain(entries: list[DatedKey], primary: bytes, used_at: int) -> Keyri
 
 
 @given(st.lists(forged_chains(40), min_size=3, max_size=6), st.randoms(use_true_random=False), st.data())
-@settings(max_examples=300, deadline=None)
 def test_chains_beyond_limit_merge_alike_in_any_order(
     chains: list[Keyring], random: Random, data: st.DataObject
 ) -> None:
@@ -165,7 +162,6 @@ def test_chains_beyond_limit_merge_alike_in_any_order(
         max_size=8,
     )
 )
-@settings(max_examples=150, deadline=None)
 def test_changed_or_merged_chain_supersedes_earlier_one(story: list[Keyring | list[Step]]) -> None:
     chain = FIRST
     for change in story:
@@ -234,7 +230,6 @@ def test_removed_key_of_any_age_stays_removed() -> None:
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 60)), max_size=6)))
-@settings(max_examples=100, deadline=None)
 def test_merge_keeps_keys_open_on_both_sides(histories: list[list[Step]]) -> None:
     chains = [FILED, *(chain_after(each, FILED) for each in histories)]
     for one, other in pairwise(chains):

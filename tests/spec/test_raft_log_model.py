@@ -4,6 +4,7 @@ For entries that the log has dropped (by compaction, or by trimming the memory),
 result. For all other entries it must return the same as the list.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -166,9 +167,10 @@ class _LogAndList(RuleBasedStateMachine):
         return self.base
 
 
+@pytest.mark.search
 def test_log_equals_list_model() -> None:
     """The operations append, truncate, compact, trim, install and persist, in any order."""
-    run_state_machine_as_test(_LogAndList, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(_LogAndList, settings=settings(stateful_step_count=25))
 
 
 def test_repeated_configuration_is_not_change() -> None:

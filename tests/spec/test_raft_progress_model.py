@@ -4,6 +4,7 @@ The follower is a number: up to that index its log equals the leader's. The lead
 follower, and never exceeds it. When replies arrive again, the record catches up.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -142,10 +143,9 @@ class _LeaderAndFollower(RuleBasedStateMachine):
             self.progress.refused(request, index)
 
 
+@pytest.mark.search
 def test_leader_record_never_exceeds_follower_and_catches_up() -> None:
-    run_state_machine_as_test(
-        _LeaderAndFollower, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
-    )
+    run_state_machine_as_test(_LeaderAndFollower, settings=settings(stateful_step_count=30))
 
 
 def test_late_reply_to_expired_append_keeps_match() -> None:

@@ -3,7 +3,7 @@
 The model is a file: each stored chunk is written at its offset, and an installed snapshot must equal one image.
 """
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.effects import CheckSnapshot, Install, Persist, Send, StoreChunk
@@ -23,7 +23,6 @@ CHUNKS = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers
 
 
 @given(st.lists(CHUNKS, max_size=30), st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_complete_image_of_one_leader_installed(
     chunks: list[tuple[Name, int, int]],
     sound: bool,  # noqa: FBT001 - True if the disk returns the written bytes

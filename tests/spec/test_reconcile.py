@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.formation.member import FarmMember, MemberStatus
@@ -22,6 +22,7 @@ from bridge.core.membership.reconcile import (
     ReconcileSettings,
     Remove,
 )
+from tests.effort import over_seeds
 from tests.members import farm_member
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
@@ -331,7 +332,6 @@ def test_suspicion_keeps_settle_time_of_new_node() -> None:
     assert [each.node_id for each in story.decision.awaiting_approval] == [identity(7)]
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_flapping_member_ignored(data: st.DataObject) -> None:
     """All intervals in one status are shorter than the settle and grace times."""
@@ -383,7 +383,6 @@ def test_longest_waiting_node_listed_first() -> None:
     assert len(story.decision.awaiting_approval) == 81
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_random_changes_keep_bounds_and_healthy_servers(data: st.DataObject) -> None:
     chosen = ReconcileSettings(
@@ -426,7 +425,7 @@ def test_random_changes_keep_bounds_and_healthy_servers(data: st.DataObject) -> 
             assert not story.voters & story.learners
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(20)
 def test_group_with_changing_nodes_keeps_majority(seed: int) -> None:
     """No proposal removes the majority, under any leader. After the changes the group reaches its target."""
     random = Random(seed)

@@ -25,6 +25,7 @@ from bridge.core.state.reqids import (
 from consensus.protocols.zmq_raft import REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, request_seconds
 from tests.authored import FOUNDERS
+from tests.effort import over_seeds
 from tests.spec.farm_stories import BASE_MS
 
 NOW_S = BASE_MS // 1000
@@ -112,7 +113,7 @@ def test_full_table_refuses_reqids_below_lowest() -> None:
     assert table.admit(reqid(counter=8), 9, NOW_MS) is ReqidStatus.NEW
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(20)
 def test_reqid_applied_once_in_random_history(seed: int) -> None:
     random, applied = Random(seed), set()
     reqids = Reqids(limit=8, skipped_max=16)

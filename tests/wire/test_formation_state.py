@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from bridge.core.formation.founding import FormationState, Founder, Founders, Founding, Promise
@@ -50,7 +50,6 @@ PROMISE = Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16)
 EXAMPLE = FormationState(promise=PROMISE, founding=_founding_with(PROMISE, 7, b"m" * 16), confirmed=b"c" * 16)
 
 
-@settings(max_examples=60)
 @given(watching | founded)
 def test_formation_state_round_trips(state: FormationState) -> None:
     written = encode_formation_state(state)
@@ -69,7 +68,6 @@ def test_state_without_endorsements_keeps_old_keys() -> None:
     }
 
 
-@settings(max_examples=200)
 @given(some.binary(max_size=200))
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FormationStateError):

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.entry_data import ENTRY_HEAD
@@ -394,7 +394,6 @@ ENTRIES = st.builds(Entry.command, LONGS, st.binary(max_size=200)) | st.builds(L
 
 
 @given(LONGS, IDS, st.lists(ENTRIES, max_size=6).map(tuple))
-@settings(max_examples=150, deadline=None)
 def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[WireEntry, ...]) -> None:
     request = messages.AppendEntriesRequest(
         source=server_id,
@@ -412,7 +411,6 @@ def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[Wi
     st.integers(0, 2**40),
     st.lists(ENTRIES, min_size=1, max_size=8).map(tuple),
 )
-@settings(max_examples=100, deadline=None)
 def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...]) -> None:
     pack = LogPack(first_offset, entries)
     assert decode_log_pack(encode_log_pack(pack)) == pack

@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.core.member import Address, NodeId
@@ -19,7 +19,6 @@ by_kind = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(
 
 
 @given(messages)
-@settings(max_examples=200, deadline=None)
 def test_message_round_trips(message: Message) -> None:
     assert decode(encode(message)) == message
 
@@ -74,7 +73,6 @@ def test_mutated_datagram_is_refused_or_decodes_to_valid_message(message: Messag
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(Code)))
-@settings(max_examples=300, deadline=None)
 def test_random_bytes_raise_only_datagram_error(rubbish: bytes, code: Code) -> None:
     for datagram in (rubbish, bytes([code]) + rubbish):
         decoded = decoded_or_none(datagram)
@@ -102,7 +100,6 @@ json_like = st.recursive(
 
 
 @given(json_like, st.sampled_from(sorted(Code)))
-@settings(max_examples=300, deadline=None)
 def test_cbor_of_another_shape_raises_only_datagram_error(body: object, code: Code) -> None:
     decoded = decoded_or_none(bytes([code]) + cbor2.dumps(body))
     assert decoded is None or decode(encode(decoded)) == decoded

@@ -5,7 +5,7 @@ from random import Random
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from bridge.core.history.records import (
@@ -30,7 +30,7 @@ from bridge.core.history.records import (
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.wire.history.records import HEADER_BYTES, RegionError, decode_region, encode_header, encode_row
 from bridge.wire.history.ring import FILE_BYTES, REGION_BYTES, REGIONS, RingWriter, Write, read_ring
-from tests.effort import EXAMPLES, over_seeds
+from tests.effort import over_seeds
 
 NOW_MS = 1_760_000_000_000
 OSLO = Row(RowKind.NODE, "oslo")
@@ -90,7 +90,6 @@ def test_history_example_has_documented_bytes() -> None:
 
 
 @given(some.lists(records_of_any_kind, max_size=20))
-@settings(max_examples=EXAMPLES)
 def test_history_any_records_return(records: list[Record]) -> None:
     assert kept(made(tuple(records))) == records
 
@@ -192,7 +191,6 @@ def test_history_kill_at_any_write_keeps_earlier_writes(seed: int) -> None:
 
 
 @given(some.binary(max_size=600))
-@settings(max_examples=EXAMPLES)
 def test_region_of_arbitrary_bytes_is_read_or_refused(data: bytes) -> None:
     for candidate in (data, encode_header(7) + data, encode_header(7) + encode_row(7, 0, OSLO) + data):
         try:
@@ -202,7 +200,7 @@ def test_region_of_arbitrary_bytes_is_read_or_refused(data: bytes) -> None:
         assert HEADER_BYTES <= region.end <= max(HEADER_BYTES, len(candidate))
 
 
-@over_seeds(2_000, quick=200)
+@over_seeds(2_000, quick=20)
 def test_region_with_valid_checksum_is_read_or_cut(seed: int) -> None:
     """A record with a correct checksum and any content: the decoder checks each field."""
     random = Random(seed)
@@ -217,7 +215,7 @@ def test_region_with_valid_checksum_is_read_or_cut(seed: int) -> None:
     assert all(0 < each.time_ms < LATEST_MS for each in region.records), f"seed {seed}"
 
 
-@over_seeds(2_000, quick=100)
+@over_seeds(2_000, quick=20)
 def test_history_with_damaged_bytes_is_read_or_refused(seed: int) -> None:
     random, data = Random(seed), bytearray(made(EXAMPLE * 3))
     for _ in range(random.randrange(1, 4)):

@@ -1,7 +1,7 @@
 """Records and segment headers: round trips, and one error for any damage."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.entry_data import (
@@ -100,7 +100,6 @@ def test_cut_names_first_removed_entry() -> None:
 
 
 @given(groups, st.data())
-@settings(max_examples=50)
 def test_damaged_record_is_refused(group: tuple[Entry, ...], data: st.DataObject) -> None:
     record = record_of(group)
     bit = data.draw(st.integers(0, len(record) * 8 - 1))

@@ -1,7 +1,7 @@
 """The reply to the query `view`: round trips, its size, and one error for any other text."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from bridge.core.formation.member import MemberStatus
@@ -14,7 +14,6 @@ from bridge.wire.membership.short_view import (
     read_short_view,
     write_short_view,
 )
-from tests.effort import EXAMPLES
 
 EXAMPLE = ShortView(
     verdict="degraded",
@@ -53,7 +52,6 @@ def test_short_view_has_documented_text() -> None:
 
 
 @given(views)
-@settings(max_examples=EXAMPLES)
 def test_short_view_fits_in_reply(view: ShortView) -> None:
     text = write_short_view(view)
     assert len(text.encode()) <= ANSWER_LIMIT_BYTES
@@ -98,7 +96,6 @@ def test_short_view_other_text_is_refused(text: str) -> None:
 
 
 @given(some.text(max_size=600) | some.lists(some.sampled_from(TEXT.split(" ")), max_size=12).map(" ".join))
-@settings(max_examples=EXAMPLES)
 def test_short_view_arbitrary_text_is_read_or_refused(text: str) -> None:
     try:
         found = read_short_view(text)

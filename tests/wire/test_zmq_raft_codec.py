@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.entry_data import configuration_entry, configuration_head, no_op_entry
@@ -546,7 +546,6 @@ def strategy_for(
 
 
 @given(st.one_of([strategy_for(type(request)) for request, _ in REQUIRED_OF_REQUESTS]))
-@settings(max_examples=200, deadline=None)
 def test_request_round_trips(request_: wire.Request) -> None:
     assert decode_request(encode_request(request_)) == request_
 
@@ -577,13 +576,11 @@ REPLY_TYPES: dict[type[wire.Request], tuple[type[wire.Reply], ...]] = {
         ]
     )
 )
-@settings(max_examples=200, deadline=None)
 def test_reply_round_trips(request_and_reply: tuple[type[wire.Request], wire.Reply]) -> None:
     request_type, reply = request_and_reply
     assert decode_reply(request_type, encode_reply(reply)) == reply
 
 
 @given(strategy_for(wire.StateBroadcast))
-@settings(max_examples=50, deadline=None)
 def test_broadcast_round_trips(broadcast: wire.StateBroadcast) -> None:
     assert decode_broadcast(encode_broadcast(broadcast)) == broadcast

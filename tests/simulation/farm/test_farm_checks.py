@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from tests.effort import over_seeds
 from tests.simulation.farm.checks import (
     Publication,
     base32_of,
@@ -42,7 +41,7 @@ def publication(after_s: int = 0, excluded: frozenset[str] = frozenset(), cost: 
     return Publication(0.0, "node-1", MASTER.destination.hash, structure, second_s, is_agreed=True, excluded=excluded)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(20)
 def test_faults_of_a_seed_are_within_the_trouble(seed: int) -> None:
     faults = draw_faults(seed, NAMES, 60.0)
     assert faults == draw_faults(seed, NAMES, 60.0)
