@@ -159,6 +159,18 @@ def three_servers(minutes: int) -> MadeUpLog:
     return log
 
 
+def two_days() -> MadeUpLog:
+    """Return a configuration, a clock entry and two reports every six hours, and an undecodable entry."""
+    log = MadeUpLog()
+    log.add("configuration", value='{"servers":[]}')
+    for period in range(8):
+        log.tick(0 if period == 0 else 21_600_000)
+        for server_id in (1, 2):
+            log.report(server_id, uptime=period)
+    log.add(value="{not JSON", proven=False)
+    return log
+
+
 def arrow_entries_of(log: MadeUpLog, name: str | None = None) -> pa.Table:
     """Return the rows of the source `farm` for this log. `name` is the farm's name in a file of farms."""
     rows = (

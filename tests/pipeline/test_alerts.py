@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -40,13 +42,21 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 class Farm:
     """A farm. Its log is written into tables in batches."""
 
-    def __init__(self, output: Path) -> None:
-        self.output = output
+    def __init__(self, output: Path, silent: "Farm | None" = None) -> None:
+        self.output, self.silent = output, silent
         self.log = MadeUpLog()
         self.log.add("configuration", value='{"servers":[]}')
         self.name: str | None = None
         self.read = self.before = 0
         self.batch = -1
+        self.lake: Lake | None = None
+
+    def start_with_silent_server(self) -> None:
+        """Copy the tables of a farm whose server 2 has stopped to report."""
+        assert self.silent is not None
+        copytree(self.silent.output, self.output)
+        self.log = deepcopy(self.silent.log)
+        self.read, self.before, self.batch = self.silent.read, self.silent.before, self.silent.batch
 
     def report(self, *servers: int, periods: int = 1, attached: bool = True) -> None:
         """Add reports of `servers` for some periods; all other servers send nothing."""
@@ -71,10 +81,10 @@ class Farm:
         first = self.read if not again else self.before
         self.before, self.read = first, len(self.log.entries)
         self.batch += not again
-        lake = Lake(self.output, 60_000, watch=True)
+        if self.lake is None or again:
+            self.lake = Lake(self.output, 60_000, watch=True)
         entries = arrow_entries_of(self.log, self.name).slice(first)
-        outcome = outcome_of(work(lake.plan, entries.to_batches()))
-        lake.write_outcome(outcome, self.batch)
+        self.lake.write_outcome(outcome_of(work(self.lake.plan, entries.to_batches())), self.batch)
 
     def servers(self) -> dict[int, FailedServer]:
         """Return the result of `servers.sql`."""
@@ -82,9 +92,18 @@ class Farm:
         return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
 
 
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    made = Farm(tmp_path_factory.mktemp("silent") / "tables")
+    made.report(1, 2, periods=3)
+    made.report(1, periods=5)
+    made.write()
+    return made
+
+
 @pytest.fixture
-def farm(tmp_path: Path) -> Farm:
-    return Farm(tmp_path / "tables")
+def farm(tmp_path: Path, silent: Farm) -> Farm:
+    return Farm(tmp_path / "tables", silent)
 
 
 @dataclass
@@ -139,9 +158,7 @@ def became(condition: Callable[[], bool]) -> bool:
 
 
 def test_server_without_reports_is_down_since_last_report(farm: Farm) -> None:
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     assert farm.servers() == {
         2: FailedServer(
             farm=farm.log.cluster_id,
@@ -185,42 +202,38 @@ def test_server_flapping_is_one_outage_until_stable(farm: Farm) -> None:
     assert second.began_at > over.ended_at
 
 
-@pytest.mark.parametrize(
-    ("entries", "why"),
-    [
-        ([{"removal": {"server": 2, "removed": True}}], "removed by an operator"),
-        ([{"removal": {"server": 2, "removed": True}}, {"removal": {"server": 2, "removed": False}}], None),
-        ([{"removal": {"server": 1, "removed": True}}], None),
-        (
+def removal(server: int, *, removed: bool) -> dict[str, object]:
+    return {"removal": {"server": server, "removed": removed}}
+
+
+def exclusion(server: int, *, excluded: bool) -> dict[str, object]:
+    return {"exclusion": {"hash": address(f"leaf {server}"), "excluded": excluded}}
+
+
+def test_server_taken_out_is_gone_until_readmitted(farm: Farm) -> None:
+    cases: dict[int, tuple[list[dict[str, object]], str | None]] = {
+        2: ([removal(2, removed=True)], "removed by an operator"),
+        3: ([removal(3, removed=True), removal(3, removed=False)], None),
+        4: (
             [
-                {"admission": {"server": 2, "node": "02" * 8, "name": "node-2"}},
-                {"eviction": {"node": "02" * 8, "era": 1, "boxes": {}}},
+                {"admission": {"server": 4, "node": "04" * 8, "name": "node-4"}},
+                {"eviction": {"node": "04" * 8, "era": 1, "boxes": {}}},
             ],
             "evicted by an operator",
         ),
-        (
-            [{"exclusion": {"hash": address("leaf 2"), "excluded": True}}],
-            "all of its leaves are excluded by an operator",
-        ),
-        (
-            [
-                {"exclusion": {"hash": address("leaf 2"), "excluded": True}},
-                {"exclusion": {"hash": address("leaf 2"), "excluded": False}},
-            ],
-            None,
-        ),
-        ([{"exclusion": {"hash": address("leaf 1"), "excluded": True}}], None),
-    ],
-)
-def test_server_taken_out_is_gone_until_readmitted(
-    farm: Farm, entries: list[dict[str, object]], why: str | None
-) -> None:
-    farm.report(1, 2, periods=3)
-    for each in entries:
-        farm.add_entry(**each)
+        5: ([exclusion(5, excluded=True)], "all of its leaves are excluded by an operator"),
+        6: ([exclusion(6, excluded=True), exclusion(6, excluded=False)], None),
+        # Other servers are removed, evicted and excluded.
+        7: ([], None),
+    }
+    farm.report(1, *cases, periods=3)
+    for entries, _ in cases.values():
+        for each in entries:
+            farm.add_entry(**each)
     farm.report(1, periods=5)
     farm.write()
-    assert farm.servers()[2].gone == why
+    found = farm.servers()
+    assert {server: found[server].gone for server in cases} == {server: why for server, (_, why) in cases.items()}
 
 
 def add_admission(farm: Farm, server: int, node: str, name: str) -> None:
@@ -264,34 +277,36 @@ def test_departed_server_is_gone_unlike_dead_server(farm: Farm) -> None:
     assert (found[3].gone, found[3].name) == (None, "node-3")
 
 
-@pytest.mark.parametrize("ahead_ms", [0, 1_800_000, 7_200_000, -7_200_000])
-def test_server_dead_after_return_is_not_gone(farm: Farm, ahead_ms: int) -> None:
+def test_server_dead_after_return_is_not_gone(farm: Farm) -> None:
     """The node that reported the departure has a fast or slow clock, so time order may differ from log order."""
-    add_admission(farm, 2, "02" * 8, "node-2")
-    farm.report(1, 2, periods=3)
+    ahead_ms = {2: 0, 3: 1_800_000, 4: 7_200_000, 5: -7_200_000}
+    for server in ahead_ms:
+        add_admission(farm, server, f"0{server}" * 8, f"node-{server}")
+    farm.report(1, *ahead_ms, periods=3)
     farm.report(1, periods=5)
     farm.write()
-    member = {"member": "node-2", "id": "02" * 8}
     rows = [
         {
             "farm": None,
             "node": node,
-            "cursor": 1,
+            "cursor": server,
             "time_ms": int(NOON.timestamp()) * 1_000 + minute * 60_000 + offset_ms,
             "log_time": None if is_undated else NOON + timedelta(minutes=minute),
             "clock_offset_ms": offset_ms,
             "kind": kind,
-            "data": json.dumps(member),
+            "data": json.dumps({"member": f"node-{server}", "id": f"0{server}" * 8}),
             "day": NOON.date(),
         }
+        for server in ahead_ms
         for node, minute, offset_ms, kind, is_undated in (
-            ("node-1", 1, ahead_ms, "member-left", False),
-            ("node-3", 10, 0, "member-alive", True),
-            ("node-3", 20, 0, "member-dead", False),
+            (f"witness-{server}", 1, ahead_ms[server], "member-left", False),
+            ("node-1", 10, 0, "member-alive", True),
+            ("node-1", 20, 0, "member-dead", False),
         )
     ]
     Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
-    assert farm.servers()[2].gone is None
+    found = farm.servers()
+    assert [found[server].gone for server in ahead_ms] == [None] * 4
 
 
 def test_undated_copy_of_departure_does_not_hold_back_alert(farm: Farm) -> None:
@@ -328,9 +343,7 @@ def test_undated_copy_of_departure_does_not_hold_back_alert(farm: Farm) -> None:
 
 
 def test_hostile_entries_and_traces_do_not_stop_alerting(farm: Farm) -> None:
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     farm.add_entry(removal={"server": 3, "removed": True})
     farm.write()
     name = "\u202e\x1b[31m'; DROP TABLE\n"
@@ -519,9 +532,7 @@ def test_message_describes_current_server_state() -> None:
 
 def test_run_reports_outage_and_return_once(farm: Farm) -> None:
     inbox = Inbox()
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     run_once(farm, inbox)
     run_once(farm, inbox)
     assert inbox.received == [("2", "silent")]
@@ -571,9 +582,7 @@ def test_repeated_batch_does_not_repeat_message(farm: Farm) -> None:
 
 def test_run_killed_before_record_repeats_message_with_same_id(farm: Farm) -> None:
     inbox = Inbox()
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     run_once(farm, inbox)
     # given the table without the record of the delivery
     store = AlertStore(farm.output)
@@ -608,9 +617,7 @@ def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch:
 
 def test_backlog_holds_back_alerts_until_first_partial_batch(farm: Farm) -> None:
     inbox, long_ago = Inbox(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     with alerting(farm, inbox) as made:
         made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
         # The server recovered long ago, as later entries show.
@@ -624,9 +631,7 @@ def test_backlog_holds_back_alerts_until_first_partial_batch(farm: Farm) -> None
 
 def test_full_batch_with_recent_entries_sends_alert(farm: Farm) -> None:
     inbox = Inbox()
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     with alerting(farm, inbox) as made:
         made.batch_done({farm.log.cluster_id: datetime.now(UTC)}, is_full=True)
         assert became(lambda: inbox.received == [("2", "silent")])
@@ -700,9 +705,7 @@ def test_message_delivered_during_shutdown_is_recorded(farm: Farm, monkeypatch: 
             super().deliver(message, message_id)
 
     inbox, stop = Slow(), Receiver.stop
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     with alerting(farm, inbox) as made:
 
         def stopped(receiver: Receiver, seconds: float) -> None:
@@ -756,9 +759,7 @@ def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: py
 
 def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     inbox, log_lines = Inbox(), list[str]()
-    farm.report(1, 2, periods=3)
-    farm.report(1, periods=5)
-    farm.write()
+    farm.start_with_silent_server()
     with alerting(farm, inbox, log_lines=log_lines) as made:
 
         def full(*_: object) -> bool:

@@ -12,23 +12,11 @@ from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
 from pipeline.serve.query import documents
 from pipeline.tables import upkeep
-from tests.pipeline.farm_log_server import MadeUpLog
+from tests.pipeline.farm_log_server import MadeUpLog, two_days
 from tests.pipeline.made_tables import tables_of
 
 DAY_MS = 86_400_000
 FIRST_DAY, SECOND_DAY = date(2026, 1, 1), date(2026, 1, 2)
-
-
-def log_of_two_days() -> MadeUpLog:
-    """Return 24 entries: a configuration, and every six hours a clock entry and two reports."""
-    log = MadeUpLog()
-    log.add("configuration", value='{"servers":[]}')
-    for period in range(8):
-        log.tick(0 if period == 0 else DAY_MS // 4)
-        for server_id in (1, 2):
-            log.report(server_id, uptime=period)
-    log.add(value="{not JSON", proven=False)
-    return log
 
 
 def part(log: MadeUpLog, first: int, last: int) -> MadeUpLog:
@@ -46,7 +34,7 @@ def completeness(output: Path) -> dict[date | None, dict[str, Any]]:
 
 
 def test_tables_of_undisturbed_batches_are_complete(tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 1, 7), part(log, 8, 15), part(log, 16, 26))
     rows = completeness(tmp_path)
     assert [*rows] == [SECOND_DAY, FIRST_DAY]
@@ -59,7 +47,7 @@ def test_tables_of_undisturbed_batches_are_complete(tmp_path: Path) -> None:
 
 
 def test_repeated_batch_is_counted_once(tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 1, 7), part(log, 8, 26))
     write(tmp_path, part(log, 8, 26), begin=1)
     assert [row["entries"] for row in completeness(tmp_path).values()] == [13, 13]
@@ -71,7 +59,7 @@ def test_batches_with_gap_or_overlap_are_incomplete(
     ends: tuple[int, int], unread: int, repeated: int, tmp_path: Path
 ) -> None:
     # given tables whose record of batches is lost, so that the run continues at any entry
-    log, (last, begin) = log_of_two_days(), ends
+    log, (last, begin) = two_days(), ends
     write(tmp_path, part(log, 1, last))
     (tmp_path / "batches-log.json").unlink()
     write(tmp_path, part(log, begin, 26), begin=1)
@@ -81,7 +69,7 @@ def test_batches_with_gap_or_overlap_are_incomplete(
 
 @pytest.mark.parametrize(("table", "missing"), [("reports", 3), ("clocks", 1), ("destination_reports", 6)])
 def test_rows_of_restored_table_are_missing(table: str, missing: int, tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 1, 9))
     shutil.copytree(tmp_path / table, tmp_path / "backup")
     write(tmp_path, part(log, 10, 13), part(log, 14, 26), begin=1)
@@ -95,7 +83,7 @@ def test_rows_of_restored_table_are_missing(table: str, missing: int, tmp_path: 
 
 
 def test_restored_ranges_show_surplus_rows(tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 1, 9))
     shutil.copytree(tmp_path / "ranges", tmp_path / "backup")
     write(tmp_path, part(log, 10, 13), begin=1)
@@ -107,7 +95,7 @@ def test_restored_ranges_show_surplus_rows(tmp_path: Path) -> None:
 
 def test_days_before_the_drop_of_old_rows_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "LOOK_BATCHES", 1)
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, *(part(log, first, first + 4) for first in (1, 6, 11, 16, 21)), keep_ms=DAY_MS)
     rows = completeness(tmp_path)
     assert rows[FIRST_DAY]["missing_rows"] is rows[FIRST_DAY]["surplus_rows"] is None
@@ -117,7 +105,7 @@ def test_days_before_the_drop_of_old_rows_are_not_compared(tmp_path: Path, monke
 
 def test_rows_of_an_earlier_version_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given tables of a version without counts
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 1, 9))
     shutil.rmtree(tmp_path / "ranges")
     notes = tmp_path / "batches-log.json"

@@ -16,10 +16,10 @@ from pipeline.serve.query import stored_gaps
 from pipeline.tables.delta import Table
 from pipeline.tables.ranges import RangeKind
 from pipeline.tables.specs import RANGES_SPEC
-from tests.pipeline.farm_log_server import MadeUpLog
+from tests.pipeline.farm_log_server import MadeUpLog, two_days
 from tests.pipeline.made_tables import rows_of, tables_of
 from tests.pipeline.test_alerts import KEEP_MS, PERIOD_MS, Farm, Inbox, run_once
-from tests.pipeline.test_completeness import FIRST_DAY, SECOND_DAY, log_of_two_days, part, write
+from tests.pipeline.test_completeness import FIRST_DAY, SECOND_DAY, part, write
 
 FARM = MadeUpLog().cluster_id
 UNREAD = (
@@ -30,7 +30,7 @@ UNREAD = (
 
 def write_with_gap(output: Path) -> None:
     """Write two batches without the entries 11 to 15 between them."""
-    log = log_of_two_days()
+    log = two_days()
     write(output, part(log, 1, 10))
     (output / "batches-log.json").unlink()
     write(output, part(log, 16, 26), begin=1)
@@ -65,14 +65,14 @@ def test_answer_that_gap_does_not_concern_is_plain(sql: str, tmp_path: Path) -> 
 
 
 def test_complete_tables_are_without_gap(tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 3, 10), part(log, 11, 26))
     assert stored_gaps(tmp_path) == ()
     assert "has a gap" not in errors_of(tmp_path, "SELECT * FROM reports")
 
 
 def test_gone_entries_stay_shown_without_repair(tmp_path: Path) -> None:
-    log = log_of_two_days()
+    log = two_days()
     write(tmp_path, part(log, 10, 13))
     record_gone(tmp_path, 1, 9)
     assert stored_gaps(tmp_path) == (Gap(FARM, 1, 9, is_gone=True, after=None, until=FIRST_DAY),)
@@ -84,7 +84,7 @@ def test_gone_entries_stay_shown_without_repair(tmp_path: Path) -> None:
 
 def test_holes_of_topic_are_not_gaps(tmp_path: Path) -> None:
     # given batches that lack entries inside and between them, as in a topic
-    log = log_of_two_days()
+    log = two_days()
     first = part(log, 1, 10)
     del first.entries[4]
     write(tmp_path, first)
@@ -122,14 +122,14 @@ def test_report_shows_gaps_in_verdict_and_section(tmp_path: Path) -> None:
 
 
 def test_report_of_complete_tables_reports_no_gap(tmp_path: Path) -> None:
-    write(tmp_path / "tables", log_of_two_days())
+    write(tmp_path / "tables", two_days())
     html = tmp_path / "page.html"
     CliRunner().invoke(report, ["--html", str(html), "--output", str(tmp_path / "tables")])
     assert "The tables have all entries." in html.read_text()
 
 
 def test_replay_over_gap_names_missing_entries(tmp_path: Path) -> None:
-    log, gold = log_of_two_days(), Gold(tmp_path, 60_000)
+    log, gold = two_days(), Gold(tmp_path, 60_000)
     tables_of(part(log, 1, 10), tmp_path, gold=gold)
     (tmp_path / "batches-log.json").unlink()
     tables_of(part(log, 16, 26), tmp_path, 1, gold=gold)

@@ -28,31 +28,19 @@ from pipeline.tables.delta import stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC
 from tests.effort import over_seeds
-from tests.pipeline.farm_log_server import MadeUpLog, serve_log
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of
 
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
-DAY_MS = 86_400_000
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
 Damaging = Callable[[Path], object]
 UNNAMED = {"current_farm": ("name", "batch_id")}
 """Columns that a repair cannot restore."""
 
 
-def whole_log() -> MadeUpLog:
-    log = MadeUpLog()
-    log.add("configuration", value='{"servers":[]}')
-    for period in range(8):
-        log.tick(0 if period == 0 else DAY_MS // 4)
-        for server_id in (1, 2):
-            log.report(server_id, uptime=period)
-    log.add(value="{not JSON", proven=False)
-    return log
-
-
 def write(output: Path, first_batch: int = 0, last_batch: int = len(BATCHES) - 1) -> None:
     """Write batches like a run: Spark's offsets before a batch, its commit after it."""
-    log = whole_log()
+    log = two_days()
     for batch in range(first_batch, last_batch + 1):
         first, last = BATCHES[batch]
         for directory in ("offsets", "commits"):
@@ -139,19 +127,19 @@ def test_damaged_tables_are_refused_and_repaired(damage: Damaging, undamaged: Pa
     damage(output)
     found = examine(output)
     assert found
-    repair_from(output, whole_log())
+    repair_from(output, two_days())
     assert not examine(output)
     assert rows_in(output) == rows_in(undamaged)
     assert is_complete(output)
     # the next run continues
     assert Lake(output, 60_000).first_batch in {0, len(BATCHES)}
-    assert BatchNotes(output, LOG).next_entries() == {whole_log().cluster_id: 27}
+    assert BatchNotes(output, LOG).next_entries() == {two_days().cluster_id: 27}
 
 
 def test_undamaged_tables_are_not_changed(undamaged: Path, tmp_path: Path) -> None:
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
-    with serve_log(whole_log(), tmp_path / "control.sock") as address:
+    with serve_log(two_days(), tmp_path / "control.sock") as address:
         result = CliRunner().invoke(repair_command, ["--output", str(output), "--node", address])
     assert (result.exit_code, result.output) == (0, f"{output} is not damaged.\n")
     versions = {path.name for path in (output / "reports" / "_delta_log").iterdir()}
@@ -165,7 +153,7 @@ def test_dry_run_only_lists_damage(undamaged: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
     assert result.exit_code == 0, result.output
     assert "reports: commits were lost\n" in result.output
-    assert f"entries 1 to 26 of farm {whole_log().cluster_id}: rows are missing or surplus\n" in result.output
+    assert f"entries 1 to 26 of farm {two_days().cluster_id}: rows are missing or surplus\n" in result.output
     assert examine(output)
 
 
@@ -174,7 +162,7 @@ def test_gone_entries_are_recorded_and_shown(undamaged: Path, tmp_path: Path) ->
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
     remove("reports")(output)
-    log = whole_log()
+    log = two_days()
     compacted = MadeUpLog(first_index=10, entries=log.entries[9:])
     lines = repair_from(output, compacted)
     assert any("Entries 1 to 9 of farm" in line and "gone" in line for line in lines)
@@ -193,13 +181,13 @@ def test_checkpoint_older_than_tables_is_replaced(undamaged: Path, tmp_path: Pat
     for directory in ("offsets", "commits"):
         (output / "checkpoint" / directory / "3").unlink()
     assert "it ends with batch 2, and the tables end with batch 3" in "".join(examine(output).lines())
-    repair_from(output, whole_log())
+    repair_from(output, two_days())
     assert [*(output / "checkpoint").iterdir()] == []
     lake = Lake(output, 60_000)
-    starts = {whole_log().cluster_id: 27}
+    starts = {two_days().cluster_id: 27}
     assert (lake.first_batch, lake.first_entries) == (4, starts)
     # a repeated first batch begins at the same entry
-    log = whole_log()
+    log = two_days()
     log.report(1)
     tables_of(MadeUpLog(entries=log.entries[26:]), output, 4)
     assert Lake(output, 60_000).first_entries == starts
@@ -213,9 +201,9 @@ def test_tables_older_than_checkpoint_are_read_up_to_it(tmp_path: Path) -> None:
     write(output, 2, 3)
     shutil.rmtree(tmp_path / "backup" / "checkpoint")
     shutil.move(output / "checkpoint", tmp_path / "backup")
-    repair_from(tmp_path / "backup", whole_log())
+    repair_from(tmp_path / "backup", two_days())
     lake = Lake(tmp_path / "backup", 60_000)
-    assert (lake.first_batch, lake.first_entries) == (2, {whole_log().cluster_id: 10})
+    assert (lake.first_batch, lake.first_entries) == (2, {two_days().cluster_id: 10})
 
 
 def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,16 +219,16 @@ def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.Mon
     assert not examine(tmp_path)
     # when the checkpoint is lost as well
     shutil.rmtree(tmp_path / "checkpoint")
-    repair_from(tmp_path, whole_log())
+    repair_from(tmp_path, two_days())
     assert is_complete(tmp_path)
-    assert Lake(tmp_path, 60_000).first_entries == {whole_log().cluster_id: 17}
+    assert Lake(tmp_path, 60_000).first_entries == {two_days().cluster_id: 17}
 
 
 def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> None:
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
     empty_commit("reports", 3)(output)
-    other = whole_log()
+    other = two_days()
     other.cluster_id = "ff" * 16
     with pytest.raises(FarmLogError, match=r"it is not among the farms that reply"):
         repair_from(output, other)
@@ -258,13 +246,13 @@ def test_damaged_derived_table_is_made_again(
     Gold(output, 60_000).refresh(0)
     rows = gold_rows(output, "router_health")
     damage("router_health")(output)
-    repair_from(output, whole_log())
+    repair_from(output, two_days())
     Gold(output, 60_000).refresh(0)
     assert gold_rows(output, "router_health") == rows
 
 
 def test_damaged_watch_is_refused(tmp_path: Path) -> None:
-    log = whole_log()
+    log = two_days()
     for batch, (first, last) in enumerate(BATCHES):
         tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), tmp_path, batch, watch=True)
     drop_commit("watch_state")(tmp_path)
@@ -297,6 +285,6 @@ def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tm
     if not examine(output):
         assert rows_in(output) == rows_in(states[-1]), note
         return
-    repair_from(output, whole_log())
+    repair_from(output, two_days())
     assert rows_in(output) == rows_in(states[-1]), note
     assert is_complete(output), note
