@@ -67,17 +67,26 @@ def test_batches_with_gap_or_overlap_are_incomplete(
     assert (first_day["unread"], first_day["repeated"], first_day["complete"]) == (unread, repeated, False)
 
 
+@pytest.fixture(scope="module")
+def before_and_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the directories of nine entries and of all entries."""
+    log, made = two_days(), tmp_path_factory.mktemp("completeness")
+    write(made / "before", part(log, 1, 9))
+    shutil.copytree(made / "before", made / "after")
+    write(made / "after", part(log, 10, 13), part(log, 14, 26), begin=1)
+    return made / "before", made / "after"
+
+
 @pytest.mark.parametrize(("table", "missing"), [("reports", 3), ("clocks", 1), ("destination_reports", 6)])
-def test_rows_of_restored_table_are_missing(table: str, missing: int, tmp_path: Path) -> None:
-    log = two_days()
-    write(tmp_path, part(log, 1, 9))
-    shutil.copytree(tmp_path / table, tmp_path / "backup")
-    write(tmp_path, part(log, 10, 13), part(log, 14, 26), begin=1)
-    after = {day: row["missing_rows"] for day, row in completeness(tmp_path).items()}
-    shutil.rmtree(tmp_path / table)
-    shutil.move(tmp_path / "backup", tmp_path / table)
-    rows = completeness(tmp_path)
-    assert [*after.values()] == [0, 0]
+def test_rows_of_restored_table_are_missing(
+    table: str, missing: int, before_and_after: tuple[Path, Path], tmp_path: Path
+) -> None:
+    before, after = before_and_after
+    output = shutil.copytree(after, tmp_path / "tables")
+    shutil.rmtree(output / table)
+    shutil.copytree(before / table, output / table)
+    assert [row["missing_rows"] for row in completeness(after).values()] == [0, 0]
+    rows = completeness(output)
     assert (rows[FIRST_DAY]["missing_rows"], rows[FIRST_DAY]["complete"]) == (missing, False)
     assert rows[SECOND_DAY]["missing_rows"] > missing
 

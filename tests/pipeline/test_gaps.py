@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, date, datetime
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from click.testing import CliRunner
@@ -28,12 +29,14 @@ UNREAD = (
 )
 
 
-def write_with_gap(output: Path) -> None:
-    """Write two batches without the entries 11 to 15 between them."""
-    log = two_days()
+@pytest.fixture(scope="module")
+def with_gap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of two batches without the entries 11 to 15 between them. Tests only read it."""
+    log, output = two_days(), tmp_path_factory.mktemp("gap")
     write(output, part(log, 1, 10))
     (output / "batches-log.json").unlink()
     write(output, part(log, 16, 26), begin=1)
+    return output
 
 
 def record_gone(output: Path, first: int, last: int, farm: str = FARM) -> None:
@@ -51,16 +54,14 @@ def errors_of(output: Path, sql: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--csv",)])
-def test_answer_over_gap_names_entries_days_and_repair(options: tuple[str, ...], tmp_path: Path) -> None:
-    write_with_gap(tmp_path)
-    assert errors_of(tmp_path, "SELECT * FROM reports", *options) == UNREAD
-    assert UNREAD in errors_of(tmp_path, "leaders", *options)
+def test_answer_over_gap_names_entries_days_and_repair(options: tuple[str, ...], with_gap: Path) -> None:
+    assert errors_of(with_gap, "SELECT * FROM reports", *options) == UNREAD
+    assert UNREAD in errors_of(with_gap, "leaders", *options)
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1", "completeness", "SELECT * FROM ranges", "DESCRIBE events"])
-def test_answer_that_gap_does_not_concern_is_plain(sql: str, tmp_path: Path) -> None:
-    write_with_gap(tmp_path)
-    shown = errors_of(tmp_path, sql)
+def test_answer_that_gap_does_not_concern_is_plain(sql: str, with_gap: Path) -> None:
+    shown = errors_of(with_gap, sql)
     assert ("has a gap" in shown) is (sql == "completeness")
 
 
@@ -103,8 +104,8 @@ def test_gaps_of_many_farms_are_counted() -> None:
     assert shown[-1].startswith("2 more farms have gaps")
 
 
-def test_report_shows_gaps_in_verdict_and_section(tmp_path: Path) -> None:
-    write_with_gap(tmp_path / "tables")
+def test_report_shows_gaps_in_verdict_and_section(with_gap: Path, tmp_path: Path) -> None:
+    copytree(with_gap, tmp_path / "tables")
     record_gone(tmp_path / "tables", 1, 2)
     html = tmp_path / "page.html"
     result = CliRunner().invoke(report, ["--html", str(html), "--output", str(tmp_path / "tables")])
@@ -139,15 +140,23 @@ def test_replay_over_gap_names_missing_entries(tmp_path: Path) -> None:
     assert UNREAD in result.stderr
 
 
-@pytest.mark.parametrize(("kind", "is_named"), [("during", True), ("before", False), ("other farm", False)])
-def test_alert_names_gap_since_outage_began(kind: str, tmp_path: Path, *, is_named: bool) -> None:
-    farm, inbox = Farm(tmp_path / "tables"), Inbox()
+@pytest.fixture(scope="module")
+def late_outage(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """Return a farm whose server 2 stopped a day after its first reports."""
+    farm = Farm(tmp_path_factory.mktemp("outage") / "tables")
     farm.report(1, 2, periods=3)
     farm.write()
     farm.log.log_time_ms += 86_400_000
     farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
     farm.report(1, periods=5)
     farm.write()
+    return farm
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [("during", True), ("before", False), ("other farm", False)])
+def test_alert_names_gap_since_outage_began(kind: str, late_outage: Farm, tmp_path: Path, *, is_named: bool) -> None:
+    farm, inbox = Farm(tmp_path / "tables", late_outage), Inbox()
+    farm.start_with_silent_server()
     first = {"during": 15, "before": 1, "other farm": 15}[kind]
     record_gone(farm.output, first, first + 2, farm="0a" * 16 if kind == "other farm" else FARM)
     run_once(farm, inbox)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -68,15 +69,15 @@ def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Table, "commit", interrupted)
     undisturbed = lake_at(tmp_path / "undisturbed")
     undisturbed.write_outcome(outcome_for(undisturbed, parts[0], 2), 0)
+    copytree(tmp_path / "undisturbed", tmp_path / "begun")
     commits_left[0] = 1_000
     undisturbed.write_outcome(outcome_for(undisturbed, parts[1], 2), 1)
     commits = 1_000 - commits_left[0]
     assert commits >= 6
     expected = tables_in(tmp_path / "undisturbed")
     for completed in range(commits):
-        output = tmp_path / str(completed)
+        output = copytree(tmp_path / "begun", tmp_path / str(completed))
         lake = lake_at(output)
-        lake.write_outcome(outcome_for(lake, parts[0], 2), 0)
         commits_left[0] = completed
         with pytest.raises(KeyboardInterrupt):
             lake.write_outcome(outcome_for(lake, parts[1], 2), 1)
@@ -158,10 +159,17 @@ def test_lake_with_newer_checkpoint_is_refused(tmp_path: Path) -> None:
         lake.write_outcome(outcome_for(lake, third, 1), 1)
 
 
+@pytest.fixture(scope="module")
+def three_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("lake")
+    write_parts(output, parts_of(20, 40))
+    return output
+
+
 @pytest.mark.parametrize("spec", [BASE_SPECS["reports"], STATE_SPEC, current.SPECS["farm"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("loss", ["empty-commit", "missing-commit"])
-def test_lake_with_lost_last_commit_is_refused(tmp_path: Path, spec: TableSpec, loss: str) -> None:
-    write_parts(tmp_path, parts_of(20, 40))
+def test_lake_with_lost_last_commit_is_refused(three_batches: Path, tmp_path: Path, spec: TableSpec, loss: str) -> None:
+    copytree(three_batches, tmp_path, dirs_exist_ok=True)
     last = max((tmp_path / spec.name / "_delta_log").glob("*.json"))
     if loss == "empty-commit":
         last.write_bytes(b"")
