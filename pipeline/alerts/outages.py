@@ -47,6 +47,8 @@ class FailedServer:
     ended_at: datetime | None
     gone: str | None
     farm_name: str | None = None
+    healthy_before: datetime | None = None
+    """The begin of its health before this outage; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ def updated_alerts(
     for server in servers:
         key = server.farm, server.server_id
         alert = firing.pop(key, None)
+        if alert is not None and server.healthy_before is not None and alert.began_at < server.healthy_before:
+            # This outage is another one: no look happened while the server was healthy between them.
+            over.append(_recovered(alert, server.healthy_before))
+            alert = None
         if alert is None and server.ended_at is not None:
             continue
         if alert is None:
@@ -115,7 +121,7 @@ def updated_alerts(
             failures=max(alert.failures, server.failures),
             was_silent=alert.was_silent or server.was_silent,
             reason=server.reason,
-            held_back=server.gone or silenced.get(key),
+            held_back=server.gone or silenced.get(key) or (alert.held_back if server.state == HEALTHY else None),
         )
         if server.ended_at is not None:
             over.append(replace(alert, status=RESOLVED, ended_at=server.ended_at, held_back=None))
@@ -124,10 +130,14 @@ def updated_alerts(
         else:
             still.append(alert)
     # These have no outage any more: they are healthy, and their history is cut off.
-    over += [replace(each, status=RESOLVED, state=HEALTHY, ended_at=now) for each in firing.values()]
+    over += [_recovered(each, now) for each in firing.values()]
     over.sort(key=lambda each: (each.began_at, each.id))
     room = max(0, KEPT_MAX - len(still))
     return sorted([*over[len(over) - min(room, len(over)) :], *still], key=lambda each: (each.began_at, each.id))
+
+
+def _recovered(alert: Alert, ended_at: datetime) -> Alert:
+    return replace(alert, status=RESOLVED, state=HEALTHY, ended_at=ended_at, held_back=None)
 
 
 def message_id(alert: Alert, word: str) -> str:

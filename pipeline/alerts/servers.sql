@@ -1,11 +1,14 @@
 -- Every server that was ever down: its last outage, whether that is over, and whether the server left in order.
 --
 --     outage      from the first row that is not healthy ──▶ to `ended_at`, after which it stays healthy for $keep_ms
+--     healthy_before    when it had become healthy before that outage; NULL if history begins later
 --     failures    how often it went down in that time: a server that flaps has one outage and many failures
---     gone        why no alert is due: an operator took it out, or it left by itself before it stopped
+--     gone        why no alert is due: an operator took it out, or it left by itself before it stopped. If the server is
+--                 healthy again and the outage is not over yet, the state during the outage counts
 --
--- Times are log time, as in `transitions`, also those of events: the clocks of two nodes may differ by hours, and the
--- last event by the nodes' own clocks need not be the last one. A server of which history is cut off (--keep-days) is
+-- Times are log time, as in `transitions`, also those of events: the clocks of two nodes may differ by hours, so they are
+-- not compared. The events of one node have its own order. An event without log time cannot be placed between events of
+-- other nodes: a server left in order only if that is also the last event of each node without dates. A server of which history is cut off (--keep-days) is
 -- down since its last row in `current_watched`.
 WITH steps AS (
   SELECT t.*, t.state <> 'healthy' AS down, lag(t.state <> 'healthy') OVER in_order AS was_down
@@ -26,15 +29,24 @@ numbered AS (
 outages AS (
   SELECT farm, server_id, min(n.at) FILTER (down) AS began_at, bool_or(state = 'silent') AS was_silent,
     count(*) FILTER (down AND NOT coalesce(was_down, false)) AS failures,
-    max_by(reason, epoch_ms(n.at)) FILTER (down) AS reason, max(healthy_since) AS healthy_since
+    max_by(reason, epoch_ms(n.at)) FILTER (down) AS reason, max(healthy_since) AS healthy_since,
+    min(healthy_since) FILTER (down) AS healthy_before
   FROM numbered n
   GROUP BY farm, server_id, outage
   HAVING bool_or(down)
   QUALIFY row_number() OVER (PARTITION BY farm, server_id ORDER BY outage DESC) = 1
 ),
+-- The outages that are not over although the server is healthy, from its last report before them.
+down_times AS (
+  SELECT o.farm, o.server_id, epoch_ms(o.began_at) - coalesce(4 * f.period_ms, 120000) AS from_ms,
+    epoch_ms(o.healthy_since) AS until_ms
+  FROM outages o
+  JOIN current_farm f ON f.farm = o.farm
+  JOIN current_watched w ON w.farm = o.farm AND w.server_id = o.server_id AND w.state = 'healthy'
+),
 -- What entries and traces say of who a server is.
 operators AS (
-  SELECT farm, index, action, subject, CASE WHEN json_valid(detail) THEN detail ELSE '{}' END AS detail
+  SELECT farm, index, epoch_ms(log_time) AS at_ms, action, subject, CASE WHEN json_valid(detail) THEN detail ELSE '{}' END AS detail
   FROM operator_actions
   WHERE action IN ('admission', 'approval', 'removal', 'eviction', 'exclusion')
 ),
@@ -45,7 +57,7 @@ admitted AS (
 ),
 trace AS (
   -- An event that was read from a node and from a file is one event, at the log time that the node gave.
-  SELECT kind, time_ms, cursor, coalesce(epoch_ms(min(log_time)), time_ms - coalesce(min(clock_offset_ms), 0)) AS at_ms,
+  SELECT node AS observer, kind, time_ms, cursor, coalesce(epoch_ms(min(log_time)), time_ms - min(clock_offset_ms)) AS at_ms,
     CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
   FROM events
   WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
@@ -59,14 +71,29 @@ known AS (
   -- Traces are read of one farm alone.
   WHERE kind = 'server-admitted' AND (SELECT count(*) FROM current_farm) = 1
 ),
-members AS (
-  SELECT data ->> '$.id' AS node, max_by(kind, row(at_ms, time_ms, cursor)) AS kind
+last_seen AS (
+  SELECT observer, data ->> '$.id' AS node, at_ms IS NULL AS is_undated, max(at_ms) AS at_ms,
+    max_by(kind, row(at_ms, time_ms, cursor)) AS kind
   FROM trace WHERE kind LIKE 'member-%' GROUP BY ALL
 ),
+members AS (
+  -- Of several nodes with an event at the same time, one that did not see it leave counts.
+  SELECT node, coalesce(max_by(kind, row(at_ms, kind <> 'member-left')) FILTER (NOT is_undated), 'member-left') AS kind,
+    bool_and(kind = 'member-left') FILTER (is_undated) AS left_without_date
+  FROM last_seen GROUP BY node
+),
 -- Who left in order.
+removals AS (
+  SELECT farm, TRY_CAST(detail ->> '$.server' AS BIGINT) AS server_id, coalesce(at_ms, 0) AS from_ms,
+    detail ->> '$.removed' = 'true' AS removed,
+    lead(at_ms) OVER (PARTITION BY farm, TRY_CAST(detail ->> '$.server' AS BIGINT) ORDER BY index) AS until_ms
+  FROM operators WHERE action = 'removal'
+),
 removed AS (
-  SELECT farm, TRY_CAST(detail ->> '$.server' AS BIGINT) AS server_id, 'removed by an operator' AS gone
-  FROM operators WHERE action = 'removal' GROUP BY ALL HAVING max_by(detail ->> '$.removed', index) = 'true'
+  SELECT r.farm, r.server_id, 'removed by an operator' AS gone
+  FROM removals r LEFT JOIN down_times d ON d.farm = r.farm AND d.server_id = r.server_id
+  WHERE r.removed AND (r.until_ms IS NULL OR (r.from_ms <= d.until_ms AND r.until_ms >= d.from_ms))
+  GROUP BY ALL
 ),
 evicted AS (
   SELECT a.farm, a.server_id, 'evicted by an operator' AS gone
@@ -86,7 +113,15 @@ excluded AS (
 ),
 departed AS (
   SELECT k.farm, k.server_id, 'left in order' AS gone
-  FROM known k JOIN members m ON m.node = k.node AND m.kind = 'member-left'
+  FROM known k JOIN members m ON m.node = k.node AND m.kind = 'member-left' AND coalesce(m.left_without_date, true)
+  UNION ALL
+  SELECT k.farm, k.server_id, 'left in order' AS gone
+  FROM known k
+  JOIN down_times d ON d.farm = k.farm AND d.server_id = k.server_id
+  JOIN trace t ON t.data ->> '$.id' = k.node AND t.at_ms BETWEEN d.from_ms AND d.until_ms
+  WHERE t.kind IN ('member-left', 'member-dead')
+  GROUP BY k.farm, k.server_id
+  HAVING max_by(t.kind, row(t.at_ms, t.kind <> 'member-left')) = 'member-left'
 ),
 gone AS (
   SELECT farm, server_id, min(gone) AS gone
@@ -98,7 +133,7 @@ SELECT w.farm, w.server_id, n.name, w.state, coalesce(o.began_at, w.at) AS began
   coalesce(o.reason, w.reason) AS reason,
   CASE WHEN w.state = 'healthy' AND epoch_ms(f.log_time) - epoch_ms(o.healthy_since) >= $keep_ms THEN o.healthy_since
     END AS ended_at,
-  g.gone, f.name AS farm_name
+  g.gone, f.name AS farm_name, o.healthy_before
 FROM current_watched w
 JOIN current_farm f ON f.farm = w.farm
 LEFT JOIN outages o ON o.farm = w.farm AND o.server_id = w.server_id

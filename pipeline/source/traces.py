@@ -8,6 +8,10 @@ The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:FARM:NAME
 a node, and the generation distinguishes its processes. The other parts are needed for rows: they are in the offset, so
 that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its last whole
 line.
+
+A node's event is dated by the node's clock and its offset to log time. A file has log time for some events only. The
+offset of the others comes from a neighbor: the last dated event of the same node before it, at most `BACK_BYTES` before
+the stretch, else the next one in the stretch. Without a neighbor, log time is NULL. Clocks of nodes are not compared.
 """
 
 import json
@@ -25,7 +29,7 @@ from pipeline.source.log_client import FarmLogError
 PAGE_EVENTS = 1_000
 PAGES_AT_ONCE = 100
 """Twenty times the ring of a node. A place that sends more is not a node, and reading it must end."""
-LINE_LIMIT_BYTES = 1024 * 1024
+LINE_LIMIT_BYTES = BACK_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
 _COUNTS_END = 2**63
 _SHOWN = 100
@@ -172,15 +176,43 @@ class FileTrace:
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
         """Yield one row per line. Raise FarmLogError for a line that is not an event."""
-        offset = stretch.first
         try:
-            with Path(self.path).open("rb") as file:
-                file.seek(offset)
-                while offset < stretch.end and (line := file.readline(LINE_LIMIT_BYTES)):
-                    yield self._row(line, offset)
-                    offset += len(line)
+            offsets = dict(self._clock_offsets(max(0, stretch.first - BACK_BYTES), stretch.first))
+            later: dict[str, int] | None = None
+            for place, line in self._lines(stretch.first, stretch.end):
+                node, cursor, time_ms, log_time_ms, _, kind, facts = self._row(line, place)
+                if log_time_ms is not None:
+                    offsets[node] = time_ms - log_time_ms
+                elif node not in offsets:
+                    if later is None:
+                        later = {}
+                        for other, found_ms in self._clock_offsets(place, stretch.end):
+                            later.setdefault(other, found_ms)
+                    if node in later:
+                        offsets[node] = later[node]
+                offset_ms = offsets.get(node)
+                at_ms = _reckoned(time_ms, offset_ms) if log_time_ms is None else log_time_ms
+                yield node, cursor, time_ms, at_ms, offset_ms, kind, facts
         except OSError as error:
             raise FarmLogError(f"the trace {self.path} cannot be read: {error.strerror or error}") from error
+
+    def _lines(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines between two places, each with its place."""
+        with Path(self.path).open("rb") as file:
+            file.seek(first)
+            while first < end and (line := file.readline(LINE_LIMIT_BYTES)):
+                yield first, line
+                first += len(line)
+
+    def _clock_offsets(self, first: int, end: int) -> Iterator[tuple[str, int]]:
+        """Yield the node and its clock offset of each dated event; skip other lines, and a cut one at the beginning."""
+        for _, line in self._lines(first, end):
+            try:
+                node, _, time_ms, log_time_ms, *_ = _row(json.loads(line), None)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+            if log_time_ms is not None:
+                yield node, time_ms - log_time_ms
 
     def _row(self, line: bytes, offset: int) -> EventRow:
         try:

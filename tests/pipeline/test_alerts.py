@@ -171,6 +171,7 @@ def test_server_without_reports_is_down_since_last_report(farm: Farm) -> None:
             reason="no report for 90000 ms",
             ended_at=None,
             gone=None,
+            healthy_before=datetime.fromtimestamp((EPOCH_MS + PERIOD_MS) / 1000, UTC),
         )
     }
 
@@ -240,15 +241,15 @@ def add_admission(farm: Farm, server: int, node: str, name: str) -> None:
     farm.add_entry(admission={"server": server, "node": node, "name": name})
 
 
-def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
-    """Write a trace of one node."""
+def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]], at: datetime = NOON) -> None:
+    """Write a trace of one node; the log time of its events is `at`, and a second later for each."""
     rows = [
         {
             "farm": None,
             "node": "node-1",
             "cursor": place,
             "time_ms": place,
-            "log_time": NOON,
+            "log_time": at + timedelta(seconds=place),
             "clock_offset_ms": 0,
             "kind": kind,
             "data": json.dumps(data),
@@ -449,6 +450,52 @@ def test_server_taken_out_resolves_alert() -> None:
         assert due == []
     alerts, (again,) = deliver_due(updated_alerts(alerts, [DOWN], {}, LATER))
     assert again.rpartition("-")[0] != ended.rpartition("-")[0]
+
+
+def test_outage_after_unseen_recovery_is_new_alert() -> None:
+    (alert,) = updated_alerts([], [DOWN], {}, NOON)
+    alert = alert.with_delivered("webhook", "unhealthy")
+    recovered, again = NOON + timedelta(minutes=5), NOON + timedelta(hours=1)
+    later = replace(DOWN, began_at=again, healthy_before=recovered)
+    first, second = updated_alerts([alert], [later], {}, LATER)
+    assert (first.id, first.ended_at, first.due("webhook")) == (alert.id, recovered, "resolved")
+    assert (second.began_at, second.due("webhook")) == (again, "unhealthy")
+    # The same outage, with the same history, stays one alert.
+    assert updated_alerts([first, second], [later], {}, LATER) == [first, second]
+
+
+def test_recovered_server_stays_held_back() -> None:
+    healthy = replace(DOWN, state="healthy")
+    silenced = {(DOWN.farm, DOWN.server_id): "silenced"}
+    (held,) = updated_alerts([], [DOWN], silenced, NOON)
+    (after,) = updated_alerts([held], [healthy], {}, NOON)
+    assert (after.held_back, after.due("webhook")) == ("silenced", None)
+    (down_again,) = updated_alerts([after], [DOWN], {}, NOON)
+    assert down_again.due("webhook") == "unhealthy"
+
+
+@pytest.mark.parametrize("is_removal", [True, False])
+def test_planned_stop_does_not_alert_after_return(farm: Farm, *, is_removal: bool) -> None:
+    add_admission(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2, periods=3)
+    left_at = datetime.fromtimestamp(farm.log.log_time_ms / 1000, UTC)
+    if is_removal:
+        farm.add_entry(removal={"server": 2, "removed": True})
+    farm.report(1, periods=5)
+    if is_removal:
+        farm.add_entry(removal={"server": 2, "removed": False})
+    farm.report(1, 2, periods=3)
+    farm.write()
+    if not is_removal:
+        write_trace(farm, *(((f"member-{each}", {"id": "02" * 8})) for each in ("left", "alive")), at=left_at)
+    planned = farm.servers()[2]
+    assert (planned.state, planned.ended_at, planned.was_silent) == ("healthy", None, True)
+    assert planned.gone == ("removed by an operator" if is_removal else "left in order")
+    # A crash after the return is not planned.
+    farm.report(1, 2, periods=KEEP_MS // PERIOD_MS)
+    farm.report(1, periods=5)
+    farm.write()
+    assert (farm.servers()[2].state, farm.servers()[2].gone) == ("silent", None)
 
 
 def test_alert_without_history_ends_when_server_is_healthy() -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.schemas import EVENTS
-from pipeline.source import events
+from pipeline.source import events, traces
 from pipeline.source.endpoint import Credentials
 from pipeline.source.events import FarmEventsDataSource, FarmEventsStreamReader
 from pipeline.source.log_client import FarmLogError
@@ -222,3 +222,61 @@ def test_read_of_absent_node_is_empty(tmp_path: Path) -> None:
     reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == [], "Spark reads this partition in this case"
+
+
+def file_rows(path: Path, first: int = 0) -> list[tuple[int, int | None, int | None]]:
+    """Return cursor, log time and clock offset of the events from the byte `first` on."""
+    trace = FileTrace(str(path))
+    end = trace.end(None)
+    assert end is not None
+    return [(row[1], row[3], row[4]) for row in trace.rows(trace.stretch(str(first), end))]
+
+
+def event_line(node: str, cursor: int, time_ms: int, log_time_ms: int | None = None) -> str:
+    event: dict[str, Any] = {
+        "cursor": cursor,
+        "timeMs": time_ms,
+        "logTimeMs": log_time_ms,
+        "kind": "k",
+        "node": node,
+        "data": {},
+    }
+    return json.dumps(event) + "\n"
+
+
+def test_undated_event_of_file_is_dated_by_neighbors_of_same_node(tmp_path: Path) -> None:
+    # given two nodes with clocks an hour apart, and a third one without any date
+    path = tmp_path / "trace.jsonl"
+    lines = [
+        event_line("a", 1, 3_601_000),
+        event_line("a", 2, 3_602_000, 2_000),
+        event_line("b", 1, 3_000),
+        event_line("a", 3, 3_604_000),
+        event_line("c", 1, 4_000),
+        event_line("b", 2, 5_500, 5_000),
+        event_line("b", 3, 6_500),
+    ]
+    path.write_text("".join(lines))
+    expected = [
+        (1, 1_000, 3_600_000),
+        (2, 2_000, 3_600_000),
+        (1, 2_500, 500),
+        (3, 4_000, 3_600_000),
+        (1, None, None),
+        (2, 5_000, 500),
+        (3, 6_000, 500),
+    ]
+    assert file_rows(path) == expected
+    # A later batch, even with its begin in the middle, finds the neighbors before it.
+    for skipped in range(len(lines)):
+        assert file_rows(path, len("".join(lines[:skipped]))) == expected[skipped:]
+
+
+def test_dates_of_file_do_not_come_from_its_remote_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.jsonl"
+    dated = event_line("a", 1, 3_000, 1_000)
+    path.write_text(dated + event_line("b", 1, 1) + event_line("a", 2, 4_000))
+    first = len(dated + event_line("b", 1, 1))
+    assert file_rows(path, first) == [(2, 2_000, 2_000)]
+    monkeypatch.setattr(traces, "BACK_BYTES", len(dated))
+    assert file_rows(path, first) == [(2, None, None)]

@@ -21,19 +21,24 @@ WITH alone AS (
   SELECT CASE WHEN count(*) = 1 THEN max(farm) END AS farm FROM current_farm
 ),
 trace AS (
-  -- An event read from a node and from a file counts once.
-  SELECT coalesce(e.farm, a.farm) AS farm, node, kind, coalesce(unix_millis(min(log_time)), time_ms) AS at_ms
+  -- An event read from a node and from a file counts once. NULL: an event of a file without log time.
+  SELECT coalesce(e.farm, a.farm) AS farm, node, kind, unix_millis(min(log_time)) AS at_ms
   FROM events e CROSS JOIN alone a
   GROUP BY coalesce(e.farm, a.farm), node, cursor, time_ms, kind
 ),
--- The restarts of nodes, and the time ranges of lost events, in which restarts are unknown.
+-- The restarts of nodes, and the time ranges of lost events, in which restarts are unknown: for an event without log
+-- time this is all of time, since the clock of its node is not comparable.
 gaps AS (
-  SELECT farm, node, TRUE AS restarts, at_ms AS from_ms, at_ms AS until_ms FROM trace WHERE kind = 'node-started'
+  SELECT farm, node, TRUE AS restarts, at_ms AS from_ms, at_ms AS until_ms
+  FROM trace WHERE kind = 'node-started' AND at_ms IS NOT NULL
+  UNION ALL
+  SELECT DISTINCT farm, node, FALSE AS restarts, 0 AS from_ms, 253402300799999 AS until_ms
+  FROM trace WHERE kind IN ('node-started', 'events-lost') AND at_ms IS NULL
   UNION ALL
   SELECT l.farm, l.node, FALSE AS restarts, coalesce(max(t.at_ms), 0) AS from_ms, l.at_ms AS until_ms
   FROM trace l
   LEFT JOIN trace t ON t.farm IS NOT DISTINCT FROM l.farm AND t.node = l.node AND t.at_ms < l.at_ms
-  WHERE l.kind = 'events-lost'
+  WHERE l.kind = 'events-lost' AND l.at_ms IS NOT NULL
   GROUP BY l.farm, l.node, l.at_ms
 ),
 noticed AS (
