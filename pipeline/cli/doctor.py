@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,16 +26,8 @@ from pipeline import INSTALL
 from pipeline.serve.printing import echo, print_json
 from pipeline.spark.java import NoJavaError, find_java
 from pipeline.spark.scratch import ScratchError, scratch_directory
+from pipeline.spark.versions import installed
 
-PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
-    "pyspark": ((4, 2), (4, 3)),
-    "pandas": ((2, 2), (3,)),
-    "pyarrow": ((17,), None),
-    "deltalake": ((1, 6), (2,)),
-    "duckdb": ((1, 4), (2,)),
-    "vl-convert-python": ((1, 9), (2,)),
-}
-"""Name, the first supported version, and the first unsupported one."""
 WARN_FREE_BYTES = 5 * 1024**3
 LEAST_FREE_BYTES = 512 * 1024**2
 LEAST_MEMORY_BYTES = 2 * 1024**3
@@ -105,18 +96,13 @@ def _python() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    for name, (least, below) in PACKAGES.items():
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            yield Finding(name, "problem", "not installed", INSTALL)
-            continue
-        found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-        if found < least or (below is not None and found >= below):
-            required = ".".join(map(str, least)) + (" or newer" if below is None else f" to below {_dotted(below)}")
-            yield Finding(name, "problem", f"{version}, wanted {required}", INSTALL)
+    for each in installed():
+        if each.version is None:
+            yield Finding(each.name, "problem", "not installed", INSTALL)
+        elif each.is_supported:
+            yield Finding(each.name, "ok", each.version)
         else:
-            yield Finding(name, "ok", version)
+            yield Finding(each.name, "problem", f"{each.version}, wanted {each.supported}", INSTALL)
 
 
 def _java(environment: dict[str, str]) -> Iterator[Finding]:
@@ -214,7 +200,3 @@ def _reach(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_SECONDS)
         client.connect(str(path / "control.sock" if path.is_dir() else path))
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

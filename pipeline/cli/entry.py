@@ -10,14 +10,18 @@ from importlib import import_module
 import click
 
 from pipeline import INSTALL
+from pipeline.spark.versions import VersionError, refuse_unsupported
 
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
 
 
 def load() -> click.Command:
-    """Return the group of all commands. Raises ClickException if Spark is not installed."""
+    """Return the group of all commands. Raises ClickException if Spark or a package is missing or unsupported."""
     try:
+        refuse_unsupported()
         found = import_module("pipeline.cli.commands").pipeline
+    except VersionError as error:
+        raise click.ClickException(str(error)) from error
     except ImportError as error:
         if (error.name or "").partition(".")[0] in EXTRA_MODULES:
             raise click.ClickException(f"the pipeline needs Spark; install it with: {INSTALL}") from error

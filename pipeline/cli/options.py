@@ -29,6 +29,7 @@ from pipeline.spark.java import NoJavaError
 from pipeline.spark.scratch import ScratchError
 from pipeline.spark.session import open_session
 from pipeline.spark.settings import MASTER, PREFIX, operator_settings
+from pipeline.spark.versions import VersionError
 from pipeline.tables.files import TableDamagedError
 
 LINE_WIDTH = 100
@@ -270,7 +271,7 @@ def reported_errors(line: StatusLine | None = None, *, endless: bool = False) ->
         if endless:
             sys.exit(0)
         raise click.Abort from interrupt
-    except (FarmLogError, NoJavaError, ScratchError, TableDamagedError) as error:
+    except (FarmLogError, NoJavaError, ScratchError, TableDamagedError, VersionError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(reason_of(str(error))) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,6 +22,7 @@ from pipeline.spark.interrupt import deferred
 from pipeline.spark.java import find_java, use_java
 from pipeline.spark.scratch import run_directory, scratch_directory
 from pipeline.spark.settings import fetching, is_local, operator_settings, settings_for
+from pipeline.spark.versions import VersionError, refuse_other_delta_jar, refuse_other_spark
 
 SMALL_ROWS = 20_000
 _OF_SIZE = {
@@ -75,6 +77,7 @@ def open_session(
     log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
     given = operator_settings(os.environ, [*_of_submission(), *conf])
+    refuse_other_delta_jar(pyspark.__version__, given)
     if not has_own_settings(os.environ):
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)
@@ -122,7 +125,12 @@ def _of_submission() -> list[tuple[str, str]]:
 def _started(settings: SparkConf) -> SparkSession:
     """Start the session; defer a Ctrl-C until it has started. The second Ctrl-C acts immediately."""
     with deferred() as interrupt:
-        SparkContext.getOrCreate(settings)
+        context = SparkContext.getOrCreate(settings)
+        try:
+            refuse_other_spark(pyspark.__version__, context.version)
+        except VersionError:
+            context.stop()
+            raise
         if threading.current_thread() is threading.main_thread():
             # PySpark has set its own handler, which calls the JVM. It cannot in the middle of another call: pages
             # of frames at Ctrl-C.

