@@ -8,6 +8,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -220,9 +221,9 @@ def test_unused_files_of_window_records_are_swept(tmp_path: Path) -> None:
     assert stored_rows(place, WINDOWS_SPEC.schema).num_rows > 0
 
 
-def test_new_window_width_derives_tables_from_all_history(tmp_path: Path) -> None:
-    log, ends = over_days()
-    derive_in_parts(tmp_path, log, ends, MINUTE_MS)
+def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_path: Path) -> None:
+    log, _ = over_days()
+    copytree(grown_days, tmp_path, dirs_exist_ok=True)
     wider = Gold(tmp_path, 7 * MINUTE_MS)
     wider.refresh(wider.noted_through(LOG))
     rows = gold_rows(tmp_path, "router_health")
