@@ -51,7 +51,7 @@ _NETWORK: Final = (
     Nemesis.STOP,
     Nemesis.PAUSE,
 )
-_WITHOUT_QUORUM: Final = frozenset({"no-quorum", "electing", "waiting", "stopping", "foreign-key"})
+_WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
 _CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
 CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {

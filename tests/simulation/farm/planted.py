@@ -14,20 +14,31 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import trio
+
 import consensus.core.quorum
 from bridge.api import verdict
+from bridge.api.alarms import DISK_FULL, AlarmType
 from bridge.api.control import SubmitOutcome
 from bridge.api.view import VerdictKind
+from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Farm
+from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.farm_admin import FarmAdmin
+from bridge.node.events.alarms import Alarms
+from bridge.node.raft import notices
 from bridge.node.raft.submitting import Submitting
+from bridge.node.tasks import publishing
+from consensus.protocols.garlic_farm.node.links import _Link
 from consensus.sessions.table import RequestStatus, SessionTable
 from consensus.storage.directory import Directory
 from consensus.storage.disk import SyncDirectory, SyncFile
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import Joiner
+from gossip.core.member import Status
+from gossip.core.updates import Updates
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.nemeses import Fault, Nemesis
@@ -43,6 +54,14 @@ TOUR: Final = (
 )
 """Each node is cut off in turn, so one of them leads; then all lose their power."""
 LONG_ISOLATION: Final = (Fault(2.0, 22.0, Nemesis.ISOLATE, ("node-3",)),)
+NO_DISK_S: Final = 95.0
+HANGING: Final = (Fault(2.0, 90.0, Nemesis.HANGING_DISK, ("node-2",)),)
+FULL: Final = (Fault(2.0, 90.0, Nemesis.FULL_DISK, ("node-2",)),)
+ONE_CUT_OFF: Final = (Fault(2.0, 82.0, Nemesis.ISOLATE, ("node-1",)),)
+WRONG_CLOCKS: Final = tuple(
+    Fault(2.0 + 20 * number, 21.0 + 20 * number, Nemesis.CLOCK_JUMP, (f"node-{number + 1}",), 3600.0)
+    for number in range(NODES)
+)
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 Replacement = tuple[Any, str, Callable[..., Any]]
 """Owner, name, and a function from the real method to the faulty method."""
@@ -148,6 +167,46 @@ def _states_are_not_synced(real: Callable[..., Any]) -> Callable[..., Any]:
     return synced
 
 
+def _dead_members_stay_dead(real: Callable[..., Any]) -> Callable[..., Any]:
+    def apply_alive(self: Any, info: Any, *, further: bool = True) -> Any:
+        known = self._members.get(info.node_id)
+        return None if known is not None and known.status is Status.DEAD else real(self, info, further=further)
+
+    return apply_alive
+
+
+def _one_connection_to_each_peer(real: Callable[..., Any]) -> Callable[..., Any]:
+    connected: list[Any] = []
+
+    async def connect_once(self: Any) -> bool:
+        if any(each is self for each in connected):
+            await trio.sleep_forever()
+        found: bool = await real(self)
+        if found:
+            connected.append(self)
+        return found
+
+    return connect_once
+
+
+def _without_alarm(alarm: AlarmType) -> Callable[..., Any]:
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, found, *more, **named: None if found is alarm else real(self, found, *more, **named)
+
+    return fault
+
+
+def _each_node_is_publisher(real: Callable[..., Any]) -> Callable[..., Any]:
+    def plan(state: FarmState, master: str, server_id: int, *more: Any, **named: Any) -> Any:
+        known = state.masters.get(master)
+        if known is not None and known.choice.server_id is not None:
+            chosen = replace(known, choice=replace(known.choice, server_id=server_id))
+            state = replace(state, masters={**state.masters, master: chosen})
+        return real(state, master, server_id, *more, **named)
+
+    return plan
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -172,6 +231,40 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
     "the alarm of isolation never ends": Planted(
         4, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
+    ),
+    "dead members stay dead": Planted(
+        1, "healing", ((Updates, "apply_alive", _dead_members_stay_dead),), LONG_ISOLATION, 22.0
+    ),
+    "a lost connection is not opened again": Planted(
+        1, "true alarm", ((_Link, "_connect_once", _one_connection_to_each_peer),), LONG_ISOLATION, 22.0
+    ),
+    "alarms do not end": Planted(1, "healing", ((Alarms, "_end", lambda _: lambda *_: None),), LONG_ISOLATION, 22.0),
+    "a hanging disk is no quorum": Planted(
+        2, "true verdict", ((verdict, "_DISK_FAULTS", lambda _: frozenset()),), HANGING, NO_DISK_S
+    ),
+    "a hanging disk is not an alarm": Planted(
+        1, "missing alarm", ((notices, "DISK_PATIENCE_MS", lambda _: 10**9),), HANGING, NO_DISK_S
+    ),
+    "a full disk is not an alarm": Planted(
+        1, "missing alarm", ((Alarms, "set", _without_alarm(DISK_FULL)),), FULL, NO_DISK_S
+    ),
+    "a lost quorum is not a verdict": Planted(
+        1,
+        "true verdict",
+        ((verdict, "_RULES", lambda rules: tuple(each for each in rules if each is not verdict._no_quorum)),),
+        ONE_CUT_OFF,
+        85.0,
+    ),
+    "a standby publishes": Planted(
+        1,
+        "one structure per second",
+        (
+            (publishing, "plan_publication", _each_node_is_publisher),
+            (state_machine, "_refusal", lambda _: lambda *_: None),
+        ),
+    ),
+    "log time follows any clock": Planted(
+        1, "healing", ((VoterClocks, "limit_ms", lambda _: lambda *_: None),), WRONG_CLOCKS, 70.0
     ),
     "a verdict ignores servers that are down": Planted(
         1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
