@@ -7,6 +7,7 @@ process that made it. It needs root, a kernel that allows new namespaces, and th
 """
 
 import json
+import secrets
 import subprocess
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t tmpfs -o mode=755 tmpfs run
 ip link set lo up
-echo booted >/proc/sys/kernel/hostname
+echo "$3" | tee etc/hostname >/proc/sys/kernel/hostname
 rm -rf etc/machine-id etc/systemd/system/*.wants var/log/journal
 echo "$2" >etc/machine-id
 mkdir -p .former var/log/journal
@@ -50,7 +51,7 @@ class BootedMachine(Machine):
 
     def __enter__(self) -> Self:
         namespaces = ["--mount", "--net", "--uts", "--pid", "--ipc", "--cgroup", "--fork", "--kill-child"]
-        arguments = [str(self._scratch), "0123456789abcdef0123456789abcdef"]
+        arguments = [str(self._scratch), secrets.token_hex(16), self._name or "booted"]
         self._first = subprocess.Popen(
             ["unshare", *namespaces, "sh", "-c", SETUP, "sh", *arguments],  # noqa: S607 - found on the path
             stdin=subprocess.DEVNULL,

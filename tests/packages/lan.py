@@ -42,15 +42,23 @@ class Lan:
 
     def plug_in(self, machine: Machine) -> str:
         """Connect a machine with a cable, assign the next address to it, and return the address."""
+        return self.plug_in_namespace(machine.pid)
+
+    def plug_in_namespace(self, pid: int) -> str:
+        """Connect the network namespace of a process."""
         self._ports += 1
         port, address = f"port{self._ports}", f"192.168.77.{self._ports}"
-        self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid))
+        self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         self._ip("link", "set", port, "master", "lan", "up")
-        machine.run("ip", "addr", "add", f"{address}/24", "brd", "+", "dev", "eth0")
-        machine.run("ip", "link", "set", "eth0", "up")
+        ip_in(pid, "addr", "add", f"{address}/24", "brd", "+", "dev", "eth0")
+        ip_in(pid, "link", "set", "eth0", "up")
         return address
 
     def _ip(self, *arguments: str) -> None:
         assert self._switch is not None
-        into = ["nsenter", f"--target={self._switch.pid}", "--net"]
-        subprocess.run([*into, "ip", *arguments], check=True)
+        ip_in(self._switch.pid, *arguments)
+
+
+def ip_in(pid: int, *arguments: str) -> None:
+    """Run `ip` in the network namespace of a process."""
+    subprocess.run(["nsenter", f"--target={pid}", "--net", "ip", *arguments], check=True)  # noqa: S607 - found on the path

@@ -11,6 +11,7 @@ that allows new namespaces; otherwise the tests are skipped with the reason.
 """
 
 import os
+import platform
 import secrets
 import shutil
 import subprocess
@@ -21,6 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
+
+from deploy.deb import package_name
+from deploy.environment import ROOT, supported_target
+
+DIST = ROOT / "dist"
 TOOLS = ("unshare", "nsenter", "mount", "ip", "setpriv")
 START_BOUND_S = 20.0
 SETUP = """\
@@ -55,6 +62,26 @@ def reason_to_skip() -> str:
         if tried.returncode == 0:
             return ""
     return "this kernel or container does not allow new namespaces"
+
+
+def debian_package() -> Path:
+    """Return the Debian package for the system's Python (not the Python of the virtual environment)."""
+    reason = reason_to_skip()
+    if reason:
+        pytest.skip(reason)
+    try:
+        python_version = subprocess.run(
+            ["/usr/bin/python3", "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)  # noqa: S607
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs a Debian system with its own Python: {error}")
+    found = DIST / package_name(supported_target(python_version.stdout.strip(), architecture.stdout.strip()))
+    assert found.exists(), f"{found.name} does not exist: `make dist` builds it (on {platform.platform()})"
+    return found
 
 
 class Machine:
@@ -127,6 +154,13 @@ class Machine:
         )
         assert done.returncode == 0 or not check, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
+
+    def install(self, *packages: Path) -> None:
+        """Install packages of this machine; the configuration files of the operator stay."""
+        for each in packages:
+            (self.root / "srv" / each.name).write_bytes(each.read_bytes())
+        names = [f"/srv/{each.name}" for each in packages]
+        self.run("dpkg", "--force-confold", "--install", *names, environment={"DEBIAN_FRONTEND": "noninteractive"})
 
     def wait_for(self, path: str, timeout_s: float) -> Path:
         """Wait for a file; return its path as seen by this process."""

@@ -13,8 +13,7 @@ import pytest
 from bridge import VERSION
 from deploy.deb import package_name
 from deploy.environment import supported_target
-from tests.packages.conftest import DIST
-from tests.packages.machine import reason_to_skip
+from tests.packages.machine import DIST, reason_to_skip
 
 pytestmark = pytest.mark.packages
 

@@ -96,9 +96,9 @@ def test_status_for_another_user_names_required_user(machine: Machine) -> None:
     assert "/var/lib/garlicfarm (which only root may look into)" in status.stderr
 
 
-def test_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
+def test_upgrade_keeps_configuration_keys_and_state(machine: Machine, package: Path) -> None:
     before = kept_files(machine)
-    machine.run("dpkg", "--force-confold", "--install", "/srv/garlicfarm.deb")
+    machine.install(package)
     assert kept_files(machine) == before
     with Service(machine) as service:
         service.wait_for_notification("READY=1", READY_BOUND_S)

@@ -25,8 +25,7 @@ def booted(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     if not SYSTEMD.exists():
         pytest.skip("needs systemd (Debian: apt-get install systemd)")
     with BootedMachine(tmp_path_factory.mktemp("booted")) as made:
-        (made.root / "srv/garlicfarm.deb").write_bytes(package.read_bytes())
-        made.run("dpkg", "--install", "/srv/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
+        made.install(package)
         yield made
 
 
@@ -79,9 +78,9 @@ def test_log_continues_after_rotation_of_the_journal(booted: BootedMachine) -> N
     assert booted.property("ActiveState") == "active"
 
 
-def test_upgrade_of_running_service_keeps_its_identity(booted: BootedMachine) -> None:
+def test_upgrade_of_running_service_keeps_its_identity(booted: BootedMachine, package: Path) -> None:
     node_id = booted.view()["node"]["nodeId"]
-    booted.run("dpkg", "--force-confold", "--install", "/srv/garlicfarm.deb")
+    booted.install(package)
     booted.run("systemctl", "restart", "garlicfarm")
     booted.wait_until("SubState", "running", START_BOUND_S)
     assert booted.view()["node"]["nodeId"] == node_id

@@ -103,8 +103,7 @@ def site(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         for number in range(1, NODES + 1):
             name = f"node-{number}"
             machine = stack.enter_context(Machine(tmp_path_factory.mktemp(name), name=name))
-            (machine.root / "srv/garlicfarm.deb").write_bytes(package.read_bytes())
-            machine.run("dpkg", "--install", "/srv/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
+            machine.install(package)
             nodes.append(Node(machine, lan.plug_in(machine)))
         maker = nodes[0].machine
         for name in ("farm", "other"):

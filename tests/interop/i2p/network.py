@@ -24,7 +24,7 @@ from tests.interop.i2p.java_router import JavaRouter
 from tests.interop.i2p.router import Router
 
 READY_S: Final = 90.0
-START_S: Final = 180.0
+START_S: Final = 420.0
 I2PD_FLOODFILLS: Final = 3
 I2PD_OTHERS: Final = 13
 """With twelve routers, a killed router was part of many tunnels to living leaves."""
