@@ -100,7 +100,6 @@ class DirectStream(trio.abc.Stream):
 
     def _push(self) -> None:
         """Give the kernel what it takes without waiting."""
-        self._check_open()
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._socket.fileno(), self._unsent) :]

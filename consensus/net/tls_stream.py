@@ -100,12 +100,15 @@ class TlsStream(DirectStream):
         """Return the received bytes, whole records only; None if more must arrive first."""
         records: list[bytes] = []
         size = 0
-        while size < limit:
+        incoming, tls = self._incoming, self._tls
+        # Most reads end here: an attempt without bytes costs OpenSSL an exception, more than a small record.
+        while size < limit and (incoming.pending or incoming.eof or tls.pending()):
             try:
-                record = self._tls.read(limit - size)
+                record = tls.read(limit - size)
             except ssl.SSLWantReadError:
                 break
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                incoming.write_eof()
                 return b"".join(records)
             except ssl.SSLError as error:
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error

@@ -153,7 +153,7 @@ class Batches:
     @property
     def lingers_idle(self) -> bool:
         """Return True if nothing is in flight, and the clients of the last batch may still submit together."""
-        return not self.in_flight and trio.current_time() < self._idle_until_s
+        return self._idle_until_s > 0 and not self.in_flight and trio.current_time() < self._idle_until_s
 
     @property
     def had_several(self) -> bool:

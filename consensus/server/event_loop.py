@@ -79,7 +79,7 @@ class EventLoop:
         if self._failure is None:
             self._busy = True
             try:
-                self._step(event)
+                self._step(event, now_ms())
             except Exception as error:  # noqa: BLE001 - raised by `run`
                 self._fail(error)
                 self._mailbox.wake()
@@ -110,24 +110,25 @@ class EventLoop:
         self._at_work = False
 
     def _turn(self) -> None:
+        now = now_ms()
         for urgent in self._mailbox.take_urgent():
-            self._take(urgent)
-        if now_ms() >= self._deadline_ms():
-            self._step(DeadlineReached())
+            self._take(urgent, now)
+        if now >= self._deadline_ms():
+            self._step(DeadlineReached(), now)
         if self._batches.is_due:
             batch = self._batches.submit()
             if batch is not None:
-                self._step(batch)
+                self._step(batch, now)
         self._start_job()
 
-    def _take(self, urgent: Urgent) -> None:
+    def _take(self, urgent: Urgent, now: Milliseconds) -> None:
         event = self._end_job(urgent) if isinstance(urgent, JobDone | JobBlocked) else urgent
         if event is not None:
-            self._step(event)
+            self._step(event, now)
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: Event, now: Milliseconds) -> None:
         self._due_ms = None
-        self._carry_out(self._core.step(event, now_ms()))
+        self._carry_out(self._core.step(event, now))
 
     def _expect(self) -> None:
         self._mailbox.expect(self._deadline_ms() / 1000)

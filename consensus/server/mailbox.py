@@ -67,6 +67,7 @@ class Mailbox:
         self._lingering = self._lingering_idle = False
         self._wake = trio.Event()
         self._patience = trio.CancelScope()
+        self._wakes_s = inf
 
     def put(self, event: Urgent) -> bool:
         """Queue an urgent event; return False without queueing if the lane is full.
@@ -99,7 +100,7 @@ class Mailbox:
     async def wait(self, deadline_s: float) -> None:
         """Return when something is due, or at the deadline; a checkpoint in any case."""
         self._wake = trio.Event()
-        self._patience = trio.CancelScope(deadline=inf)
+        self._patience, self._wakes_s = trio.CancelScope(), inf
         with self._patience:
             self.expect(deadline_s)
             await self._wake.wait()
@@ -116,7 +117,8 @@ class Mailbox:
         if batches:
             deadline_s = min(deadline_s, batches.due_s)
         # Never later: an occasional early wake-up costs less than a new deadline with each event.
-        self._patience.deadline = min(self._patience.deadline, deadline_s)
+        if deadline_s < self._wakes_s:
+            self._patience.deadline = self._wakes_s = deadline_s
 
     def take_urgent(self) -> Iterator[Urgent]:
         """Yield the present urgent events, oldest first; events that arrive during the loop stay for the next turn."""

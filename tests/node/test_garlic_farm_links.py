@@ -389,6 +389,19 @@ async def test_unexpected_reply_ends_connection(stage: Stage) -> None:
     assert not connection.post(b"request", answers.append)
 
 
+async def test_requests_and_replies_do_not_make_cancel_scopes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[wire.Reply | Lost] = []
+    connection, theirs = await connection_against(stage.nursery, [])
+    with monkeypatch.context() as patched:
+        patched.setattr(trio, "CancelScope", lambda **_: pytest.fail("a message made a cancel scope"))
+        for _ in range(10):
+            assert connection.post(b"request", answers.append)
+            await wait_all_tasks_blocked()
+            await theirs.send_all(REPLY)
+            await wait_all_tasks_blocked()
+    assert len(answers) == 10
+
+
 async def test_unsent_requests_are_distinguished_from_unanswered_ones(stage: Stage) -> None:
     answers: list[tuple[int, wire.Reply | Lost]] = []
     connection, theirs = await connection_against(stage.nursery, [], window=2)

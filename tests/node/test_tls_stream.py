@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -59,6 +60,28 @@ async def test_simultaneous_data_arrives_in_both_directions(tmp_path: Path) -> N
         nursery.start_soon(client.send_all, there)
         nursery.start_soon(server.send_all, back)
     assert found == {"there": there, "back": back}
+
+
+async def test_received_record_costs_one_read_of_openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(tmp_path) as (client, server, _):
+        # Given an exchange that has taken the session tickets of the handshake
+        await client.send_all(b"1")
+        await server.send_all(await received(server, 1))
+        await received(client, 1)
+        reads: list[int] = []
+        tls = client._tls
+
+        def read(limit: int) -> bytes:
+            reads.append(limit)
+            return tls.read(limit)
+
+        monkeypatch.setattr(client, "_tls", SimpleNamespace(read=read, pending=tls.pending))
+        # When ten records arrive, one after the other
+        for number in range(10):
+            await server.send_all(b"%d" % number)
+            assert await client.receive_some() == b"%d" % number
+        # Then each was one read
+        assert len(reads) == 10
 
 
 async def test_send_now_keeps_bytes_refused_by_kernel(tmp_path: Path) -> None:

@@ -70,11 +70,12 @@ class ClientConnection:
         self._queue: deque[tuple[bytes, OnReply]] = deque()
         self._in_flight: deque[_Sent] = deque()
         self._alive_until_s = -inf
-        self._replied_s = -inf
-        self.posted_s = -inf
-        """When the last request was posted."""
+        self.replied_s = self.posted_s = -inf
+        """Times of the last reply and of the last posted request."""
         self._work = trio.Event()
         self._patience = trio.CancelScope()
+        self._expires_s = inf
+        """The deadline of `_patience`: reached too early, `_read` sets the next one. So a message costs no scope."""
         self._fault: GarlicFarmError | None = None
         self.open = True
         self.replies = 0
@@ -110,7 +111,6 @@ class ClientConnection:
     def prolong(self) -> None:
         """Restart the reply timeout: the peer has replied on another connection."""
         self._alive_until_s = trio.current_time() + self._reply_timeout_s
-        self._patience.deadline = self._deadline()
 
     async def run(self) -> None:
         """Carry requests until the connection ends; raise GarlicFarmError unless the peer just closed it."""
@@ -136,9 +136,8 @@ class ClientConnection:
             stream.send_now(request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
-        now_s = trio.current_time()
-        self._in_flight.append(_Sent(now_s, len(request), on_reply))
-        self._patience.deadline = self._deadline()
+        self._in_flight.append(_Sent(self.posted_s, len(request), on_reply))
+        self._expect_reply()
         if stream.unsent_bytes:
             self._work.set()
         return True
@@ -158,7 +157,7 @@ class ClientConnection:
                 request, on_reply = self._queue.popleft()
                 batch += request
                 self._in_flight.append(_Sent(now_s, len(request), on_reply))
-            self._patience.deadline = self._deadline()
+            self._expect_reply()
             if not await self._send(bytes(batch), connection):
                 return
 
@@ -172,37 +171,46 @@ class ClientConnection:
 
     async def _read(self) -> None:
         try:
-            while True:
-                while (reply := self._reader.next()) is not None:
-                    self._deliver(reply)
-                with trio.CancelScope(deadline=self._deadline()) as self._patience:
-                    data = await self._stream.receive_some(_READ_BYTES)
-                if self._patience.cancelled_caught:
-                    text = f"no reply within {self._reply_timeout_s:g} s: the connection is taken for dead"
-                    self._fault = GarlicFarmError(Fault.SILENT, text)
+            while trio.current_time() < self._deadline():
+                self._expires_s = self._deadline()
+                with trio.CancelScope(deadline=self._expires_s) as self._patience:
+                    await self._deliver_all()
                     return
-                if not data:
-                    return
-                self._reader.feed(bytes(data))
+            text = f"no reply within {self._reply_timeout_s:g} s: the connection is taken for dead"
+            self._fault = GarlicFarmError(Fault.SILENT, text)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         except GarlicFarmError as error:
             self._fault = error
 
+    async def _deliver_all(self) -> None:
+        while True:
+            while (reply := self._reader.next()) is not None:
+                self._deliver(reply)
+            data = await self._stream.receive_some(_READ_BYTES)
+            if not data:
+                return
+            self._reader.feed(bytes(data))
+
     def _deliver(self, reply: Reply) -> None:
         if not self._in_flight:
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
         self.replies += 1
-        self._replied_s = trio.current_time()
+        self.replied_s = trio.current_time()
         self._in_flight.popleft().on_reply(reply)
         if self._queue:
             self._work.set()
+
+    def _expect_reply(self) -> None:
+        due_s = self._deadline()
+        if due_s < self._expires_s:
+            self._patience.deadline = self._expires_s = due_s
 
     def _deadline(self) -> float:
         if not self._in_flight:
             return inf
         oldest = self._in_flight[0]
-        start_s = max(oldest.sent_s, self._replied_s)
+        start_s = max(oldest.sent_s, self.replied_s)
         due_s = start_s + self._reply_timeout_s + oldest.size_bytes / self._least_bytes_per_s
         return max(due_s, self._alive_until_s)
 

@@ -214,6 +214,7 @@ class ServerConnection:
         self._slots: deque[_Slot] = deque()
         self._ready = trio.Event()
         self._patience = trio.CancelScope()
+        self._expires_s = self._receive_due_s = inf
         self._room = trio.Event()
 
     async def run(self) -> None:
@@ -251,8 +252,7 @@ class ServerConnection:
                 self._unanswered_bytes += size
                 if self._unanswered_bytes > FREE_BYTES and not self._is_server:
                     self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
-                if len(self._slots) == 1:
-                    self._patience.deadline = slot.due_s
+                self._expect(slot.due_s)
                 self._begin(slot)
                 handled += 1
                 if not handled % self._options.window:
@@ -268,21 +268,40 @@ class ServerConnection:
         now_s = trio.current_time()
         if partial and self._began_s == inf:
             self._began_s = now_s
-        due_s = self._began_s + self._options.request_s + self._reader.announced_bytes / self._options.least_bytes_per_s
         patience_s = self._options.stalled_s if partial else self._options.idle_s
-        with trio.CancelScope(deadline=min(now_s + patience_s, due_s)) as patience:
-            data = await self._stream.receive_some(_READ_BYTES)
-        if patience.cancelled_caught:
-            if due_s <= now_s + patience_s:
-                raise GarlicFarmError(
-                    Fault.SILENT, f"a request was not whole {due_s - self._began_s:.0f} s after it began"
-                )
-            if partial:
-                raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
-            self._metrics.count(ConnectionEvent.CONNECTIONS_IDLE)
-            return False
+        self._receive_due_s = min(now_s + patience_s, self._whole_due_s)
+        self._expect(self._receive_due_s)
+        data = await self._stream.receive_some(_READ_BYTES)
+        self._receive_due_s = inf
         self._reader.feed(bytes(data))
         return bool(data)
+
+    @property
+    def _whole_due_s(self) -> float:
+        """Return the time at which the present request must be complete; infinity without one."""
+        return self._began_s + self._options.request_s + self._reader.announced_bytes / self._options.least_bytes_per_s
+
+    def _expect(self, due_s: float) -> None:
+        """Have the writer check all deadlines at `due_s`, or earlier: a scope for each message would cost more."""
+        if due_s < self._expires_s:
+            self._patience.deadline = self._expires_s = due_s
+
+    def _is_overdue(self) -> bool:
+        """Return True, and report the reason, if a reply or a request of the peer is too late."""
+        now_s, options = trio.current_time(), self._options
+        if self._slots and now_s >= self._slots[0].due_s:
+            text = f"a request of {self._source} was not answered within {options.answer_s:g} s; closed"
+            self._metrics.incident(Fault.BUSY, self._source, text)
+        elif now_s < self._receive_due_s:
+            return False
+        elif not self._reader.buffered_bytes:
+            self._metrics.count(ConnectionEvent.CONNECTIONS_IDLE)
+        else:
+            text = f"a request stopped half way for {options.stalled_s:g} s"
+            if self._receive_due_s >= self._whole_due_s:
+                text = f"a request was not whole {self._receive_due_s - self._began_s:.0f} s after it began"
+            self._metrics.incident(Fault.SILENT, self._source, f"connection from {self._source} closed: {text}")
+        return True
 
     async def _make_room(self) -> None:
         """Make room for a request that has begun, before the rest of it is read."""
@@ -401,7 +420,6 @@ class ServerConnection:
             return
         if reply is not None and len(self._slots) == 1 and self._sent_immediately(reply):
             self._release_oldest()
-            self._patience.deadline = inf
             return
         self._ready.set()
 
@@ -450,11 +468,10 @@ class ServerConnection:
                 self._metrics.count(ConnectionEvent.CONNECTIONS_HUNG_UP)
                 break
             self._ready = trio.Event()
-            with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:
+            self._expires_s = min(self._slots[0].due_s if self._slots else inf, self._receive_due_s)
+            with trio.CancelScope(deadline=self._expires_s) as self._patience:
                 await self._ready.wait()
-            if self._patience.cancelled_caught:
-                text = f"a request of {self._source} was not answered within {self._options.answer_s:g} s; closed"
-                self._metrics.incident(Fault.BUSY, self._source, text)
+            if self._patience.cancelled_caught and self._is_overdue():
                 break
         connection.cancel()
 

@@ -444,14 +444,13 @@ class _Link:
         delivers_reply: bool = True,
     ) -> bool:
         """Post `data`, the encoded `request`; the core gets the reply if `delivers_reply`. False: queue full."""
-        sent_s = trio.current_time()
 
         def on_reply(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
                 self._drop()
                 return
             self._check_source(reply)
-            self._links.metrics.answers.observe(trio.current_time() - sent_s)
+            self._links.metrics.answers.observe(connection.replied_s - sent_s)
             if connection is self._heartbeats and self._connection is not None:
                 self._connection.prolong()
             found = reply_from_wire(reply, request)
@@ -463,6 +462,7 @@ class _Link:
         if not connection.post(data, on_reply):
             self._drop()
             return False
+        sent_s = connection.posted_s
         self._sent += 1
         return True
 
