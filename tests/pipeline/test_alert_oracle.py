@@ -2,7 +2,7 @@
 
 The oracle knows the plan of each farm: crashes, illness, planned stops, removals, and absences below the limit. It does
 not read the tables. Each crash and each illness needs exactly one alert at its log time, and nothing else causes one.
-Traces are read from nodes and from files, with copies, and some files have no date at all.
+Traces are read from nodes and from files, with copies, and some files are not dated.
 """
 
 import json
@@ -29,7 +29,7 @@ UNDATED = OBSERVERS[-1]
 """The observer without any dated event."""
 SKEW_MAX_MS = 3_600_000
 CALM = KEEP_MS // PERIOD_MS + 5
-"""Reporting periods after which an outage is over."""
+"""Reporting periods of health that end an outage."""
 KINDS = ("crash", "illness", "planned stop", "removal", "short absence", "short illness")
 SILENT_MS = 3 * PERIOD_MS
 LOOKS_MAX = KEEP_MS // PERIOD_MS - 3
@@ -160,7 +160,7 @@ def add_report(farm: Farm, server: int, *, attached: bool) -> None:
 
 
 def judged(output: Path, seed: int) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Return the outages that need an alert, and those with one: server and log time of the begin."""
+    """Return the outages that need an alert, and the alerts sent: server and log time of the begin."""
     random = Random(seed)
     farm = ObservedFarm(output, random)
     episodes = [episode for server in SERVERS for episode in plan(random, server)]
