@@ -11,6 +11,7 @@ the record begins new numbers: the next checkpoint's batch 0 follows the last ba
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipeline.run import EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes
@@ -32,13 +33,17 @@ def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
     fits = (planned == done + 1 and committed == done) or (planned == done and done - 1 <= committed <= done)
     if not fits:
         return f"it ends with batch {committed + notes.base}, and the tables end with batch {notes.done}"
+    for number in range(max(done, 0), planned + 1):
+        # Spark refuses to start with an empty file, which a power failure leaves.
+        if _offset(checkpoint / "offsets" / str(number)) is None:
+            return f"its file offsets/{number} is missing or damaged"
     return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
 
 
 def _offsets_fault(file: Path, notes: BatchNotes) -> str:
     offsets = _next_entries(file)
     if offsets is None:
-        return f"its file offsets/{file.name} is missing or damaged"
+        return f"its file offsets/{file.name} is damaged"
     for farm, entry in notes.next_entries().items():
         if offsets.get(farm, entry) != entry:
             return f"it continues farm {farm} with entry {offsets[farm]}, and the tables with entry {entry}"
@@ -61,10 +66,18 @@ def _last_number(directory: Path) -> int:
     return max((int(each) for each in names if each.isdecimal()), default=-1)
 
 
-def _next_entries(file: Path) -> Mapping[str, int] | None:
-    """Return the next entry of each farm from a file of Spark: version, metadata, and the offset of the source."""
+def _offset(file: Path) -> Mapping[str, Any] | None:
+    """Return the offset of the source from a file of Spark: version, metadata, and the offset."""
     try:
         offset = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
-        return {str(farm): int(entry) for farm, entry in offset["farms"].items()}
-    except (OSError, ValueError, IndexError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, IndexError):
+        return None
+    return offset if isinstance(offset, dict) else None
+
+
+def _next_entries(file: Path) -> Mapping[str, int] | None:
+    """Return the next entry of each farm."""
+    try:
+        return {str(farm): int(entry) for farm, entry in (_offset(file) or {})["farms"].items()}
+    except (ValueError, KeyError, AttributeError, TypeError):
         return None

@@ -24,6 +24,8 @@ _GIVE_RIGHT = "let this user write --output and its content, or choose another -
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
 _ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))
+_DECORATION = re.compile(r"\x1b\[[\d;]*m|\u21b3 *")
+"""Colors and arrows in the texts of delta-rs."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")
 _CALL = "An error occurred while calling"
 _TRACEBACK = "Traceback (most recent call last):"
@@ -37,7 +39,7 @@ def is_lost_start(text: str) -> bool:
 
 def reason_of(text: str) -> str:
     """Return the part of a failure report for an operator."""
-    lines = text.strip().splitlines() or ["no reason was given"]
+    lines = _DECORATION.sub("", text).strip().splitlines() or ["no reason was given"]
     own = [found[1].strip() for found in map(_OWN.search, lines) if found is not None]
     if own:
         return own[-1]

@@ -19,6 +19,7 @@ from pipeline.gold.tables import Gold
 from pipeline.lake import Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
+from pipeline.run import EVENTS_CHECKPOINT
 from pipeline.serve.query import documents
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
@@ -26,10 +27,10 @@ from pipeline.tables import current
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.files import TableDamagedError
-from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
 from tests.effort import over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
-from tests.pipeline.made_tables import gold_rows, tables_of
+from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
@@ -92,6 +93,10 @@ def truncate_file(table: str) -> Damaging:
     return lambda output: min((output / table).rglob("*.parquet")).write_bytes(b"half")
 
 
+def empty_offsets(number: int) -> Damaging:
+    return lambda output: (output / "checkpoint" / "offsets" / str(number)).write_bytes(b"")
+
+
 def remove(name: str) -> Damaging:
     return lambda output: shutil.rmtree(output / name)
 
@@ -110,6 +115,7 @@ DAMAGES = {
     "lost-current-state": drop_commit("current_routers"),
     "lost-current-farm": damage_commit("current_farm"),
     "lost-checkpoint": remove("checkpoint"),
+    "empty-offsets": empty_offsets(len(BATCHES) - 1),
 }
 
 
@@ -222,6 +228,23 @@ def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.Mon
     repair_from(tmp_path, two_days())
     assert is_complete(tmp_path)
     assert Lake(tmp_path, 60_000).first_entries == {two_days().cluster_id: 17}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_empty_offsets_of_traces_are_repaired(number: int, tmp_path: Path) -> None:
+    """Batch 0 is done; Spark has planned batch 1."""
+    write_batch(tmp_path, EVENTS, 0, [{"kind": "member-dead", "time_ms": 1}])
+    BatchNotes(tmp_path, EVENTS).begin(0, {})
+    BatchNotes(tmp_path, EVENTS).end(0, {EVENTS: 0})
+    for directory, numbers in (("offsets", (0, 1)), ("commits", (0,))):
+        (tmp_path / EVENTS_CHECKPOINT / directory).mkdir(parents=True)
+        for each in numbers:
+            (tmp_path / EVENTS_CHECKPOINT / directory / str(each)).write_text('v1\n{}\n{"node-1": [1, 7]}\n')
+    assert not examine(tmp_path)
+    (tmp_path / EVENTS_CHECKPOINT / "offsets" / str(number)).write_bytes(b"")
+    assert examine(tmp_path).events == f"checkpoint: its file offsets/{number} is missing or damaged"
+    repair_from(tmp_path, two_days())
+    assert not examine(tmp_path)
 
 
 def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> None:

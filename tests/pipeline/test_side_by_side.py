@@ -220,6 +220,10 @@ def test_failure_reason_has_cause_and_remedy_without_frames() -> None:
         "An error occurred while calling o1.parquet.\n\tat x\nCaused by: java.io.IOException: No space left on device"
     )
     assert reason_of(wrapped).startswith("java.io.IOException: No space left on device; free some space")
+    colored = (
+        "Generic error\n  \x1b[31m↳\x1b[0m Unable to copy\n   \x1b[31m↳\x1b[0m No space left on device (os error 28)\n"
+    )
+    assert reason_of(colored).startswith("No space left on device (error 28); free some space")
     damaged = "py4j.Py4JError: x\npipeline.table_files.TableDamagedError: a.parquet is damaged: remove it\n\tat y"
     assert reason_of(damaged) == "a.parquet is damaged: remove it"
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"

@@ -19,7 +19,7 @@ from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITI
 from pipeline.watch.watching import STATE_SPEC
 
 PLACE_COLUMNS = frozenset({"batch_id", "stored_at"})
-"""The micro-batch of a row, and the time of writing; not compared."""
+"""The micro-batch of a row and the time of its commit; not compared."""
 
 
 def generate_log(directory: Path, routers: int, days: float, seed: int) -> int:
@@ -62,8 +62,11 @@ def wait_for_success(process: subprocess.Popen[bytes], log: Path, timeout_s: flo
         raise RuntimeError(f"the run ended with {code} (None: not within {timeout_s:.0f} s):\n{tail}")
 
 
-def tables_of(output: Path) -> dict[str, Counter[str]]:
-    """Return every table below `output` as a multiset of rows: history, derived tables, current state."""
+def tables_of(output: Path, without: Mapping[str, frozenset[str]] | None = None) -> dict[str, Counter[str]]:
+    """Return every table below `output` as a multiset of rows: history, derived tables, current state.
+
+    `without`: further columns of a table to leave out.
+    """
     specs = (
         *BASE_SPECS.values(),
         EVENTS_SPEC,
@@ -73,14 +76,19 @@ def tables_of(output: Path) -> dict[str, Counter[str]]:
         *current.SPECS.values(),
         *SPECS.values(),
     )
-    tables = {spec.name: _counted(stored_rows(output / spec.name, spec.schema).to_pylist()) for spec in specs}
+    left_out = {} if without is None else without
+    tables = {
+        spec.name: _counted(
+            stored_rows(output / spec.name, spec.schema).to_pylist(),
+            PLACE_COLUMNS | left_out.get(spec.name, frozenset()),
+        )
+        for spec in specs
+    }
     return {name: rows for name, rows in tables.items() if rows}
 
 
-def _counted(rows: Iterable[dict[str, Any]]) -> Counter[str]:
-    return Counter(
-        repr(sorted((name, value) for name, value in row.items() if name not in PLACE_COLUMNS)) for row in rows
-    )
+def _counted(rows: Iterable[dict[str, Any]], without: frozenset[str]) -> Counter[str]:
+    return Counter(repr(sorted((name, value) for name, value in row.items() if name not in without)) for row in rows)
 
 
 def same_pseudonyms(output: Path, other: Path) -> None:

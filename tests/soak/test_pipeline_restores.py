@@ -1,0 +1,38 @@
+"""30 SIGKILLs of the pipeline with Spark, and 30 restores of random earlier states (each about 20 minutes)."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.soak import pipeline_kills
+from tests.soak.pipeline_restores import restored, run_with_copies
+from tests.soak.pipeline_tables import generate_log, pipeline_command
+
+pytestmark = pytest.mark.soak
+KILLS, RESTORES, SEED = 30, 30, 7
+EACH_CONTINUED = 6
+"""One restore in so many is continued by a run with Spark."""
+ROUTERS, DAYS, BATCH = 6, 0.6, 100
+
+
+def test_killed_pipeline_has_rows_of_undisturbed_run(tmp_path: Path) -> None:
+    assert not pipeline_kills.run(KILLS, SEED, tmp_path, routers=ROUTERS, days=DAYS, batch=BATCH)
+
+
+def test_restored_states_lose_no_rows_silently(tmp_path: Path) -> None:
+    log, output, states, traces = (tmp_path / name for name in ("log", "output", "states", "trace.jsonl"))
+    generate_log(log, ROUTERS, DAYS, SEED)
+    traces.write_text("".join(pipeline_kills.generate_events(SEED)), encoding="utf-8")
+    more = ("--master", "local[2]", "--entries-per-batch", str(BATCH), "--watch", "--trace-files", str(traces))
+    command = pipeline_command(log, output, *more)
+    run_with_copies(command, output, states, tmp_path / "run.txt", Random(SEED))
+    results = []
+    for number in range(RESTORES):
+        copy, run = tmp_path / "restored", None if number % EACH_CONTINUED else more
+        results.append(restored(log, sorted(states.iterdir()), copy, Random(f"{SEED}-{number}"), run))
+        print(f"restore {number}: {results[-1]}", flush=True)
+        shutil.rmtree(copy)
+    assert not [each for each in results if each.wrong]
+    assert sum(each.end == "equal" for each in results) > RESTORES // 2
