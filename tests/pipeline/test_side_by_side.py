@@ -223,7 +223,7 @@ def test_failure_reason_has_cause_and_remedy_without_frames() -> None:
     colored = (
         "Generic error\n  \x1b[31m↳\x1b[0m Unable to copy\n   \x1b[31m↳\x1b[0m No space left on device (os error 28)\n"
     )
-    assert reason_of(colored).startswith("No space left on device (error 28); free some space")
+    assert reason_of(colored).startswith("No space left on device (os error 28); free some space")
     damaged = "py4j.Py4JError: x\npipeline.table_files.TableDamagedError: a.parquet is damaged: remove it\n\tat y"
     assert reason_of(damaged) == "a.parquet is damaged: remove it"
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
