@@ -109,7 +109,7 @@ dist: $(VENV)/all.stamp
 	@ls -l dist
 
 # Installs the Debian package in scratch copies of this machine: one alone, one with a real systemd, three on a LAN; and
-# runs the image's steps.
+# runs the image's steps. Three more are upgraded from the build of an older commit.
 # Needs root on Debian. A skipped test names the missing program (mmdebstrap, lintian).
 test-packages: dist
 	$(BIN)/python -m pytest -q $(HOURS) -m packages tests/packages

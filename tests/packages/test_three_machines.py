@@ -8,7 +8,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,13 @@ def prepare(node: Node, maker: Machine, number: int) -> None:
 @pytest.fixture(scope="module")
 def site(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Install the packages once; each test begins with empty state directories."""
+    with site_with(package, tmp_path_factory) as made:
+        yield made
+
+
+@contextmanager
+def site_with(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Make the machines with a package, within the block."""
     with ExitStack() as stack:
         lan = stack.enter_context(Lan())
         nodes = []
