@@ -3,6 +3,7 @@
 consensus-throughput    the bare group, etcd and PySyncObj, in turns
 consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
 consensus-restart       a log of a million entries: memory, verification, application
+consensus-budget        the time of one entry, hop by hop
 consensus-step          processor time of single steps of the core, compared with an earlier tree (`--base`)
 """
 
@@ -11,11 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import consensus_failover, consensus_restart, consensus_step, consensus_throughput
+from benchmarks import consensus_budget, consensus_failover, consensus_restart, consensus_step, consensus_throughput
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
-PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart", "consensus-step")
+PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart", "consensus-budget", "consensus-step")
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
@@ -60,6 +61,8 @@ async def measure(
                 figures, remarks = await consensus_throughput.measure(where, machine, options.runs, options.seconds)
             case "consensus-failover":
                 figures, remarks = await consensus_failover.measure(where)
+            case "consensus-budget":
+                figures, remarks = await consensus_budget.measure(where, options.runs, options.seconds)
             case "consensus-step":
                 figures, remarks = await consensus_step.measure(where, options.base, options.runs)
             case _:

@@ -24,9 +24,9 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, *, whole_log: bool) -> None:
+    def __init__(self, directory: Path, *, whole_log: bool, traced: bool) -> None:
         self.directory = directory
-        self._whole_log = whole_log
+        self._options = {"whole_log": whole_log, "traced": traced}
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, object]] = {}
 
@@ -86,8 +86,7 @@ class ConsensusGroup:
             "directory": str(directory),
             "password": PASSWORD,
             "port": announced.get("port", 0),
-            "whole_log": self._whole_log,
-        }
+        } | self._options
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child
@@ -101,10 +100,12 @@ class ConsensusGroup:
 
 
 @asynccontextmanager
-async def running_consensus_group(directory: Path, *, whole_log: bool = False) -> AsyncIterator[ConsensusGroup]:
-    """Start a group in a new directory; its processes end with the block. `whole_log` disables snapshots."""
+async def running_consensus_group(
+    directory: Path, *, whole_log: bool = False, traced: bool = False
+) -> AsyncIterator[ConsensusGroup]:
+    """Start a group in a new directory; its processes end with the block. Options: see `Specification`."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, whole_log=whole_log)
+    group = ConsensusGroup(directory, whole_log=whole_log, traced=traced)
     try:
         await group.start_all()
         await group.settle()

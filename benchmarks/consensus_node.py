@@ -22,6 +22,7 @@ from random import Random
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.hop_marks import HopMarks
 from consensus import (
     GARLIC_FARM,
     Configuration,
@@ -83,6 +84,8 @@ class Specification:
     port: int = 0
     whole_log: bool = False
     """True if snapshots never shorten the log."""
+    traced: bool = False
+    """True if the server stores the time of each hop of an entry (`hop_marks`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +231,11 @@ async def _run(specification: Specification) -> None:
             peers[announced.server_id] = PeerAddress(LISTENS, announced.port, bytes.fromhex(announced.fingerprint))
         await nursery.start(server.run)
         gateway.server = server
+        marks = HopMarks() if specification.traced else None
         print(READY, flush=True)
         while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            print(json.dumps(asdict(_status(server))), flush=True)
+            status = asdict(_status(server)) | ({} if marks is None else {"marks": marks.take()})
+            print(json.dumps(status), flush=True)
         nursery.cancel_scope.cancel()
 
 

@@ -10,9 +10,11 @@ import trio
 
 from benchmarks import consensus_failover, consensus_throughput, etcd_group
 from benchmarks.child import Child, ChildError
+from benchmarks.consensus_budget import split
 from benchmarks.consensus_throughput import ETCD, OURS, SCENARIOS, figures
 from benchmarks.contenders import Turn
 from benchmarks.etcd_messages import decode_fields, leads, put_request
+from benchmarks.hop_marks import ACK, DISK, READ, REPLIED, REQUEST, SENT, STORED, SYNCED, Marks
 from benchmarks.load import Load, Rate, Result
 from benchmarks.machine import Machine
 from benchmarks.steady import Acknowledged
@@ -51,6 +53,31 @@ def test_malformed_message_raises_value_error() -> None:
             continue
         except Exception as error:  # noqa: BLE001 - any other error fails the test
             pytest.fail(f"seed {seed}: {error!r}")
+
+
+MARKS_OF_LEADER: Marks = {READ: [10, 90], REQUEST: [20], SENT: [30, 31], ACK: [100], REPLIED: [110], STORED: [60]}
+MARKS_OF_FOLLOWER: Marks = {READ: [40], REQUEST: [45], DISK: [50], SYNCED: [70], STORED: [75], REPLIED: [80]}
+LATER: Marks = {hop: [time + 100 for time in times] for hop, times in MARKS_OF_FOLLOWER.items()}
+
+
+def test_budget_of_write_adds_up_to_its_latency() -> None:
+    found = split((0, 120_000), *_thousands(MARKS_OF_LEADER, [MARKS_OF_FOLLOWER]))
+    assert found == [10, 10, 10, 10, 5, 5, 20, 5, 5, 10, 10, 10, 10]
+
+
+def test_budget_leaves_out_write_that_waited_for_leaders_disk() -> None:
+    assert split((0, 120_000), *_thousands(MARKS_OF_LEADER | {STORED: [105]}, [MARKS_OF_FOLLOWER])) is None
+
+
+def test_budget_leaves_out_write_without_follower() -> None:
+    assert split((0, 120_000), *_thousands(MARKS_OF_LEADER, [LATER])) is None
+
+
+def _thousands(leader: Marks, followers: list[Marks]) -> tuple[Marks, list[Marks]]:
+    leader, *others = (
+        {hop: [1000 * time for time in times] for hop, times in each.items()} for each in [leader, *followers]
+    )
+    return leader, others
 
 
 def test_rate_counts_entries_of_all_processes() -> None:
