@@ -106,12 +106,12 @@ def _path(marks: Marks, end: int) -> list[int]:
 
 
 def _first(marks: Marks, hop: str, begin: int) -> int:
-    """Return the first time of a hop from `begin` on; `LookupError` if there is none."""
+    """Return the first time of a hop from `begin` on, or raise `LookupError`."""
     return marks[hop][bisect_left(marks[hop], begin)]
 
 
 def _last(marks: Marks, hop: str, end: int) -> int:
-    """Return the last time of a hop up to `end`; `LookupError` if there is none."""
+    """Return the last time of a hop up to `end`, or raise `LookupError`."""
     at = bisect_right(marks[hop], end)
     if not at:
         raise LookupError(hop)

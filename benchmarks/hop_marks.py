@@ -5,7 +5,7 @@
     SENT      bytes given to the kernel           STORED    … and the event loop has the result
     ACK       a decoded reply, before the step    REPLIED   the reply to a request was sent
 
-The product has no marks of its own: an untraced server does not pay for them. Each wrapper stores one time for each
+An untraced server does not pay for marks. Each wrapper stores one time for each
 call, in a list that `take` empties.
 """
 

@@ -76,7 +76,7 @@ async def test_received_record_costs_one_read_of_openssl(tmp_path: Path, monkeyp
             return tls.read(limit)
 
         monkeypatch.setattr(client, "_tls", SimpleNamespace(read=read, pending=tls.pending))
-        # When ten records arrive, one after the other
+        # When ten records arrive in ten sends
         for number in range(10):
             await server.send_all(b"%d" % number)
             assert await client.receive_some() == b"%d" % number
