@@ -2,7 +2,7 @@
 
     client ─▶ leader's socket ─▶ step ─▶ append ─▶ follower's socket ─▶ step ─▶ disk ─▶ reply ─▶ leader ─▶ client
 
-One client in this process submits entries one after the other to three bare servers. Each server stores the time of
+One client in this process submits single entries to three bare servers. Each server stores the time of
 each hop (`hop_marks`); all processes read the same monotonic clock. The follower of a write is the one whose reply
 commits it, so the hops of a write add up to its latency. Writes that waited for the leader's own disk are counted and
 left out. The marks cost a few microseconds each.

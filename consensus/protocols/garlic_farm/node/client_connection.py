@@ -75,7 +75,7 @@ class ClientConnection:
         self._work = trio.Event()
         self._patience = trio.CancelScope()
         self._expires_s = inf
-        """The deadline of `_patience`: reached too early, `_read` sets the next one. So a message costs no scope."""
+        """The deadline of `_patience`: reached too early, `_read` sets the next. So a message does not need a scope."""
         self._fault: GarlicFarmError | None = None
         self.open = True
         self.replies = 0

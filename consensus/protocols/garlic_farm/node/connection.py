@@ -278,7 +278,7 @@ class ServerConnection:
 
     @property
     def _whole_due_s(self) -> float:
-        """Return the time at which the present request must be complete; infinity without one."""
+        """Return the deadline of the present request; infinity without one."""
         return self._began_s + self._options.request_s + self._reader.announced_bytes / self._options.least_bytes_per_s
 
     def _expect(self, due_s: float) -> None:
