@@ -18,7 +18,7 @@ ROUTERS, DAYS, BATCH = 6, 0.6, 100
 
 
 def test_killed_pipeline_has_rows_of_undisturbed_run(tmp_path: Path) -> None:
-    assert not pipeline_kills.run(KILLS, SEED, tmp_path, routers=ROUTERS, days=DAYS, batch=BATCH)
+    assert not pipeline_kills.run(KILLS, SEED, tmp_path, routers=ROUTERS, days=DAYS, batch=BATCH, engine="spark")
 
 
 def test_restored_states_lose_no_rows_silently(tmp_path: Path) -> None:
