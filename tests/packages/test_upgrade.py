@@ -1,4 +1,4 @@
-"""Upgrades of the Debian package on three machines: from the build of an older commit, with all nodes stopped.
+"""Upgrades of the Debian package on three machines: from the build of an older commit, all stopped or one by one.
 
     older commit ──▶ a worktree ──▶ its wheel ──▶ its package, with a lower version ──▶ a farm that publishes
     package of `make dist` ──▶ dpkg --install ──▶ the same identities, the same farm, a later structure
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,25 @@ def test_upgrade_of_all_stopped_nodes_keeps_the_farm(farm: tuple[Site, list[Serv
         wait_for_verdict(site.nodes, HEALTHY)
         assert [identity(node.view()) for node in site.nodes] == before
         until(lambda: (publication(site) or 0) > published_s, "the new build publishes later")
+
+
+def test_rolling_upgrade_keeps_a_quorum_and_publishes(farm: tuple[Site, list[Service]], package: Path) -> None:
+    site, services = farm
+    before = [identity(node.view()) for node in site.nodes]
+    published_s = publication(site)
+    assert published_s is not None
+    with ExitStack() as stack:
+        for node, service in zip(site.nodes, services, strict=True):
+            assert service.stop() == 0
+            others = [each for each in site.nodes if each is not node]
+            until(partial(all_have_leader, others), "the others have a leader")
+            upgraded(stack, node, package)
+            wait_for_verdict(site.nodes, HEALTHY)
+        assert [identity(node.view()) for node in site.nodes] == before
+        until(lambda: (publication(site) or 0) > published_s, "the new build publishes later")
+
+
+def all_have_leader(nodes: list[Node]) -> bool:
+    """Return True if each node knows a leader."""
+    views = [node.view() for node in nodes]
+    return all(view and view["raft"]["leaderId"] is not None for view in views)
