@@ -106,6 +106,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _java(environment: dict[str, str]) -> Iterator[Finding]:
+    """Look for the Java of Spark. A missing one is not a problem: runs of one farm do not use Spark by default."""
     try:
         java = find_java(environment, scratch_directory())
         program = "java" if java.home is None else java.home / "bin" / "java"
@@ -113,20 +114,22 @@ def _java(environment: dict[str, str]) -> Iterator[Finding]:
         command = [program, "--add-modules=jdk.incubator.vector", "-version"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)  # noqa: S603
     except NoJavaError as error:
-        yield Finding("Java", "problem", "none found", str(error))
+        yield _no_java("none found", str(error))
     except ScratchError as error:
-        yield Finding("Java", "problem", "cannot be prepared", str(error))
+        yield _no_java("cannot be prepared", str(error))
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("Java", "problem", f"cannot be run: {error}", f"if programs may not run there, {_OTHER_TMPDIR}")
+        yield _no_java(f"cannot be run: {error}", f"if programs may not run there, {_OTHER_TMPDIR}")
     else:
         version = next((line for line in ended.stderr.splitlines() if "version" in line), "")
         if ended.returncode or not version:
             output = (ended.stderr.strip().splitlines() or ["nothing"])[0]
-            yield Finding(
-                "Java", "problem", f"found by {java.found}, does not run: {output}", "set JAVA_HOME to another"
-            )
+            yield _no_java(f"found by {java.found}, does not run: {output}", "set JAVA_HOME to another")
         else:
             yield Finding("Java", "ok", f"found by {java.found}: {version}")
+
+
+def _no_java(fault: str, action: str) -> Finding:
+    return Finding("Java", "warning", f"{fault}; only Spark needs it (--engine spark)", action)
 
 
 def _loopback() -> Iterator[Finding]:
@@ -146,9 +149,7 @@ def _memory() -> Iterator[Finding]:
     free = psutil.virtual_memory().available
     text = f"{free / 1024**3:.1f} GiB available"
     if free < LEAST_MEMORY_BYTES:
-        yield Finding(
-            "memory", "warning", text, "the driver takes 1 GB and its workers some more: 2 GiB are comfortable"
-        )
+        yield Finding("memory", "warning", text, "a run without Spark takes 0.3 GB; Spark with its workers needs 2 GiB")
     else:
         yield Finding("memory", "ok", text)
 

@@ -19,6 +19,7 @@ from pipeline.cli.queries import query as query_command
 from pipeline.gold.refreshing import opened, source_view
 from pipeline.gold.tables import last_rows
 from pipeline.serve.query import QueryError, documents, query_result
+from pipeline.spark.java import NoJavaError
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import remember_names
@@ -248,6 +249,16 @@ def test_doctor_reports_missing_parts_with_remedies(tmp_path: Path, monkeypatch:
     found = {check["name"]: check for check in document["checks"]}
     assert found["no-such-package"]["result"] == found["pyarrow"]["result"] == "problem"
     assert found["pyarrow"]["action"].startswith("pip install 'garlicfarm[pipeline]', or in a checkout")
+
+
+def test_doctor_without_java_reports_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_no_java(*_: object) -> None:
+        raise NoJavaError("install Java 17")
+
+    monkeypatch.setattr("pipeline.cli.doctor.find_java", find_no_java)
+    (found,) = [each for each in examine(tmp_path, None, {}) if each.name == "Java"]
+    assert (found.result, found.action) == ("warning", "install Java 17")
+    assert "only Spark needs it" in found.text
 
 
 def test_doctor_runs_without_spark(tmp_path: Path) -> None:
