@@ -6,9 +6,25 @@ half a minute on a link of 1 Mbit/s (`net.transfer_time`).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import httpcore
 import trio
+
+
+class _Body:
+    """The body of a request. httpcore's own one is an async generator, which a cancelled request leaves open."""
+
+    def __init__(self, content: bytes) -> None:
+        self._parts = iter((content,))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
 
 
 class AnswerTooLongError(Exception):
@@ -25,14 +41,14 @@ async def exchange(
     connect_s: float | None = None,
     arrived: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, bytes]:
-    """Return status and body of the reply; `arrived` receives the size of each part.
+    """Return status and body of the reply; `arrived` receives the size of each part. `headers` has the Content-Length.
 
     Raise `AnswerTooLongError`, and httpcore's errors.
     """
     timeout = {"timeout": {"connect": connect_s}}
     received = bytearray()
     with trio.CancelScope() as reading:
-        async with connection.stream(method, url, headers=headers, content=body, extensions=timeout) as response:
+        async with connection.stream(method, url, headers=headers, content=_Body(body), extensions=timeout) as response:
             async for part in response.aiter_stream():
                 received += part
                 arrived(len(part))
