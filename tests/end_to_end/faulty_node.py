@@ -4,8 +4,8 @@
 
 Before it imports the program, the module replaces Python's calls for files and sockets. For files, these are open,
 write, sync, rename, list and remove; for sockets, open, accept, connect, read and write. While `DIRECTORY/errno`
-contains an error name, the next such call of each line of the program raises this error. Each failed call is appended
-to `DIRECTORY/failed`.
+contains an error name, the next such call of each line of the program raises this error. Folders after the name are
+spared. Each failed call is appended to `DIRECTORY/failed`.
 
 A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So a loop that waits for a connection
 gets the error at its own call. The same is true for a thread that writes a file, and for a task without a waiting
@@ -96,9 +96,9 @@ class Faults:
         if place is None or self._is_reading:
             return
         with self._lock:
-            name = self._name()
+            name, *spared = self._setting()
             if (
-                place.startswith(self._spared())
+                place.startswith(tuple(spared))
                 or call not in CALLS.get(name, ())
                 or (name, place, call) in self._failed
             ):
@@ -108,21 +108,13 @@ class Faults:
         code = int(getattr(errno, name))
         raise OSError(code, os.strerror(code))
 
-    def _spared(self) -> tuple[str, ...]:
+    def _setting(self) -> list[str]:
+        """Return the name of the error and the spared places. One file has both, so that both are of one moment."""
         self._is_reading = True
         try:
-            return tuple(self._read(self._errno_file.with_name("spared")).split())
+            return self._read(self._errno_file).split() or [""]
         except FileNotFoundError:
-            return ()
-        finally:
-            self._is_reading = False
-
-    def _name(self) -> str:
-        self._is_reading = True
-        try:
-            return self._read(self._errno_file).strip()
-        except FileNotFoundError:
-            return ""
+            return [""]
         finally:
             self._is_reading = False
 

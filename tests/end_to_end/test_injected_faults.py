@@ -50,8 +50,7 @@ class Faults:
 
     def work_with(self, name: str, work: Callable[[], object]) -> None:
         """Do some work while each line of the program fails once with this error."""
-        (self._directory / "spared").write_text("consensus/storage/" if name == "EIO" else "")
-        (self._directory / "errno").write_text(name)
+        (self._directory / "errno").write_text("EIO consensus/storage/" if name == "EIO" else name)
         for _ in range(ROUNDS):
             work()
             assert self.process.poll() is None, f"{name} ended the server\n{self.failed_calls()}\n{tail(self.log)}"
