@@ -52,7 +52,7 @@ COMMAND_BYTES = 4_000_000
 TIMED = {"fail_after", "move_on_after", "fail_at", "move_on_at", "CancelScope"}
 MOVES_BYTES = {
     *("send_all", "receive_some", "exchange", "_exchange", "call", "submit", "flush", "_flush", "do_handshake"),
-    *("_send", "_send_bytes", "_write"),
+    *("_send", "_send_bytes", "_write", "_deliver_all"),
 }
 
 
@@ -189,7 +189,6 @@ BULK: dict[tuple[str, str], object] = {
     ("bridge/node/control/connections/async_connection.py", "exchange"): THROTTLED["control"],
     ("bridge/node/control/server.py", "_write"): THROTTLED["control"],
     ("consensus/protocols/garlic_farm/node/client_connection.py", "_read"): THROTTLED["farm-links"],
-    ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],
     ("consensus/protocols/kafka/connections/listener.py", "_respond_behind"): test_kraft_slow_link,
 }
 """Functions that carry bulk data under a deadline, with the exchange above or the module that tests them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import pyspark
 import pytest
 from pyspark import SparkConf
 
@@ -76,7 +77,7 @@ def test_ctrl_c_during_spark_start_stops_session(stage: str, monkeypatch: pytest
             press_ctrl_c()
         done.append(name)
 
-    def context(_: SparkConf) -> None:
+    def context(_: SparkConf) -> SimpleNamespace:
         enter_stage("context")
 
         def calls_the_jvm(*_: Any) -> None:
@@ -84,6 +85,7 @@ def test_ctrl_c_during_spark_start_stops_session(stage: str, monkeypatch: pytest
             done.append("frames")
 
         signal.signal(signal.SIGINT, calls_the_jvm)
+        return SimpleNamespace(version=pyspark.__version__)
 
     def open_session() -> SimpleNamespace:
         enter_stage("session")

@@ -43,6 +43,7 @@ gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counte
 gossip.counters.datagrams_dropped gossip.otherFarms gossip.otherFarms.address gossip.otherFarms.label
 verdict.kind verdict.severity verdict.text verdict.canLose verdict.voters verdict.ready verdict.advice
 raft.majorities raft.electionTimeoutMs raft.leaderlessMs raft.standsStill
+raft.udpBlocked raft.notReporting
 raft.role raft.term raft.leaderId raft.leaderName raft.leaderEndpoint raft.firstIndex raft.lastIndex raft.commitIndex
 raft.appliedIndex raft.logTimeMs raft.voters raft.voters.raftId raft.voters.endpoint raft.voters.name raft.followers
 raft.learners raft.learners.raftId raft.learners.endpoint raft.learners.name raft.waits

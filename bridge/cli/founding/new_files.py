@@ -45,7 +45,7 @@ def is_continued(places: Places, command: str) -> bool:
     found = [state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
     if places.farm_key.exists() and _marker(places).exists() and _marker(places).read_text().strip() == command:
         _refuse(places, [each for each in found if os.path.lexists(each)])
-        echo(f"An earlier `garlicfarm {command}` has written the files; this one continues with them.", err=True)
+        echo(f"An earlier run of {command} has written the files; this one continues with them.", err=True)
         return True
     found.insert(0, places.farm_key)
     if not places.is_service and not _is_unfinished(places):

@@ -226,11 +226,11 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a node skips entries": Planted(1, "equal state machines", ((Farm, "apply", _one_node_skips_entries),)),
     "an exclusion does not count": Planted(
-        4, "excluded leaf", ((FarmState, "leaves_of", _excluded_leaves_are_eligible),)
+        6, "excluded leaf", ((FarmState, "leaves_of", _excluded_leaves_are_eligible),)
     ),
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
     "the alarm of isolation never ends": Planted(
-        4, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
+        1, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
     ),
     "dead members stay dead": Planted(
         1, "healing", ((Updates, "apply_alive", _dead_members_stay_dead),), LONG_ISOLATION, 22.0
