@@ -1,4 +1,4 @@
-"""A request that is cancelled while httpcore sends its body leaves no generator open, which trio would report."""
+"""A cancelled request ends the stream of its body: otherwise trio would report an open generator."""
 
 import gc
 from typing import Any
@@ -29,7 +29,7 @@ class StuckBackend(httpcore.AsyncMockBackend):
         return StuckStream([])
 
 
-async def test_cancelled_request_leaves_no_open_generator() -> None:
+async def test_cancelled_request_ends_its_generator() -> None:
     connection = httpcore.AsyncHTTPConnection(URL.origin, network_backend=StuckBackend([]))
     headers = [("Host", "node"), ("Content-Length", "4")]
     async with trio.open_nursery() as nursery:
