@@ -109,7 +109,7 @@ class Faults:
         raise OSError(code, os.strerror(code))
 
     def _setting(self) -> list[str]:
-        """Return the name of the error and the spared folders. One file has both, so they never belong to two errors."""
+        """Return the error and the spared folders. One file has both, so they belong together."""
         self._is_reading = True
         try:
             return self._read(self._errno_file).split() or [""]

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import trio
 
 import consensus.core.quorum
-from bridge.api import verdict
+from bridge.api import farm_facts, verdict
 from bridge.api.alarms import DISK_FULL, AlarmType
 from bridge.api.control import SubmitOutcome
 from bridge.api.view import VerdictKind
@@ -217,7 +217,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "one copy commits": Planted(
         1, "state machine safety", ((consensus.core.quorum, "value_of_majorities", _greatest),)
     ),
-    "reads do not wait for the leader": Planted(2, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
+    "reads do not wait for the leader": Planted(3, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
         15, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
@@ -240,7 +240,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "alarms do not end": Planted(1, "healing", ((Alarms, "_end", lambda _: lambda *_: None),), LONG_ISOLATION, 22.0),
     "a hanging disk is no quorum": Planted(
-        2, "true verdict", ((verdict, "_DISK_FAULTS", lambda _: frozenset()),), HANGING, NO_DISK_S
+        2, "true verdict", ((farm_facts, "DISK_FAULTS", lambda _: frozenset()),), HANGING, NO_DISK_S
     ),
     "a hanging disk is not an alarm": Planted(
         1, "missing alarm", ((notices, "DISK_PATIENCE_MS", lambda _: 10**9),), HANGING, NO_DISK_S
