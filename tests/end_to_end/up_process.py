@@ -40,6 +40,8 @@ class Up:
 
 def _is_node(child: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
+        # The command line of a process that has just started is empty for a moment.
+        wait_until(lambda: bool(child.cmdline()), START_BOUND_S, "a child has a command line")
         return "run" in child.cmdline()
     return False
 
