@@ -60,7 +60,7 @@ class Engine:
             raise click.UsageError(f"{reasons[0]} needs Spark, and --engine local does not use it: choose one")
         if self.name is not None:
             return self.name == LOCAL
-        # An operator who has named a master elsewhere, or used spark-submit, has set up Spark for this.
+        # A master in Spark's settings, or spark-submit, selects Spark.
         is_set_up = "spark.master" in operator_settings(os.environ) or "PYSPARK_GATEWAY_PORT" in os.environ
         return not (reasons or is_set_up or isinstance(place, Farms) or entries > LOCAL_ENTRIES_MAX)
 
