@@ -89,9 +89,12 @@ class _Window:
                 self.last_ms = time_ms
 
     def interrupt(self, end_ms: int) -> None:
-        """End every state: the next records do not continue the previous ones."""
-        for row in list(self._open):
-            self._close(row, end_ms)
+        """End every state: the next records do not continue the previous ones.
+
+        A state of the last observation lasts one millisecond: it may be the alarm just before the node was killed.
+        """
+        for row, (start_ms, _) in list(self._open.items()):
+            self._close(row, start_ms + 1 if start_ms == end_ms else end_ms)
 
     def _close(self, row: Row, end_ms: int) -> None:
         start_ms, state = self._open.pop(row, (0, None))
