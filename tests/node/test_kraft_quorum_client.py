@@ -43,6 +43,7 @@ from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from consensus.storage import StorageOptions
 from tests.node.kraft_topic import EPOCH, MemoryTopic
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
+from tests.node.test_kraft_wrong_address import until
 
 CONSUMERS = VoterOptions(services=lambda topic: (ConsumerService(topic, describes_cluster=False),))
 
@@ -216,10 +217,12 @@ def test_compacted_directory_reports_log_start(tmp_path: Path, monkeypatch: pyte
 def test_damaged_directory_returns_valid_records_with_fault(tmp_path: Path) -> None:
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         leader = await quorum.leader()
+        directory = settings[leader.key.id - 1].log_dir
         await leader.topic.append(batch(b"intact"), None)
+        # Followers may commit a record before the leader's disk has it: one write would then contain both records.
+        await until(lambda: any(b"intact" in each for each in contents(directory).values()))
         await leader.topic.append(batch(b"spoilt"), None)
         given = await read(client, 0)
-        directory = settings[leader.key.id - 1].log_dir
         await quorum.end(leader.key.id)
         (segment,) = directory.rglob("*.segment")
         segment.write_bytes(segment.read_bytes().replace(b"spoilt", b"SPOILT"))
