@@ -66,7 +66,7 @@ test-waiting: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q -n 5 -m "not soak and not interop" $(WAITING_TESTS)
 
 test-computing: $(VENV)/all.stamp
-	nice $(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
+	nice $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
 
 # Unpacks the wheel of this platform with mypyc's modules (setup.py). After a change of their sources this takes about a
 # minute of one processor. Packages without compiled modules come from this tree.

@@ -177,8 +177,11 @@ def batch(size: int, records: int = 1) -> RecordBatch:
 
 @pytest.mark.parametrize(
     "missing",
-    [[batch(10_000)] * 800, [batch(8_000_000)], [batch(4_000_000, 400)] * 2],
-    ids=["many-records", "one-record", "large-batches"],
+    [
+        pytest.param([batch(10_000)] * 800, id="many-records", marks=pytest.mark.soak),
+        pytest.param([batch(8_000_000)], id="one-record"),
+        pytest.param([batch(4_000_000, 400)] * 2, id="large-batches"),
+    ],
 )
 def test_follower_on_one_megabit_link_catches_up(missing: list[RecordBatch], monkeypatch: pytest.MonkeyPatch) -> None:
     """The follower lacks 8 MB, whose transfer takes 64 s. Until then, no voter campaigns."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
-
 from pipeline.alerts.outages import RESOLVED, Alert, updated_alerts
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS, EVENTS_SPEC
+from tests.effort import over_seeds
 from tests.pipeline.farm_log_server import EPOCH_MS
 from tests.pipeline.made_tables import rows_of
 from tests.pipeline.test_alerts import KEEP_MS, NOON, PERIOD_MS, Farm, add_admission
@@ -177,7 +176,7 @@ def judged(output: Path, seed: int) -> tuple[set[tuple[int, int]], set[tuple[int
     return {(each.server, each.expected_ms) for each in episodes if each.expected_ms is not None}, sent
 
 
-@pytest.mark.parametrize("seed", range(2))
+@over_seeds(8, quick=1)
 def test_alerts_equal_generated_outages_despite_false_clocks(seed: int, tmp_path: Path) -> None:
     expected, sent = judged(tmp_path, seed)
     assert expected, f"seed {seed}"

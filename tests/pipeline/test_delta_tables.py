@@ -23,12 +23,13 @@ from pipeline.tables.delta import HELD, Table, TableSpec, stored_files, stored_r
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
+from tests.effort import IS_SOAK
 from tests.pipeline.made_tables import rows_of, write_batch, write_current_state
 from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLOCKS = BASE_SPECS["clocks"]
-KILLS = 6
+KILLS = 20 if IS_SOAK else 3
 WRITING = """
 import sys
 from pathlib import Path

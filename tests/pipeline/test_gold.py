@@ -134,7 +134,7 @@ def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_da
     )
     log = generated_log(3, 0.1, 3)
     expected = derive_whole(tmp_path / "once", log, HALF_HOUR_MS)
-    assert derive_in_parts(tmp_path / "grown", log, [*range(50, log.commit_index, 299)], HALF_HOUR_MS) == expected
+    assert derive_in_parts(tmp_path / "grown", log, [*range(50, log.commit_index, 599)], HALF_HOUR_MS) == expected
 
 
 def test_tables_from_portions_of_one_row_equal_tables_from_one_read(

@@ -31,11 +31,12 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
 from pipeline.tables import batch_notes, delta, files
 from pipeline.tables.files import TableDamagedError
+from tests.effort import IS_SOAK
 from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
 
-KILLS = 30
+KILLS = 60 if IS_SOAK else 6
 BATCH = 40
 
 

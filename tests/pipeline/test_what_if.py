@@ -27,7 +27,7 @@ from pipeline.serve.history import replayed
 from pipeline.serve.query import documents
 from pipeline.tables.names import read_names
 from pipeline.tables.recent import recent_rows
-from tests.effort import over_seeds
+from tests.effort import IS_SOAK, over_seeds
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of, destination
 from tests.pipeline.made_tables import tables_of
 
@@ -104,7 +104,7 @@ def write_tables(log: MadeUpLog, output: Path) -> None:
 def test_replay_with_present_setting_repeats_submissions(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm = farm_with_problems(seed, 400)
+    farm = farm_with_problems(seed, 400 if IS_SOAK else 200)
     write_tables(farm.log, tmp_path)
     found: list[Proposal] = []
     moment_over = Course.moment_over

@@ -211,7 +211,7 @@ def _trace_in_another_process(strategy: str, hash_seed: str) -> bytes:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "append",
+        pytest.param("append", marks=pytest.mark.soak),
         pytest.param("fetch", marks=pytest.mark.soak),
         pytest.param("zmq", marks=pytest.mark.soak),
         "kraft",
