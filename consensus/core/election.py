@@ -119,9 +119,9 @@ class Candidate:
         return quorum.tally(self.votes, replica.majorities)
 
 
-def begin_pre_vote(replica: Replica) -> Candidate:
-    """Request pre-votes for the next term; no term or vote changes anywhere."""
-    round_ = Candidate(replica.random_election_deadline(), pre_vote=True, term=replica.term + 1)
+def begin_pre_vote(replica: Replica, deadline: Milliseconds) -> Candidate:
+    """Request pre-votes for the next term until `deadline`; no term or vote changes anywhere."""
+    round_ = Candidate(deadline, pre_vote=True, term=replica.term + 1)
     round_.votes[replica.server_id] = True
     for peer in replica.others:
         if replica.lacks_pre_vote(peer):

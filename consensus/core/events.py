@@ -47,6 +47,16 @@ class AnswerArriving:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerEnded:
+    """The peer's process has ended: its connection broke, and its address refuses a new one.
+
+    A broken network can cause the same, so this is evidence and not proof (`ServerRole.leader_ended`).
+    """
+
+    peer: ServerId
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """`core.deadline` has come."""
 
@@ -173,5 +183,5 @@ class ClusterIdKnown:
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
-Learned = PeerExtensions | ClusterIdKnown | AppendNotSent | AnswerArriving
+Learned = PeerExtensions | PeerEnded | ClusterIdKnown | AppendNotSent | AnswerArriving
 Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learned | StorageEvent

@@ -46,6 +46,7 @@ from consensus.core.events import (
     EntriesRead,
     Event,
     Learned,
+    PeerEnded,
     PeerExtensions,
     Persisted,
     Proposed,
@@ -208,7 +209,7 @@ class Raft:
                 self._requested(event)
             case Persisted(number):
                 self._persisted(number)
-            case PeerExtensions() | ClusterIdKnown() | AppendNotSent() | AnswerArriving():
+            case PeerExtensions() | PeerEnded() | ClusterIdKnown() | AppendNotSent() | AnswerArriving():
                 self._learn(event)
             case EntriesRead() | SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked():
                 self._on_storage_read(event)
@@ -370,6 +371,8 @@ class Raft:
                 self._learn_extensions(event)
                 if self._replication is not None:
                     self._replication.connected(event.peer)
+            case PeerEnded(peer):
+                self._role.leader_ended(peer)
             case ClusterIdKnown(cluster_id):
                 self._replica.cluster_id = cluster_id
             case AppendNotSent(peer, correlation, next_index):

@@ -288,6 +288,11 @@ class Replica:
         known = self.extensions_of.get(peer)
         return not self.features.pre_vote or (known is not None and not known.pre_vote)
 
+    @property
+    def may_campaign_early(self) -> bool:
+        """Return True if evidence may replace an election timeout: no lease rests on it, and all voters pre-vote."""
+        return self.options.lease_promise_ms is None and not any(map(self.lacks_pre_vote, self.others))
+
     def lacks_configurations(self, peer: ServerId) -> bool:
         """Return True if the handshake with `peer` excluded joint configurations and learners."""
         known = self.extensions_of.get(peer)

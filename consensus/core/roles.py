@@ -14,6 +14,13 @@ other candidate and does not change its own term. It also refuses a leader of a 
 latest or previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from,
 but does not count as contact.
 
+*A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
+timeout. It no longer refuses candidates, and campaigns one heartbeat later, or more: each voter has a slot of one
+heartbeat, in order of id, so that votes are not split. Any message of the leader ends this: until the first slot, a
+leader that lives sends a heartbeat. Until the latest election timeout the slots repeat, because the other voters may
+get the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers
+without pre-vote rest on the timeouts, so with them the evidence is ignored.
+
 *Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server raises its own
 term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
 """
@@ -71,6 +78,8 @@ class ServerRole:
         self.current: Follower | Candidate | Leader
         self.as_follower: Follower | None
         self.as_leader: Leader | None
+        self._early_until_ms: Milliseconds = 0
+        """The end of the early campaigns after the end of a leader's process."""
         self.name: Role
         """The announced role; a candidate during pre-vote is still a follower."""
         self._become(Follower(replica.random_election_deadline(), contact_ms=contact_ms))
@@ -123,7 +132,18 @@ class ServerRole:
         if self.as_follower is None:
             self.become_follower()
         if self.as_follower is not None:
+            self._early_until_ms = 0
             self.as_follower.on_leader_contact(self._replica, leader)
+
+    def leader_ended(self, peer: ServerId) -> None:
+        """Follow no leader if `peer` is ours, accept candidates, and campaign in this server's slot."""
+        replica, follower = self._replica, self.as_follower
+        if follower is None or follower.leader != peer or not replica.may_campaign_early:
+            return
+        slot = 1 + sorted({*replica.others, replica.server_id} - {peer}).index(replica.server_id)
+        self._early_until_ms = replica.now + replica.options.election_timeout_max_ms
+        follower.leader_resigned()
+        follower.deadline = min(follower.deadline, replica.now + slot * replica.options.heartbeat_ms)
 
     def follow_redirect(self, leader: ServerId) -> None:
         """Follow the leader of our term that another server named; this is not contact with the leader."""
@@ -142,7 +162,7 @@ class ServerRole:
             case Follower(deadline=deadline, contact_ms=contact_ms):
                 self._become(Follower(deadline, contact_ms=contact_ms))
             case Candidate():
-                self._become(Follower(self._replica.random_election_deadline()))
+                self._become(Follower(self._next_campaign()))
             case Leader() as role:
                 role.resign()
                 self._become(Follower(self._replica.random_election_deadline()))
@@ -160,7 +180,7 @@ class ServerRole:
                 if not replica.may_campaign or replica.term >= replica.options.max_term or replica.disk_full:
                     self._wait_for_another()
                 else:
-                    self._become(election.begin_pre_vote(replica))
+                    self._become(election.begin_pre_vote(replica, self._next_campaign()))
                     self.conclude_campaign()
 
     def campaign_for_transfer(self) -> None:
@@ -184,6 +204,14 @@ class ServerRole:
                 self.become_follower()
             case VoteResult.OPEN:
                 pass
+
+    def _next_campaign(self) -> Milliseconds:
+        """Return the time of the next campaign: after an election timeout, or our next slot after a leader's end."""
+        replica = self._replica
+        due = replica.random_election_deadline()
+        if replica.now >= self._early_until_ms:
+            return due
+        return min(due, replica.now + len(replica.others) * replica.options.heartbeat_ms)
 
     def _wait_for_another(self) -> None:
         """Restart the timer as a follower, because this server cannot be elected."""

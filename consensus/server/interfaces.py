@@ -55,6 +55,9 @@ class Receiver(Protocol):
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """Record a new connection to the peer and the peer's extensions."""
 
+    def peer_ended(self, peer: ServerId) -> None:
+        """Record that the connection to the peer ended, and that no process listens at its address."""
+
 
 class Transport(Protocol):
     """The way to the other servers. It may lose messages, since Raft repeats; it never delivers one twice."""

@@ -22,6 +22,7 @@ from consensus.core.events import (
     AnswerArriving,
     AppendNotSent,
     DiskSpace,
+    PeerEnded,
     PeerExtensions,
     Received,
     Rejected,
@@ -47,7 +48,7 @@ class JobBlocked:
     resume_at: int
 
 
-Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions
+Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions | PeerEnded
 Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace
 
 

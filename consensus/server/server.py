@@ -55,6 +55,7 @@ from consensus.core.events import (
     ChangeConfiguration,
     DiskSpace,
     Event,
+    PeerEnded,
     PeerExtensions,
     Persisted,
     ReadRequested,
@@ -302,6 +303,11 @@ class ConsensusServer:
         """Record a new connection to `peer`. Drop and count it if the queue is full."""
         if not self._mailbox.put(PeerExtensions(peer, extensions)):
             self._dropped[ShellDrop.HANDSHAKE_QUEUE_FULL] += 1
+
+    def peer_ended(self, peer: ServerId) -> None:
+        """Record that no process listens at the peer's address any more. Drop and count it if the queue is full."""
+        if not self._mailbox.put(PeerEnded(peer)):
+            self._dropped[ShellDrop.PEER_ENDED_QUEUE_FULL] += 1
 
     async def read_barrier(self) -> Index:
         """Wait until this server's state machine has taken every write acknowledged before the call; return its index.

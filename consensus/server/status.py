@@ -21,6 +21,7 @@ class ShellDrop(CountedReason):
         "fetch replies whose entries the state machine rejects",
     )
     HANDSHAKE_QUEUE_FULL = "handshake_queue_full", "handshakes dropped because too many wait"
+    PEER_ENDED_QUEUE_FULL = "peer_ended_queue_full", "notices of a peer's end dropped because too many wait"
     PROPOSAL_BUSY = "proposal_busy", "proposals refused because too many wait"
     REPLY_QUEUE_FULL = "reply_queue_full", "replies dropped because too many wait"
     REQUEST_BUSY = "request_busy", "requests refused because too many wait"

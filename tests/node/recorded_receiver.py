@@ -18,6 +18,7 @@ class RecordedReceiver:
         self.kept_back: list[tuple[ServerId, int, Index]] = []
         self.arriving: list[tuple[ServerId, int]] = []
         self.extensions: list[tuple[ServerId, Extensions]] = []
+        self.ended: list[ServerId] = []
         self.connected = trio.Event()
         self._replied = trio.Event()
 
@@ -47,6 +48,10 @@ class RecordedReceiver:
         """Record a connection with its extensions."""
         self.extensions.append((peer, extensions))
         self.connected.set()
+
+    def peer_ended(self, peer: ServerId) -> None:
+        """Record the end of a peer's process."""
+        self.ended.append(peer)
 
     async def wait_replies(self, count: int) -> list[Reply]:
         """Wait for `count` replies, and return them."""

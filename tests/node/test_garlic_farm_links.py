@@ -514,3 +514,29 @@ async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [False]
+
+
+@pytest.mark.parametrize(
+    ("meets_peer", "returns", "ended"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_refusal_after_a_connection_reports_end_of_peer(
+    stage: Stage, autojump_clock: MockClock, *, meets_peer: bool, returns: bool, ended: bool
+) -> None:
+    del autojump_clock
+    host, sender = Host(BOB), Sender(stage)
+    if meets_peer:
+        stage.add(host)
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.connect({BOB})
+    await trio.sleep(10)
+    assert sender.receiver.ended == []
+    if meets_peer and not returns:
+        del stage.hosts[BOB]
+    if meets_peer:
+        await trio.aclose_forcefully(stage.live[-1])
+    await trio.sleep(0.1)
+    assert bool(sender.receiver.ended) is ended
+    reported = LinkOptions().ended_s / LinkOptions().backoff_first_s
+    await trio.sleep(100)
+    assert len(sender.receiver.ended) < reported
+    assert len(sender.receiver.extensions) == meets_peer + returns

@@ -92,6 +92,10 @@ class Script:
         assert extensions == Extensions(configurations=True)
         self.connected.append(peer)
 
+    def peer_ended(self, peer: ServerId) -> None:
+        """Do nothing: never called here."""
+        del peer
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a message has made the condition true."""
         while not condition():

@@ -1,14 +1,19 @@
 """Disruptive servers, and the protection from them: stickiness (section 6), check-quorum, pre-vote (thesis 9.6)."""
 
+from dataclasses import replace
+
+import pytest
+
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
-from consensus.core.events import DeadlineReached, PeerExtensions
+from consensus.core.events import DeadlineReached, PeerEnded, PeerExtensions
 from consensus.core.features import NO_EXTENSIONS, Extensions
 from consensus.core.messages import RequestVote
 from consensus.core.model import Configuration, LogId
-from consensus.core.options import lan
-from tests.spec.raft_bench import THREE, TWO, Bench, group
+from consensus.core.options import Options, lan
+from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group
 
 AT = LogId
+LAN = lan()
 
 
 def test_vote_requests_ignored_while_leader_is_in_contact() -> None:
@@ -102,3 +107,94 @@ def test_server_outside_configuration_does_not_campaign() -> None:
         bench.expire()
         assert bench.effects == []
     assert bench.about.term == 0
+
+
+def follower(own_id: int = ONE, *, voters: int = 3, options: Options | None = None, pre_vote: bool = True) -> Bench:
+    """Return a follower in contact with its leader, server 3, at time 0."""
+    bench = Bench(1, own_id=own_id, voters=voters, pre_vote=pre_vote, options=options)
+    bench.append(term=2, previous=AT(1, 1), sender=THREE)
+    return bench
+
+
+@pytest.mark.parametrize(("own_id", "slot"), [(ONE, 1), (TWO, 2), (FOUR, 3), (FIVE, 4)])
+def test_end_of_leader_starts_pre_vote_in_own_slot(own_id: int, slot: int) -> None:
+    """The slots of the voters differ, so that they do not split the votes."""
+    bench = follower(own_id, voters=5)
+    bench.step(PeerEnded(THREE))
+    assert bench.about.leader is None
+    assert bench.raft.deadline == slot * LAN.heartbeat_ms
+    bench.expire()
+    requests = [send.message for send in bench.all(Send) if isinstance(send.message, RequestVote)]
+    assert len(requests) == 4
+    assert all(request.pre_vote for request in requests)
+    assert bench.about.term == 2
+
+
+def test_pre_vote_is_granted_after_end_of_leader() -> None:
+    bench = follower()
+    assert not bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted
+    bench.step(PeerEnded(THREE))
+    assert bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted
+    assert bench.request_vote(term=3, last=AT(5, 2)).granted
+
+
+@pytest.mark.parametrize("peer", [TWO, FOUR])
+def test_end_of_another_server_is_ignored(peer: int) -> None:
+    bench = follower()
+    due = bench.raft.deadline
+    assert bench.step(PeerEnded(peer)) == []
+    assert (bench.about.leader, bench.raft.deadline) == (THREE, due)
+    assert not bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted
+
+
+def test_refused_early_pre_votes_keep_term_and_follow_leader() -> None:
+    """If the leader lives, and the other voters are in contact with it, false evidence is harmless."""
+    bench = follower()
+    bench.step(PeerEnded(THREE))
+    while bench.now < LAN.election_timeout_min_ms:
+        bench.expire()
+        bench.grant(TWO, granted=False, term=2)
+        assert (bench.about.term, bench.about.voted_for, bench.about.role) == (2, None, Role.FOLLOWER)
+        assert bench.raft.deadline == bench.now + 2 * LAN.heartbeat_ms
+    bench.append(term=2, previous=AT(1, 1), sender=THREE)
+    assert (bench.about.term, bench.about.leader) == (2, THREE)
+    assert bench.raft.deadline >= bench.now + LAN.election_timeout_min_ms
+    assert not bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted
+
+
+def test_early_pre_votes_end_after_an_election_timeout() -> None:
+    bench = follower()
+    bench.step(PeerEnded(THREE))
+    began = []
+    while bench.now < 2 * LAN.election_timeout_max_ms:
+        bench.expire()
+        began.append(bench.now)
+    early = [at for at in began if at < LAN.election_timeout_max_ms]
+    assert early == [*range(LAN.heartbeat_ms, LAN.election_timeout_max_ms, 2 * LAN.heartbeat_ms)]
+    assert began[len(early) + 1] - began[len(early)] >= LAN.election_timeout_min_ms
+
+
+def test_heartbeat_before_first_slot_prevents_early_pre_vote() -> None:
+    bench = follower()
+    bench.step(PeerEnded(THREE))
+    bench.now += LAN.heartbeat_ms - 1
+    bench.append(term=2, previous=AT(1, 1), sender=THREE)
+    assert bench.raft.deadline >= bench.now + LAN.election_timeout_min_ms
+
+
+@pytest.mark.parametrize("reason", ["lease", "peer without pre-vote"])
+def test_end_of_leader_is_ignored(reason: str) -> None:
+    """A lease rests on refusals for the whole time, and a peer without pre-vote counts as granting."""
+    options = replace(LAN, lease_clock_bound_ms=100) if reason == "lease" else None
+    bench = follower(options=options, pre_vote=reason == "lease")
+    due = bench.raft.deadline
+    assert bench.step(PeerEnded(THREE)) == []
+    assert (bench.about.leader, bench.raft.deadline) == (THREE, due)
+    assert not bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted
+
+
+def test_leader_ignores_end_of_follower() -> None:
+    bench = Bench(1, pre_vote=False)
+    bench.lead()
+    bench.step(PeerEnded(TWO))
+    assert bench.is_(Role.LEADER)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from consensus.net.failed_connection import connection_failure
+from consensus.net.failed_connection import connection_failure, was_refused
 from consensus.protocols.garlic_farm.node.connectors import Connector, PeerAddress, TlsConnector
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -44,6 +44,10 @@ class Dialed:
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
     """The proven identity of the server; None if this client does not check identities."""
+
+
+class ConnectionRefused(GarlicFarmError):  # noqa: N818 - the cause of a fault, as in `ConnectionRefusedError`
+    """No process listens at the server's own address."""
 
 
 class Dials(Protocol):
@@ -82,9 +86,8 @@ class Dialer:
                 Fault.UNREACHABLE, f"{address} is not a name that can be looked up: {error}"
             ) from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise GarlicFarmError(
-                Fault.UNREACHABLE, f"{address} cannot be reached: {connection_failure(error)}"
-            ) from error
+            kind = ConnectionRefused if was_refused(error) else GarlicFarmError
+            raise kind(Fault.UNREACHABLE, f"{address} cannot be reached: {connection_failure(error)}") from error
         raise GarlicFarmError(
             Fault.UNREACHABLE, f"{address} did not complete a connection within {self._timeout_s:g} s"
         )

@@ -12,6 +12,10 @@ connection to the same peer while the first one has owed a reply for `owing_s`. 
 heartbeat that overtook an append would be refused, since it names the entries before it. So it uses the second
 connection only if the last request was posted `overtaking_s` ago. A server of another implementation does not get one.
 
+*The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
+message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later ones are not: the port of a
+living peer may be closed to this server.
+
 *Joining.* A joining server gets other messages until it is a member (`joining_peers`).
 """
 
@@ -19,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from random import Random
 
 import trio
@@ -28,7 +33,7 @@ from consensus.core.model import Index, ServerId, integer_id
 from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
 from consensus.net.backoff import Backoff
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
-from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
+from consensus.protocols.garlic_farm.node.dialer import ConnectionRefused, Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
@@ -60,6 +65,8 @@ class LinkOptions:
     overtaking_s: float = 0.02
     """Bound on the extra time of a request compared with a later heartbeat on the other connection."""
     peers_max: int = 64
+    ended_s: float = 0.5
+    """After the end of a connection, a refusal within this time shows that the peer's process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +206,8 @@ class _Link:
         self._work = trio.Event()
         self._sent = 0
         self._dropped = 0
+        self._ended_s = -inf
+        """Time of the end of the last connection."""
         self.is_kept = False
         options = links.options
         self._backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
@@ -270,30 +279,38 @@ class _Link:
                 self._forget_old()
 
     async def _connect_once(self) -> bool:
-        """Run one connection from dial to end; return True if the peer has sent any reply."""
+        """Run one connection from dial to end; return True if the peer has sent any reply, or it lasted."""
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
             self._links.metrics.count(ConnectionEvent.PEERS_WITHOUT_ADDRESS)
             return False
-        connection = None
+        connection, began_s = None, inf
         try:
             with trio.CancelScope() as self._connected:
                 dialed = await self._links.dialer.dial(address, self._peer)
+                began_s = trio.current_time()
                 self._links.metrics.connected(str(address))
                 connection = self._begin(dialed)
                 await self._carry(connection, address)
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
             self._links.metrics.incident(error.fault, str(address), text, outgoing=True)
+            refused, began_s = isinstance(error, ConnectionRefused), inf
+            if refused and trio.current_time() < self._ended_s + self._links.options.ended_s:
+                self._receiver.peer_ended(self._peer)
         finally:
             self._connection = None
             if self._peer in self._links.joining_peers:
                 self._links.joining_peers[self._peer].connection_lost()
-        has_replied = connection is not None and connection.replies > 0
-        if has_replied:
+        if connection is None:
+            return False
+        self._ended_s = trio.current_time()
+        # A follower sends nothing to its leader, so that connection ends without a reply.
+        has_lasted = connection.replies > 0 or self._ended_s >= began_s + self._links.options.backoff_longest_s
+        if has_lasted:
             self._backoff.reset()
-        return has_replied
+        return has_lasted
 
     async def _carry(self, connection: ClientConnection, address: PeerAddress) -> None:
         """Run the connection, and a second one for heartbeats when it is needed."""
