@@ -22,20 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from consensus.net.tls_stream import TlsStream
 from consensus.storage.durable_file import replace_file
 from consensus.storage.file_access import access_advice
 
 CERTIFICATE_FILE = "tls.pem"
-_COMMON_NAME = "localhost"
-_BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
-_ENDS = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280, section 4.1.2.5: this value means that a certificate has no well-defined expiration date."""
+_FIXED_DATES = b"0 \x17\r700101000000Z\x18\x0f99991231235959Z"
+"""Both dates of a node's own certificate in DER."""
+_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class CertificateError(Exception):
@@ -55,11 +50,12 @@ class NodeCertificate:
 
     def dates(self) -> tuple[datetime, datetime]:
         """Return the start and end of validity from the current file; raise CertificateError if it cannot be read."""
+        from consensus.net.x509_files import certificate_in  # noqa: PLC0415 - most nodes do not need it
+
         try:
-            certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
+            return certificate_in(self.path.read_bytes())[:2]
         except (OSError, ValueError) as error:
             raise CertificateError(f"{self.path} can no longer be read: {error}") from error
-        return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
     def server_context(self) -> ssl.SSLContext:
         """Return the TLS context for accepting connections."""
@@ -83,15 +79,13 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     if path.stat().st_mode & 0o077:
         raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
     try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        serialization.load_pem_private_key(pem, None)
-    except ValueError as error:
+        der = _certificate_of(pem)
+        _load_key(_context(ssl.PROTOCOL_TLS_SERVER), path)
+    except (ssl.SSLError, ValueError) as error:
         raise CertificateError(
             f"{path} is damaged: move it away; the node then creates a new one and announces its fingerprint"
         ) from error
-    if (certificate.not_valid_before_utc, certificate.not_valid_after_utc) != (_BEGINS, _ENDS):
-        return _create(path)
-    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+    return NodeCertificate(path, hashlib.sha256(der).digest()) if _FIXED_DATES in der else _create(path)
 
 
 def client_context() -> ssl.SSLContext:
@@ -164,12 +158,14 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
 
 def operator_certificate(path: Path) -> NodeCertificate:
     """Return a certificate signed by an authority: the file holds it, its chain to the authority, and the key."""
+    from consensus.net.x509_files import certificate_in, check_key_in  # noqa: PLC0415 - most nodes do not need it
+
     try:
         pem = path.read_bytes()
         if path.stat().st_mode & 0o077:
             raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
-        certificate = x509.load_pem_x509_certificate(pem)
-        serialization.load_pem_private_key(pem, None)
+        certificate = certificate_in(pem)
+        check_key_in(pem)
     except OSError as error:
         raise CertificateError(
             f"{path} cannot be read ({error.strerror or error}){access_advice(path, error)}"
@@ -177,12 +173,12 @@ def operator_certificate(path: Path) -> NodeCertificate:
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} does not hold a certificate and its unencrypted private key in PEM") from error
     now = datetime.now(UTC)
-    if certificate.not_valid_after_utc < now:
+    if certificate.ends < now:
         raise CertificateError(
-            f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign "
+            f"the certificate in {path} expired on {certificate.ends:%Y-%m-%d}: have the authority sign "
             f"a new one, or set this machine's clock if it is not {now:%Y-%m-%d}"
         )
-    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+    return NodeCertificate(path, certificate.fingerprint)
 
 
 def _context(protocol: int) -> ssl.SSLContext:
@@ -195,7 +191,7 @@ def _load_chain(context: ssl.SSLContext, file: Path) -> None:
     try:
         if file.stat().st_mode & 0o077:
             raise CertificateError(f"{file} holds a private key and others may read it: chmod 600 {file}")
-        context.load_cert_chain(file)
+        _load_key(context, file)
     except (OSError, ssl.SSLError) as error:
         raise CertificateError(
             f"{file} cannot be used ({error.strerror or error}): it must hold a certificate, its chain and its "
@@ -213,22 +209,22 @@ def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
         ) from error
 
 
+def _load_key(context: ssl.SSLContext, file: Path) -> None:
+    """Load a chain and its key. An encrypted key is an error; OpenSSL would prompt for its password."""
+    context.load_cert_chain(file, password="")
+
+
+def _certificate_of(pem: bytes) -> bytes:
+    """Return the first certificate in DER; raise ValueError if there is none."""
+    text = pem.decode("ascii")
+    begin = text.index(_PEM_BEGIN)
+    return ssl.PEM_cert_to_DER_cert(text[begin : text.index(_PEM_END, begin) + len(_PEM_END)])
+
+
 def _create(path: Path) -> NodeCertificate:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_BEGINS)
-        .not_valid_after(_ENDS)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    from consensus.net.x509_files import new_certificate  # noqa: PLC0415 - only the first start needs it
+
+    pem = new_certificate()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, pem)
@@ -236,4 +232,4 @@ def _create(path: Path) -> NodeCertificate:
         raise CertificateError(
             f"{path} cannot be written ({error.strerror or error}): check the directory and disk"
         ) from error
-    return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+    return NodeCertificate(path, hashlib.sha256(_certificate_of(pem)).digest())

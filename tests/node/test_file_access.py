@@ -39,6 +39,7 @@ sys.path.insert(0, sys.argv[1])
 from bridge.node.kafka.listed_users import read_listed_users
 from bridge.node.raft.users import read_files
 from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key, read_password
+import consensus.net.x509_files
 from consensus.net.tls import CertificateError, operator_certificate
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 path = Path(sys.argv[3])

@@ -6,6 +6,8 @@ import shutil
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -18,6 +20,7 @@ import pytest
 import trio
 import trio.testing
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome
@@ -44,6 +47,7 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from gossip.node.state_files import load_identity
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 from tests.node.recorded_receiver import RecordedReceiver
@@ -107,12 +111,46 @@ def test_nodes_have_different_certificates(tmp_path: Path) -> None:
     assert len(one.fingerprint) == 32
 
 
-def test_damaged_certificate_is_not_overwritten(tmp_path: Path) -> None:
+RESTART = """
+import sys
+from pathlib import Path
+import bridge.cli.run
+from consensus.net import load_or_create_certificate
+from gossip.node.state_files import load_identity
+load_or_create_certificate(Path(sys.argv[1])).server_context()
+load_identity(Path(sys.argv[1]))
+print(*sys.modules)
+"""
+
+
+def test_restart_does_not_load_modules_of_x509(tmp_path: Path) -> None:
+    load_or_create_certificate(tmp_path)
+    load_identity(tmp_path)
+    run = subprocess.run([sys.executable, "-c", RESTART, str(tmp_path)], capture_output=True, text=True, check=True)
+    large = ("cryptography.x509", "cryptography.hazmat.primitives.serialization")
+    assert [name for name in run.stdout.split() if name.startswith(large)] == []
+
+
+@pytest.mark.parametrize("damage", ["all", "key", "certificate", "other key", "encrypted"])
+def test_damaged_certificate_is_not_overwritten(tmp_path: Path, damage: str) -> None:
     path = load_or_create_certificate(tmp_path).path
-    path.write_bytes(b"rubbish")
+    pem = path.read_bytes()
+    begin = pem.index(b"-----BEGIN PRIVATE")
+    other = load_or_create_certificate(tmp_path / "other").path.read_bytes()
+    other = other[other.index(b"-----BEGIN PRIVATE") :]
+    key = serialization.load_pem_private_key(pem, None)
+    formats = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    damaged = {
+        "all": b"rubbish",
+        "key": pem[:-40],
+        "certificate": pem[begin:],
+        "other key": pem[:begin] + other,
+        "encrypted": pem[:begin] + key.private_bytes(*formats, serialization.BestAvailableEncryption(b"x")),
+    }[damage]
+    path.write_bytes(damaged)
     with pytest.raises(CertificateError, match="move it away"):
         load_or_create_certificate(tmp_path)
-    assert path.read_bytes() == b"rubbish"
+    assert path.read_bytes() == damaged
 
 
 def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_identity_is_made_once_then_loaded(tmp_path: Path) -> None:
     assert load_identity(tmp_path / "other").node_id != made.node_id
 
 
+@pytest.mark.parametrize("change", [(b"\n", b"\r\n"), (b"-----BEGIN", b"comment\n-----BEGIN")])
+def test_key_file_with_other_lines_has_same_identity(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    made, path = load_identity(tmp_path), tmp_path / IDENTITY_FILE
+    path.write_bytes(path.read_bytes().replace(*change))
+    assert load_identity(tmp_path).node_id == made.node_id
+
+
 def test_key_file_is_private_or_refused(tmp_path: Path) -> None:
     load_identity(tmp_path)
     path = tmp_path / IDENTITY_FILE

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.api.control_routes import HEALTHZ, PAGE, READYZ, Access
-from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.node.settings.configuration import ControlSettings
@@ -63,6 +62,8 @@ def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> Rem
     """Read or make tokens and certificate, if there are settings; raise `ControlSocketError`."""
     if settings is None:
         return None
+    from bridge.node.control.control_certificate import control_certificate  # noqa: PLC0415 - most nodes do not need it
+
     try:
         certificate = (
             control_certificate(state_dir, settings.listen, settings.names)

@@ -26,7 +26,6 @@ from bridge.api.control_routes import (
 from bridge.api.farm_facts import ContactWatch
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
-from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
 from bridge.node.control.debugging import Debugging
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.identity_admin import IdentityAdmin
@@ -150,6 +149,11 @@ def _certificate_keeper(
     if settings is not None and settings.certificate is not None:
         signed = NodeCertificate(settings.certificate, b"")
         return partial(watch_certificate, signed, local.alarms, CONTROL_CERTIFICATE)
+
+    from bridge.node.control.control_certificate import (  # noqa: PLC0415 - most nodes do not need it
+        CERTIFICATE_FILE,
+        keep_control_certificate,
+    )
 
     def renewed() -> None:
         local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})

@@ -14,7 +14,6 @@ import ssl
 from dataclasses import dataclass, field
 
 import trio
-from cryptography import x509
 
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.kafka.wire.scram import Mechanism, UserSource
@@ -54,6 +53,8 @@ def certificate_principal(stream: trio.abc.Stream) -> str | None:
     der = stream.peer_certificate() if isinstance(stream, TlsStream) else None
     if der is None:
         return None
+    from cryptography import x509  # noqa: PLC0415 - only clients with certificates need it
+
     try:
         return "User:" + x509.load_der_x509_certificate(der).subject.rfc4514_string()
     except ValueError as error:
