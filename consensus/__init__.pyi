@@ -65,7 +65,7 @@ from .server.errors import (
     ServerBusyError as ServerBusyError,
     ServerStoppedError as ServerStoppedError,
 )
-from .server.event_loop import now_ms as now_ms
+from .server.event_loop import next_tick_s as next_tick_s, now_ms as now_ms, sleep_to_tick as sleep_to_tick
 from .server.histogram import Histogram as Histogram
 from .server.interfaces import (
     ContentChecks as ContentChecks,

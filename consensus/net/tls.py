@@ -215,7 +215,7 @@ def _load_key(context: ssl.SSLContext, file: Path) -> None:
 
 
 def _certificate_of(pem: bytes) -> bytes:
-    """Return the first certificate in DER; raise ValueError if there is none."""
+    """Return the first certificate in DER; raise ValueError if it is missing."""
     text = pem.decode("ascii")
     begin = text.index(_PEM_BEGIN)
     return ssl.PEM_cert_to_DER_cert(text[begin : text.index(_PEM_END, begin) + len(_PEM_END)])

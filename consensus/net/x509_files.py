@@ -1,10 +1,11 @@
-"""Certificates in PEM with the library `cryptography`: creation, dates and fingerprints.
+"""Certificates with the library `cryptography`: creation, dates and fingerprints.
 
     first start, other dates ─▶ new_certificate()
     an operator's file       ─▶ certificate_in(pem), check_key_in(pem)
+    a client of Kafka        ─▶ subject_of(der)
 
-A module of its own: the library's modules use 1.5 MB of memory. A node with its own certificate does not need them, so
-`consensus.net.tls` imports this module at the first call. TLS itself is a part of Python's `ssl`.
+The library's modules use 1.5 MB of memory. A restarted node does not need them for TLS, which is a part of Python's
+`ssl`. So other modules import this one at the first call.
 """
 
 from datetime import UTC, datetime
@@ -59,3 +60,8 @@ def certificate_in(pem: bytes) -> CertificateFacts:
 def check_key_in(pem: bytes) -> None:
     """Raise ValueError or TypeError unless there is an unencrypted private key."""
     serialization.load_pem_private_key(pem, None)
+
+
+def subject_of(der: bytes) -> str:
+    """Return the name in a certificate; raise ValueError if it cannot be read."""
+    return x509.load_der_x509_certificate(der).subject.rfc4514_string()

@@ -13,6 +13,7 @@ an entry on its way through a leader and its followers would need five more of t
 Time is trio's, so that a test's clock governs the core, its timers and a transport's nonces alike.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -29,6 +30,21 @@ from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 def now_ms() -> Milliseconds:
     """Return the monotonic time for steps of cores."""
     return round(trio.current_time() * 1000)
+
+
+def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
+    """Return the first multiple of the period on the loop's clock after a pause.
+
+    All periodic checks of a process use these moments, so the checks of one second wake it once.
+    """
+    earliest_s = trio.current_time() + pause_s
+    tick_s = (math.floor(earliest_s / period_s) + 1) * period_s
+    return tick_s if tick_s > earliest_s else tick_s + period_s
+
+
+async def sleep_to_tick(period_s: float) -> None:
+    """Sleep until the next multiple of the period."""
+    await trio.sleep_until(next_tick_s(period_s))
 
 
 class EventLoop:

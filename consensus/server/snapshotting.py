@@ -27,7 +27,7 @@ from consensus.core.replication.progress import ProgressState
 from consensus.core.status import RaftDescription
 from consensus.server.applying import Applying
 from consensus.server.errors import ServerStoppedError
-from consensus.server.event_loop import now_ms
+from consensus.server.event_loop import now_ms, sleep_to_tick
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import CallbackResult
 from consensus.storage.disk import DiskOperation, RemoveFile
@@ -74,7 +74,7 @@ class Snapshotting:
     async def run(self) -> None:
         """Take snapshots when they are due, until cancelled."""
         while True:
-            await trio.sleep(self._options.snapshot_check_ms / 1000)
+            await sleep_to_tick(self._options.snapshot_check_ms / 1000)
             if self._is_due():
                 try:
                     await self.take()

@@ -15,7 +15,7 @@ from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
-from consensus.server.event_loop import now_ms
+from consensus.server.event_loop import next_tick_s, now_ms, sleep_to_tick
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, recover
@@ -274,3 +274,31 @@ async def test_single_client_takes_turn_and_crowd_shares_one(
         assert server.describe().raft.last.index == reached
         await until(lambda: len(ends) == 10)
         nursery.cancel_scope.cancel()
+
+
+async def test_periodic_checks_share_moments(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    moments: list[float] = []
+
+    async def check(first_s: float, period_s: float) -> None:
+        await trio.sleep(first_s)
+        while True:
+            await sleep_to_tick(period_s)
+            moments.append(trio.current_time())
+
+    with trio.move_on_after(6.2):
+        async with trio.open_nursery() as nursery:
+            for first_s, period_s in ((0.1, 1.0), (0.37, 1.0), (0.8, 2.0), (0.05, 0.5)):
+                nursery.start_soon(check, first_s, period_s)
+    assert sorted(set(moments)) == [0.5 * half for half in range(1, 13)]
+    assert len(moments) == 6 + 6 + 3 + 12
+
+
+@pytest.mark.parametrize("period_s", [0.1, 0.24, 1 / 3, 1.0, 5.0])
+async def test_next_tick_is_after_now_and_pause(autojump_clock: trio.testing.MockClock, period_s: float) -> None:
+    for pause_s in (0.0, 0.7 * period_s, 3 * period_s):
+        for step in range(200):
+            autojump_clock.jump(step % 7 * period_s / 3)
+            earliest_s = trio.current_time() + pause_s
+            assert earliest_s < next_tick_s(period_s, pause_s) <= earliest_s + period_s * (1 + 1e-9)
+            autojump_clock.jump(next_tick_s(period_s) - trio.current_time())

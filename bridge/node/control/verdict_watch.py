@@ -26,6 +26,7 @@ from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, 
 from bridge.api.view import FarmView, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from consensus import next_tick_s
 
 LOOK_S: Final = 1.0
 SHARE: Final = 100
@@ -61,7 +62,7 @@ class VerdictWatch:
         while True:
             began = trio.current_time()
             self.check()
-            await trio.sleep(max(LOOK_S, SHARE * (trio.current_time() - began)))
+            await trio.sleep_until(next_tick_s(LOOK_S, SHARE * (trio.current_time() - began)))
 
     def check(self) -> None:
         """Check once, and report changes."""

@@ -35,6 +35,7 @@ from bridge.node.settings.machine import (
     choose_address,
     reach_of,
 )
+from consensus import sleep_to_tick
 from gossip import Address
 from gossip.node import LanInterface, endpoint
 
@@ -81,7 +82,7 @@ class AddressWatch:
         while True:
             with suppress(OSError):  # Without a descriptor for the query, the next look reads the addresses.
                 self.check(await trio.to_thread.run_sync(self._network.interfaces))
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
 
     def check(self, interfaces: Sequence[LanInterface]) -> None:
         """Compare the present addresses with the addresses that the node uses."""

@@ -33,7 +33,7 @@ from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.storage_note import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
-from consensus import Histogram
+from consensus import Histogram, sleep_to_tick
 from gossip import (
     Alarm,
     AlarmKind,
@@ -145,7 +145,7 @@ class GossipEvents:
 async def sample_round_trips(provider: MembershipProvider, durations: Histogram) -> None:
     """Record the round trips to this node's peers every 10 seconds, until cancelled."""
     while True:
-        await trio.sleep(SAMPLE_EVERY_S)
+        await sleep_to_tick(SAMPLE_EVERY_S)
         for member in provider.describe().core.members:
             if member.is_peer and member.round_trip_ms is not None:
                 durations.observe(member.round_trip_ms / 1000)

@@ -24,7 +24,7 @@ from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import encode
-from consensus import ServerStoppedError, integer_id
+from consensus import ServerStoppedError, integer_id, sleep_to_tick
 
 LOOK_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 6 * 3600.0
@@ -52,7 +52,7 @@ class LevelRaising:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
             announced = announced_levels(self._replica, self._state(), self._member_directory)
             self._review(announced)
             level = next_level(self._state().level, announced.values()) if self._replica.leads else None

@@ -54,6 +54,7 @@ from consensus import (
     TransferOutcome,
     integer_id,
     now_ms,
+    sleep_to_tick,
 )
 
 WAITING_NAMED_MAX = 8
@@ -107,7 +108,7 @@ class Reconciling:
                 if role.term != term:
                     reconciler, term = Reconciler(self.settings), role.term
                 self._review(reconciler, nursery)
-                await trio.sleep(LOOK_INTERVAL_SECONDS)
+                await sleep_to_tick(LOOK_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
         self.waits = ()

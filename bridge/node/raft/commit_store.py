@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from consensus import MAX_NUMBER
+from consensus import MAX_NUMBER, sleep_to_tick
 from consensus.storage import replace_file
 
 FILE_NAME = "committed.json"
@@ -48,7 +48,7 @@ async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None
     noted = 0
     try:
         while True:
-            await trio.sleep(NOTE_PERIOD_SECONDS)
+            await sleep_to_tick(NOTE_PERIOD_SECONDS)
             noted = await _note(state_dir, noted, applied())
     finally:
         with trio.move_on_after(END_SECONDS, shield=True):

@@ -17,6 +17,7 @@ import trio
 from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.node.events.alarms import Alarms
+from consensus import sleep_to_tick
 
 ALARM_AFTER = 20
 WITHIN_S = 60.0
@@ -53,7 +54,7 @@ class IneffectiveEntries:
     async def run(self) -> None:
         """Clear the alarm after a period without such entries, until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
             if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:
                 self._stands = False
                 self._times.clear()

@@ -22,6 +22,7 @@ from consensus import (
     ServerId,
     integer_id,
     now_ms,
+    sleep_to_tick,
 )
 
 QUIET_AFTER_S = 120.0
@@ -109,7 +110,7 @@ class RaftNotices:
     async def run(self, disk_pending_ms: Callable[[], int]) -> None:
         """Set the alarm of the disk, and clear the alarm about content after a while, until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
             if disk_pending_ms() > DISK_PATIENCE_MS:
                 self._alarms.set(DISK_UNRESPONSIVE, DISK_UNRESPONSIVE.happened)
             else:

@@ -23,6 +23,7 @@ from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS, AlarmType
 from bridge.api.trace import Scalar
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from consensus import sleep_to_tick
 from consensus.protocols.garlic_farm import Fault, Incident
 
 Key = TypeVar("Key")
@@ -177,7 +178,7 @@ class RefusedConnections:
     async def run(self) -> None:
         """Drop old refusals, until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
             oldest = trio.current_time() - QUIET_AFTER_S
             for key in [key for key, (_, at) in self._peers.items() if at < oldest]:
                 del self._peers[key]

@@ -43,6 +43,7 @@ from bridge.wire.i2p.meta_lease_set import (
 )
 from bridge.wire.i2p.structures import Destination, address_of
 from bridge.wire.log.reports import FAILURE_LIMIT
+from consensus import sleep_to_tick
 from consensus.net import connection_failure
 from consensus.storage import replace_file, sync_directory
 
@@ -242,7 +243,7 @@ class FileRouter:
         while True:
             async with self._one_writer:
                 await self._refresh_files()
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
 
     def path_of(self, master_hash: bytes) -> Path:
         """Return the file of a destination's structure."""

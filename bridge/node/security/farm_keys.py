@@ -21,6 +21,7 @@ from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms
 from bridge.node.security.key_files import KeyAccessError, KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
+from consensus import sleep_to_tick
 from consensus.protocols.garlic_farm import Credentials
 from gossip import Keyring
 
@@ -103,7 +104,7 @@ class FarmKeys:
         """Keep an alarm active while the file would exclude a node without a stored ring."""
         while True:
             self.judge_file(await trio.to_thread.run_sync(self.filed_now), alarms)
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
 
     def judge_file(self, filed: FarmKey | KeyFileError, alarms: Alarms) -> None:
         """Compare the file with the group's keys, and set or clear the alarm."""

@@ -17,6 +17,7 @@ import trio
 from bridge.api.alarms import AlarmType
 from bridge.node.events.alarms import Alarms
 from bridge.node.security.key_files import KeyFileError, read_private_file
+from consensus import sleep_to_tick
 
 LOOK_EVERY_S: Final = 5.0
 LINES_LIMIT: Final = 1_024
@@ -39,7 +40,7 @@ class ListedFile(ABC, Generic[Content]):
     async def watch(self, alarms: Alarms) -> None:
         """Use a changed file, until cancelled."""
         while True:
-            await trio.sleep(LOOK_EVERY_S)
+            await sleep_to_tick(LOOK_EVERY_S)
             await self.reload(alarms)
 
     async def reload(self, alarms: Alarms) -> None:

@@ -22,7 +22,7 @@ from bridge.core.log.records import Report
 from bridge.core.publishing.without_quorum import LocalObservations
 from bridge.node.raft.applied_state import majorities_of
 from bridge.node.tasks.task_context import TaskContext
-from consensus import EntryKind, ServerBusyError, decode_configuration, integer_id, now_ms
+from consensus import EntryKind, ServerBusyError, decode_configuration, integer_id, now_ms, sleep_to_tick
 
 LOOK_INTERVAL_S = 1.0
 READ_ENTRIES = 128
@@ -74,7 +74,7 @@ class Outage:
         """Look, until cancelled."""
         while True:
             await self._update()
-            await trio.sleep(LOOK_INTERVAL_S)
+            await sleep_to_tick(LOOK_INTERVAL_S)
 
     def is_lost(self) -> bool:
         """Return True if the log does not move at this moment; `lasts` follows it with each look."""

@@ -45,7 +45,7 @@ from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.meta_lease_set import LeaseSetError
 from bridge.wire.i2p.structures import I2pError, base64_encode
 from bridge.wire.log.entries import encode
-from consensus import ServerStoppedError
+from consensus import ServerStoppedError, next_tick_s
 from consensus import now_ms as monotonic_ms
 from consensus.net import Backoff
 
@@ -190,7 +190,7 @@ class PublishingTask:
         while True:
             # Entries arrive by the thousand, so only relevant ones wake this loop.
             self._review = trio.Event()
-            with trio.move_on_after(self._plan_interval_s()):
+            with trio.move_on_at(next_tick_s(self._plan_interval_s())):
                 await self._review.wait()
             if self._outage.lasts:
                 self._plan_alone()

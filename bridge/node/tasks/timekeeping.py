@@ -20,7 +20,7 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
-from consensus import Outcome, now_ms
+from consensus import Outcome, next_tick_s, now_ms
 
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
@@ -73,7 +73,7 @@ class TimekeepingTask:
         while not self._led.is_set():
             if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
                 stepped = await self._write_clock()
-            with trio.move_on_after(look_s):
+            with trio.move_on_at(next_tick_s(look_s)):
                 await self._led.wait()
 
     def _own_reading(self) -> tuple[int, int, int]:

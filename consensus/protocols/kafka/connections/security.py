@@ -53,10 +53,10 @@ def certificate_principal(stream: trio.abc.Stream) -> str | None:
     der = stream.peer_certificate() if isinstance(stream, TlsStream) else None
     if der is None:
         return None
-    from cryptography import x509  # noqa: PLC0415 - only clients with certificates need it
+    from consensus.net.x509_files import subject_of  # noqa: PLC0415 - only clients with certificates need it
 
     try:
-        return "User:" + x509.load_der_x509_certificate(der).subject.rfc4514_string()
+        return "User:" + subject_of(der)
     except ValueError as error:
         # TLS checks the bytes of a certificate less closely than this.
         raise trio.BrokenResourceError(f"the client's certificate cannot be read: {error}") from error
