@@ -89,10 +89,11 @@ def split(write: tuple[int, int], leader: Marks, followers: Sequence[Marks]) -> 
         came = _last(leader, READ, committed)
         path = max((_path(each, came) for each in followers), key=itemgetter(-1))
         times = [begin, _last(leader, READ, request), request, _first(leader, SENT, request)]
+        times += [*path, came, committed, replied, end]
+        waited_for_disk = bisect_right(leader[STORED], committed) < bisect_right(leader[STORED], replied)
     except LookupError:
         return None
-    times += [*path, came, committed, replied, end]
-    if times != sorted(times) or _last(leader, STORED, replied) > committed:
+    if times != sorted(times) or waited_for_disk:
         return None
     return [(later - earlier) / 1000 for earlier, later in pairwise(times)]
 

@@ -60,8 +60,9 @@ MARKS_OF_FOLLOWER: Marks = {READ: [40], REQUEST: [45], DISK: [50], SYNCED: [70],
 LATER: Marks = {hop: [time + 100 for time in times] for hop, times in MARKS_OF_FOLLOWER.items()}
 
 
-def test_budget_of_write_adds_up_to_its_latency() -> None:
-    found = split((0, 120_000), *_thousands(MARKS_OF_LEADER, [MARKS_OF_FOLLOWER]))
+@pytest.mark.parametrize("stored", [[60], [], [150]])
+def test_budget_of_write_adds_up_to_its_latency(stored: list[int]) -> None:
+    found = split((0, 120_000), *_thousands(MARKS_OF_LEADER | {STORED: stored}, [MARKS_OF_FOLLOWER]))
     assert found == [10, 10, 10, 10, 5, 5, 20, 5, 5, 10, 10, 10, 10]
 
 

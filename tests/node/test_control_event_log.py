@@ -54,6 +54,11 @@ def test_empty_log_has_empty_page() -> None:
 def test_recent_returns_last_events_oldest_first() -> None:
     assert [event.cursor for event in log_of(10).recent(2)] == [9, 10]
     assert [event.cursor for event in log_of(1).recent(2)] == [1]
+    log = log_of(3)
+    assert log.recent(2) == log.recent(2)
+    log.append("next")
+    assert [event.cursor for event in log.recent(2)] == [3, 4]
+    assert [event.cursor for event in log.recent(1)] == [4]
 
 
 async def test_wait_ends_with_next_event(autojump_clock: trio.testing.MockClock) -> None:

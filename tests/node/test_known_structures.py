@@ -9,8 +9,9 @@ from trio.testing import MockClock
 from bridge.core.log.records import MetaStatus, PublishConfig
 from bridge.core.state.farm_state import SERVERS_MAX, MasterState
 from bridge.node.tasks.known_structures import KnownStructures
+from bridge.wire.i2p import structure_exchange
 from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
-from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from bridge.wire.i2p.meta_lease_set import MetaLease, MetaLeaseSet, Verification, encode, verify
 from bridge.wire.i2p.structure_exchange import ReplyStatus, StructureReply
 from bridge.wire.i2p.structures import base64_encode
 from tests.node.farm_stage import MASTER, NOW_S, Stage, machine_clock, rival_report
@@ -44,6 +45,21 @@ def test_newest_structure_of_several_servers_is_returned() -> None:
     assert reply(found) == StructureReply(ReplyStatus.STRUCTURE, newest)
     assert reply(found, later_s=899).structure == newest
     assert reply(found, later_s=900) == NOTHING
+
+
+def test_structure_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[MetaLeaseSet] = []
+
+    def counted(structure: MetaLeaseSet) -> Verification:
+        verified.append(structure)
+        return verify(structure)
+
+    monkeypatch.setattr(structure_exchange, "verify", counted)
+    newest = structure(NOW_S + 7)
+    found = known(newest)
+    for later_s in (0, 1, 2):
+        assert reply(found, later_s=later_s).structure == newest
+    assert len(verified) == 1
 
 
 def test_older_structure_offered_later_is_ignored() -> None:

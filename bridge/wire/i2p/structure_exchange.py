@@ -15,9 +15,10 @@ Both sides judge structures alike (`verified_structure`): a directory does not r
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
-from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLeaseSet, decode, verify
+from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLeaseSet, Verification, decode, verify
 from bridge.wire.i2p.structures import HASH_BYTES, address_of
 
 VERSION: Final = 1
@@ -27,6 +28,8 @@ STRUCTURE_LIMIT_BYTES: Final = 0xFFFF
 REPLY_LIMIT_BYTES: Final = REPLY_HEADER_BYTES + STRUCTURE_LIMIT_BYTES
 CLOCK_FUDGE_S: Final = 60
 """Seconds that a structure may be ahead of the receiver's clock, as in routers."""
+_CHECKED_STRUCTURES: Final = 4
+"""Number of structures whose checks are stored: a standby checks the structure in force every second."""
 
 
 class ExchangeError(ValueError):
@@ -109,12 +112,12 @@ def verified_structure(
 ) -> MetaLeaseSet:
     """Return the structure if it is the address's own and valid at `now_s`; raise `ExchangeError` only."""
     try:
-        structure = decode(data)
+        structure = _decoded(data)
     except LeaseSetError as error:
         raise ExchangeError(f"this is not a Meta LeaseSet2: {error}") from None
     if structure.destination.hash != address_hash:
         raise ExchangeError(f"the structure is for {structure.destination.address}, not for {address_of(address_hash)}")
-    verification = verify(structure)
+    verification = _verification(data)
     if not verification.holds:
         raise ExchangeError(f"the signature of the structure does not hold: {verification.reason}")
     if not structure.leases:
@@ -128,6 +131,16 @@ def verified_structure(
     if structure.published_s + structure.expires_after_s <= now_s:
         raise ExchangeError(f"the structure expired {now_s - structure.published_s - structure.expires_after_s} s ago")
     return structure
+
+
+@lru_cache(_CHECKED_STRUCTURES)
+def _decoded(data: bytes) -> MetaLeaseSet:
+    return decode(data)
+
+
+@lru_cache(_CHECKED_STRUCTURES)
+def _verification(data: bytes) -> Verification:
+    return verify(_decoded(data))
 
 
 def _check_version(version: int) -> None:
