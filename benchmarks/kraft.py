@@ -1,6 +1,7 @@
 """A Garlic Farm quorum compared with a quorum of Apache Kafka's controllers: latency of a commit, failover.
 
     kraft-latency    consecutive writes, linger 0 and 25 ms (the default of both); the quorums take turns
+    kraft-scans      consecutive writes, alone and concurrently with a client that only queries (`kraft_scans`)
     kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
                      consecutive writes to Garlic Farm: the longest time without an acknowledgement
 
@@ -22,7 +23,8 @@ LATENCY: Final = "kraft-latency"
 FAILOVER: Final = "kraft-failover"
 CONSUMERS: Final = "kraft-consumers"
 MEMORY: Final = "kraft-memory"
-PARTS: Final = (LATENCY, FAILOVER, CONSUMERS, MEMORY)
+SCANS: Final = "kraft-scans"
+PARTS: Final = (SCANS, LATENCY, FAILOVER, CONSUMERS, MEMORY)
 LINGERS_MS: Final = (0, 25)
 LINGER: Final = "controller.quorum.append.linger.ms"
 WARM_UP: Final = 1_000
@@ -38,10 +40,15 @@ GOAL_FAILOVER_S: Final = 3.2
 async def measure(names: Collection[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
     """Run the named parts."""
     parts = [name for name in PARTS if name in names]
-    if not parts:
-        return
     # The base install does not include kio and librdkafka, and the other parts do not need them.
     try:
+        if SCANS in parts:
+            from benchmarks import kraft_scans  # noqa: PLC0415
+
+            report(await kraft_scans.measure(directory / SCANS, runs))
+            parts.remove(SCANS)
+        if not parts:
+            return
         from benchmarks import kraft_consumers  # noqa: PLC0415
         from tests.interop.kafka.tool_jvm import missing  # noqa: PLC0415
     except ImportError as error:

@@ -47,16 +47,20 @@ _TRIES_OFTEN: Final[Mapping[str, object]] = {
 """The retry settings of both clients, so that only the servers cause the time without an acknowledgement."""
 
 
-class MeasuredQuorum(Protocol):
-    """A quorum that accepts writes; its voters can be killed."""
+class RunningQuorum(Protocol):
+    """A quorum of processes."""
 
     name: str
 
+    def ports(self) -> Mapping[int, int]:
+        """Return the ports of the running voters, by id."""
+
+
+class MeasuredQuorum(RunningQuorum, Protocol):
+    """A quorum that accepts writes; its voters can be killed."""
+
     async def write(self, **limit: float) -> dict[str, Any]:
         """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
-
-    def ports(self) -> Mapping[int, int]:
-        """Return the addresses of the running voters, by id."""
 
     async def kill(self, node_id: int) -> None:
         """Kill a voter."""
@@ -100,14 +104,12 @@ class _Voter:
     child: Child | None = None
 
 
-class OurQuorum:
+class OurVoters:
     """Garlic Farm servers."""
 
     name = "garlicfarm"
 
-    def __init__(self, directory: Path, tools: ToolJvm, settings: Settings) -> None:
-        self._directory = directory
-        self._tools = tools
+    def __init__(self, directory: Path, settings: Settings) -> None:
         ports = listening_ports(len(VOTERS))
         named = ",".join(f"{node_id}@{_HOST}:{port}" for node_id, port in zip(VOTERS, ports, strict=True))
         cluster_id = new_uuid()
@@ -126,21 +128,6 @@ class OurQuorum:
             file.write_text(text, encoding="utf-8")
             format_directory(voter_settings(parse_properties(text)), cluster_id)
             self._voters[node_id] = _Voter(port, file)
-
-    async def write(self, **limit: float) -> dict[str, Any]:
-        """See `MeasuredQuorum`."""
-        addresses = ",".join(f"{_HOST}:{voter.port}" for voter in self._voters.values())
-        properties = {
-            "bootstrap.servers": addresses,
-            "acks": "all",
-            "linger.ms": 0,
-            "max.block.ms": 2_000,
-            "delivery.timeout.ms": 2_000,
-            **_TRIES_OFTEN,
-        }
-        return dict(
-            await self._tools.do("produce-each", topic=TOPIC, size=RECORD_BYTES, properties=properties, **limit)
-        )
 
     def ports(self) -> Mapping[int, int]:
         """See `MeasuredQuorum`."""
@@ -177,6 +164,33 @@ class OurQuorum:
             if voter.child is not None:
                 await voter.child.end()
 
+    def processor_seconds(self, node_id: int) -> float:
+        """Return the processor time of a running voter so far."""
+        child = self._voters[node_id].child
+        return 0.0 if child is None else child.processor_seconds()
+
+
+class OurQuorum(OurVoters):
+    """Garlic Farm servers that KafkaProducer writes to."""
+
+    def __init__(self, directory: Path, tools: ToolJvm, settings: Settings) -> None:
+        super().__init__(directory, settings)
+        self._tools = tools
+
+    async def write(self, **limit: float) -> dict[str, Any]:
+        """See `MeasuredQuorum`."""
+        properties = {
+            "bootstrap.servers": ",".join(f"{_HOST}:{voter.port}" for voter in self._voters.values()),
+            "acks": "all",
+            "linger.ms": 0,
+            "max.block.ms": 2_000,
+            "delivery.timeout.ms": 2_000,
+            **_TRIES_OFTEN,
+        }
+        return dict(
+            await self._tools.do("produce-each", topic=TOPIC, size=RECORD_BYTES, properties=properties, **limit)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Led:
@@ -187,7 +201,7 @@ class Led:
     high_watermark: int
 
 
-async def led(quorum: MeasuredQuorum, *, beyond: Led | None = None) -> Led:
+async def led(quorum: RunningQuorum, *, beyond: Led | None = None) -> Led:
     """Wait for a leader that knows its high watermark; with `beyond`, for a later epoch and a higher watermark."""
     epoch, high_watermark = (-1, -1) if beyond is None else (beyond.epoch, beyond.high_watermark)
     with trio.move_on_after(LEADER_TIMEOUT_S):

@@ -17,15 +17,20 @@ from consensus.net.tls import CertificateError, authority_context, server_contex
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect, open_connection
 from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kafka.connections.query_budget import BURST_S, MAX_PAUSE_S, REQUEST_S, SHARE, QueryBudget
 from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity, Login
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.topic.consumer_service import ConsumerService
+from consensus.protocols.kafka.topic.quorum_view import QuorumView, QuorumViewService
+from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.codec import decode_response, encode_request
-from consensus.protocols.kafka.wire.limits import Limits
+from consensus.protocols.kafka.wire.limits import TOPIC_NAME, Limits
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
 from consensus.server.errors import ServerBusyError
 from tests.node.certificates import Authority
+from tests.node.kraft_topic import MemoryTopic
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 30
@@ -33,6 +38,57 @@ USERS = ScramUsers(
     {"alice": {mechanism: scram_credential(mechanism, "pencil", b"salt" * 4) for mechanism in Mechanism}}
 )
 REQUEST = clients.MetadataRequest(topics=())
+QUERIES: tuple[tuple[ApiKey, int, Any], ...] = (
+    (
+        ApiKey.FETCH,
+        12,
+        clients.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=(
+                clients.FetchRequestTopic(
+                    topic="farm",
+                    partitions=(clients.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=100),),
+                ),
+            ),
+        ),
+    ),
+    (
+        ApiKey.LIST_OFFSETS,
+        7,
+        clients.ListOffsetsRequest(
+            replica_id=-1,
+            topics=(
+                clients.ListOffsetsRequestTopic(
+                    name="farm", partitions=(clients.ListOffsetsRequestPartition(partition_index=0, timestamp=1),)
+                ),
+            ),
+        ),
+    ),
+    (
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        4,
+        clients.OffsetForLeaderEpochRequest(
+            topics=(
+                clients.OffsetForLeaderEpochRequestTopic(
+                    topic="farm",
+                    partitions=(clients.OffsetForLeaderEpochRequestPartition(partition=0, leader_epoch=1),),
+                ),
+            ),
+        ),
+    ),
+    (
+        ApiKey.DESCRIBE_QUORUM,
+        1,
+        admin.DescribeQuorumRequest(
+            topics=(
+                admin.DescribeQuorumRequestTopic(
+                    topic_name=TOPIC_NAME, partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),)
+                ),
+            )
+        ),
+    ),
+)
 
 
 class MetadataService:
@@ -249,6 +305,60 @@ async def test_service_timeout_closes_connection(
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         await ours.send_all(metadata(1))
     assert listener.counters[ListenerClose.SERVICE_TIMEOUT] == 1
+
+
+async def time_of_queries(topic: MemoryTopic, query: tuple[ApiKey, int, Any], *, grows: bool) -> float:
+    """Return the time of 200 queries of one connection, each sent after the reply to the previous one."""
+    began_s = 0.0
+    quorum = QuorumView(1, 1, leader_is_listed=False, leader_epoch=1, high_watermark=0, voters=(), observers=())
+    describing = QuorumViewService(lambda: replace(quorum, high_watermark=topic.end), lambda: 0)
+    listener = KafkaListener((ConsumerService(topic), describing), ListenerOptions())
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def write() -> None:
+        while grows:
+            topic.write(b"record")
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
+        nursery.start_soon(write)
+        for number in range(201):
+            await ours.send_all(framed(encode_request(*query[:2], number, "scan", query[2])))
+            await one_frame(ours)
+            if number == 0:
+                await trio.sleep(1)
+                began_s = trio.current_time()
+        took_s = trio.current_time() - began_s
+        nursery.cancel_scope.cancel()
+    return took_s
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=[query[0].name.lower() for query in QUERIES])
+async def test_scanning_client_pauses_while_log_grows(
+    query: tuple[ApiKey, int, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    topic = MemoryTopic()
+    topic.write(b"old")
+    assert await time_of_queries(topic, query, grows=False) == 0
+    took_s = await time_of_queries(topic, query, grows=True)
+    assert took_s == pytest.approx(200 * REQUEST_S / SHARE - BURST_S, rel=0.02)
+
+
+async def test_query_budget_counts_time_and_limits_pause(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    budget = QueryBudget()
+    owed_s = (0.05 + REQUEST_S) / SHARE - 0.05
+    for high_watermark, pause_s in ((5, 0), (6, owed_s - BURST_S), (6, 2 * owed_s - BURST_S), (6, MAX_PAUSE_S)):
+        began_s = trio.current_time()
+        await trio.sleep(0.05)
+        budget.charge(began_s, high_watermark)
+        assert budget.pause_s == pytest.approx(pause_s)
+    # Without a commit for a second nothing is charged.
+    await trio.sleep(10)
+    budget.charge(trio.current_time() - 0.9, 6)
+    assert budget.pause_s == 0
 
 
 async def test_connections_beyond_limits_are_closed() -> None:

@@ -3,11 +3,14 @@
 from random import Random
 
 import pytest
+import trio
+import trio.testing
 
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
-from consensus.protocols.kraft.replica.time_index import BLOCK_RECORDS, TimeIndex
+from consensus.protocols.kraft.replica.time_index import BLOCK_RECORDS, PART_RECORDS, TimeIndex
 from consensus.protocols.kraft.wire.entries import control_data, data_of
+from consensus.server.errors import ServerBusyError
 
 SEEDS = (1, 2, 3)
 
@@ -25,6 +28,7 @@ class Log:
         self.entries: list[Entry] = []
         self.start = 0
         self.read_entries = 0
+        self.refused_reads = 0
         self.grow(count)
         self.index = TimeIndex(self.read, lambda: (self.start, len(self.entries)))
 
@@ -40,7 +44,10 @@ class Log:
         """Return a part of the log, as a server does."""
         assert limit_bytes > 0
         assert first > self.start
-        found = self.entries[first - 1 : first - 1 + min(limit_entries, 700)]
+        if self.refused_reads:
+            self.refused_reads -= 1
+            raise ServerBusyError("too many reads")
+        found = self.entries[first - 1 : first - 1 + min(limit_entries, 70)]
         self.read_entries += len(found)
         return tuple(found)
 
@@ -65,11 +72,20 @@ class Log:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_index_agrees_with_scan(seed: int) -> None:
     log = Log(Random(seed), 3 * BLOCK_RECORDS + 17)
-    for _ in range(4):
+    for most in (1, BLOCK_RECORDS, 4 * BLOCK_RECORDS, BLOCK_RECORDS):
         await log.check()
-        log.start += log.random.randrange(BLOCK_RECORDS)
+        log.start = min(len(log.entries), log.start + log.random.randint(1, most))
         await log.check()
-        log.grow(log.random.randrange(BLOCK_RECORDS))
+        log.grow(log.random.randrange(3 * BLOCK_RECORDS))
+
+
+async def test_refused_read_leaves_index_correct() -> None:
+    log = Log(Random(4), 5 * BLOCK_RECORDS)
+    for refused_at in (0, 3 * BLOCK_RECORDS + 1):
+        log.start, log.refused_reads = refused_at, 1
+        with pytest.raises(ServerBusyError):
+            await log.index.first(0)
+        await log.check()
 
 
 async def test_index_of_empty_log_is_empty() -> None:
@@ -78,12 +94,28 @@ async def test_index_of_empty_log_is_empty() -> None:
     assert await log.index.latest() is None
 
 
-async def test_repeated_request_reads_only_open_block() -> None:
+async def test_repeated_request_reads_one_block_at_most() -> None:
     log = Log(Random(1), 20 * BLOCK_RECORDS + 5)
     await log.index.first(2_000_000)
     assert log.read_entries == len(log.entries)
-    for _ in range(10):
+    for time_ms in (0, 990_000, 2_000_000):
         log.read_entries = 0
-        assert await log.index.first(2_000_000) is None
+        await log.index.first(time_ms)
         await log.index.latest()
-        assert log.read_entries <= 2 * 5
+        assert log.read_entries == (0 if time_ms == 2_000_000 else BLOCK_RECORDS)
+
+
+@pytest.mark.parametrize(("growth", "parts"), [(0, 15), (1, 57)])
+async def test_growing_log_gets_pauses(growth: int, parts: int, autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    log = Log(Random(1), 2 * PART_RECORDS)
+
+    async def read(first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
+        await trio.sleep(0.01)
+        log.grow(growth)
+        return await log.read(first, limit_entries, limit_bytes)
+
+    index = TimeIndex(read, lambda: (log.start, len(log.entries)))
+    began_s = trio.current_time()
+    await index.first(2_000_000)
+    assert trio.current_time() - began_s == pytest.approx(parts / 100)

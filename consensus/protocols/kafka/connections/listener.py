@@ -34,6 +34,7 @@ from consensus.net.transfer_time import time_for
 from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.framing import FrameStream
 from consensus.protocols.kafka.connections.look_ahead import LookAhead
+from consensus.protocols.kafka.connections.query_budget import QueryBudget
 from consensus.protocols.kafka.connections.security import ListenerSecurity, certificate_principal
 from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_clients as clients
@@ -118,6 +119,7 @@ class _ClientSession:
     scram: ScramServer | None = None
     overdue: ListenerClose = ListenerClose.IDLE
     """The reason to close it at its deadline."""
+    budget: QueryBudget = field(default_factory=QueryBudget)
 
 
 @dataclass(slots=True)
@@ -327,6 +329,8 @@ class KafkaListener:
                     holding.answer(0)
                 self._count_request(len(frame), size_bytes)
                 holding.request(0)
+                if pause_s := session.budget.pause_s:
+                    await trio.sleep(pause_s)
             self._expect(session, ListenerClose.IDLE, options.idle_s)
             if frames.has_begun:
                 # A client may send thousands of requests together, and no step above had to wait.
@@ -398,6 +402,7 @@ class KafkaListener:
             api_version=request.api_version,
             correlation_id=request.correlation_id,
             listener=self.options.name,
+            budget=session.budget,
         )
         try:
             return await self._apis[request.api_key].answer(request.message, caller)

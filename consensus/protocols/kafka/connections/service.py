@@ -13,8 +13,10 @@ This is a separate module because listener and services need it, and neither nee
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from consensus.protocols.kafka.connections.query_budget import QueryBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Caller:
     correlation_id: int
     listener: str
     """The name of the listener that the request came in by, such as `CONTROLLER`."""
+    budget: QueryBudget = field(default_factory=QueryBudget, compare=False)
+    """The budget of the connection; the service charges it for queries."""
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]

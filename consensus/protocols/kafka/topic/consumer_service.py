@@ -107,7 +107,7 @@ class ConsumerService(Service):
 
         A repeated partition is refused, as in Kafka: finding a time may need the whole log.
         """
-        del caller
+        began_s = trio.current_time()
         named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         topics = []
         for topic in request.topics:
@@ -116,6 +116,7 @@ class ConsumerService(Service):
                 for each in topic.partitions
             ]
             topics.append(clients.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(parts)))
+        caller.budget.charge(began_s, self._topic.state().high_watermark)
         return clients.ListOffsetsResponse(topics=tuple(topics))
 
     async def _offset_of(
@@ -156,7 +157,7 @@ class ConsumerService(Service):
 
         A repeated partition is refused: each may cost a read barrier.
         """
-        del caller
+        began_s = trio.current_time()
         named = Counter((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
         topics = []
         for topic in request.topics:
@@ -165,6 +166,7 @@ class ConsumerService(Service):
                 for partition in topic.partitions
             ]
             topics.append(clients.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(parts)))
+        caller.budget.charge(began_s, self._topic.state().high_watermark)
         return clients.OffsetForLeaderEpochResponse(topics=tuple(topics))
 
     async def _epoch_end(
@@ -193,9 +195,10 @@ class ConsumerService(Service):
         wait_s = max(0, min(request.max_wait_ms, _MAX_WAIT_MS)) / 1000
         deadline = trio.current_time() + wait_s
         while True:
-            watermark = self._topic.state().high_watermark
-            is_last = trio.current_time() >= deadline
+            watermark, began_s = self._topic.state().high_watermark, trio.current_time()
+            is_last = began_s >= deadline
             response, is_enough = await self._read(request, caller, is_last=is_last)
+            caller.budget.charge(began_s, watermark)
             if is_enough or is_last:
                 return response
             with trio.move_on_at(deadline):

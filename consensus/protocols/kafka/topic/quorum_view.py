@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
+import trio
+
 from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -104,7 +106,7 @@ class QuorumViewService(Service):
         self, request: admin.DescribeQuorumRequest, caller: Caller
     ) -> admin.DescribeQuorumResponse:
         """Leader, epoch, high watermark, and how far each replica is. Raises `AskElsewhereError`."""
-        del caller
+        began_s = trio.current_time()
         quorum = self._describe()
         if [topic.topic_name for topic in request.topics] != [quorum.topic]:
             return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
@@ -112,6 +114,7 @@ class QuorumViewService(Service):
             raise AskElsewhereError(f"server {quorum.leader_id} leads")
         topic = admin.DescribeQuorumResponseTopic(topic_name=quorum.topic, partitions=(self._partition(quorum),))
         nodes = tuple(_node(replica) for replica in quorum.voters)
+        caller.budget.charge(began_s, quorum.high_watermark)
         return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
 
     def _partition(self, quorum: QuorumView) -> admin.DescribeQuorumResponsePartition:

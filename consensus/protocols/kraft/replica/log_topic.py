@@ -58,7 +58,8 @@ from consensus.server.errors import NotLeaderError
 from consensus.server.pending_calls import CallbackResult
 from consensus.server.server import ConsensusServer
 
-_READ_ENTRIES: Final = 16_384
+_READ_ENTRIES: Final = 512
+"""Entries of a reply: while they are read and encoded, commits wait for some milliseconds."""
 
 
 class LogTopic:

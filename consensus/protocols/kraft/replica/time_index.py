@@ -1,15 +1,22 @@
 """The places of records by time: the latest time of each block of committed records.
 
-    first(time) ──▶ skip blocks whose latest time is earlier ──▶ read one block ──▶ offset
-    latest()    ──▶ the latest of the blocks' latest times   ──▶ offset
+    committed records ──▶ blocks of 128: latest time ──▶ highest time up to each block
+    first(time) ──▶ bisect the highest times ──▶ read one block ──▶ offset
+    latest()    ──▶ the first block with the highest time        ──▶ offset
 
-Records may have any timestamps, so bisection is impossible, and reading the log from its start for each request is too
-slow for a million records: clients may query often. A block is read once, when a request first needs it, and only if a
-record of the wanted time must be in it. Committed records do not change. The log's start rises, so the first block is
-read whenever its latest record counts.
+Records may have any timestamps, so a bisection of the records is impossible, and reading the log for each request is
+too slow. Each record is read once, by the first request after it was committed, and takes a fifth of a byte. Committed
+records do not change, but the log's start rises: then the first block is read again, because its latest record may have
+been dropped.
+
+A log that grows has other clients, whose commits wait while records are read. So a long read takes a quarter of the
+time then, in parts of a few milliseconds.
 """
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from typing import Final
 
 import trio
@@ -17,8 +24,14 @@ import trio
 from consensus.core.model import Entry, EntryKind, Index
 from consensus.protocols.kraft.wire.entries import entry_head
 
-BLOCK_RECORDS: Final = 1_024
-_READ_BYTES: Final = 1024 * 1024
+BLOCK_RECORDS: Final = 128
+PART_RECORDS: Final = 512
+"""Records of one read."""
+_READ_BYTES: Final = 256 * 1024
+_PAUSE: Final = 3.0
+"""Length of the pause after a read, in lengths of the read."""
+_EMPTY: Final = (-1, -(2**63))
+"""The latest record of a block without records."""
 
 Place = tuple[int, int]
 """Offset and timestamp of a record."""
@@ -35,66 +48,106 @@ class TimeIndex:
         """Make it; `read(first index, entries, bytes)` reads the log; `committed` returns first offset and end."""
         self._read = read
         self._committed = committed
-        self._latest: dict[int, Place | None] = {}
-        """Latest record of each read block, the first of several; None: the block is empty."""
+        self._start = self._base = self._end = 0
+        """First offset of the log, of the blocks, and the end of the indexed records."""
+        self._offsets, self._times = array("q"), array("q")
+        """Latest record of each complete block, the first of several."""
+        self._highest = array("q")
+        """Highest time up to the end of each block."""
+        self._open: list[Place] = []
+        """Records after the last complete block."""
         self._one_reader = trio.Lock()
 
     async def first(self, timestamp_ms: int) -> Place | None:
         """Return the first record of this time or a later one, or None."""
         async with self._one_reader:
-            start, end = self._range()
-            for block in range(start // BLOCK_RECORDS, _blocks(end)):
-                if block in self._latest:
-                    latest = self._latest[block]
-                    if latest is None or latest[1] < timestamp_ms:
-                        continue
-                for place in await self._places(block, start, end):
-                    if place[1] >= timestamp_ms:
+            await self._update()
+            for block in range(bisect_left(self._highest, timestamp_ms), len(self._times)):
+                if self._times[block] >= timestamp_ms:
+                    found = await self._places_of(block, self._start)
+                    if (place := _first_of(found, timestamp_ms)) is not None:
                         return place
-        return None
+            return _first_of(self._open, timestamp_ms)
 
     async def latest(self) -> Place | None:
         """Return the record of the latest time, the first of several, or None."""
         async with self._one_reader:
-            start, end = self._range()
-            found: Place | None = None
-            for block in range(start // BLOCK_RECORDS, _blocks(end)):
-                latest = self._latest.get(block)
-                if block not in self._latest or (latest is not None and latest[0] < start):
-                    latest = _latest_of(await self._places(block, start, end))
-                if latest is not None and (found is None or latest[1] > found[1]):
-                    found = latest
-        return found
+            await self._update()
+            found = _latest_of(self._open)
+            if self._highest and self._highest[-1] >= found[1]:
+                block = self._times.index(self._highest[-1])
+                found = self._offsets[block], self._times[block]
+            return None if found == _EMPTY else found
 
-    def _range(self) -> tuple[int, int]:
-        start, end = self._committed()
-        for block in [each for each in self._latest if each < start // BLOCK_RECORDS]:
-            del self._latest[block]
-        return start, end
+    async def _update(self) -> None:
+        """Index the newly committed records, and drop the compacted ones."""
+        target = self._committed()[1]
+        while True:
+            start, began_s = self._committed()[0], trio.current_time()
+            if start != self._start:
+                await self._drop_before(start)
+            if self._end >= target:
+                return
+            entries = await self._read(self._end + 1, min(PART_RECORDS, target - self._end), _READ_BYTES)
+            for place in _places(self._end, entries):
+                self._close_blocks(place[0])
+                self._open.append(place)
+            self._end += len(entries)
+            self._close_blocks(self._end)
+            newest_start, newest_end = self._committed()
+            if not entries and newest_start == start:
+                return
+            if self._end < target < newest_end:
+                await trio.sleep(_PAUSE * (trio.current_time() - began_s))
 
-    async def _places(self, block: int, start: int, end: int) -> list[Place]:
-        """Return the records of a block in the log."""
-        block_end = (block + 1) * BLOCK_RECORDS
-        at, last = max(start, block * BLOCK_RECORDS), min(end, block_end)
+    def _close_blocks(self, offset: int) -> None:
+        """Close the blocks that end before `offset` or at it."""
+        while offset >= self._open_start + BLOCK_RECORDS:
+            latest = _latest_of(self._open)
+            self._offsets.append(latest[0])
+            self._times.append(latest[1])
+            self._highest.append(max(self._highest[-1], latest[1]) if self._highest else latest[1])
+            self._open = []
+
+    @property
+    def _open_start(self) -> int:
+        return self._base + len(self._times) * BLOCK_RECORDS
+
+    async def _drop_before(self, start: int) -> None:
+        dropped = (start - self._base) // BLOCK_RECORDS
+        # Read first: after a refused or cancelled read the index is as before.
+        left = await self._places_of(dropped, start) if dropped < len(self._times) else []
+        del self._offsets[:dropped], self._times[:dropped]
+        self._base = start if start >= self._end else self._base + dropped * BLOCK_RECORDS
+        self._start, self._end = start, max(start, self._end)
+        self._open = [place for place in self._open if place[0] >= start]
+        if self._times:
+            self._offsets[0], self._times[0] = _latest_of(left)
+        self._highest = array("q", accumulate(self._times, max))
+
+    async def _places_of(self, block: int, start: int) -> list[Place]:
+        """Return the records of a complete block from `start` on, in the log."""
+        end = self._base + (block + 1) * BLOCK_RECORDS
+        at = max(start, end - BLOCK_RECORDS)
         places: list[Place] = []
-        while at < last:
-            entries = await self._read(at + 1, last - at, _READ_BYTES)
-            if not entries:
-                break
-            for offset, entry in enumerate(entries, at):
-                head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
-                if head is not None:
-                    places.append((offset, head.timestamp_ms))
+        while at < end and (entries := await self._read(at + 1, end - at, _READ_BYTES)):
+            places += _places(at, entries)
             at += len(entries)
-        if at == block_end:
-            self._latest[block] = _latest_of(places)
         return places
 
 
-def _blocks(end: int) -> int:
-    """Return the number of blocks for the offsets before `end`."""
-    return -(-end // BLOCK_RECORDS)
+def _places(offset: int, entries: tuple[Entry, ...]) -> list[Place]:
+    """Return the clients' records among entries; the first entry has `offset`."""
+    return [
+        (at, head.timestamp_ms)
+        for at, entry in enumerate(entries, offset)
+        if entry.kind is EntryKind.COMMAND and (head := entry_head(entry.data)) is not None
+    ]
 
 
-def _latest_of(places: list[Place]) -> Place | None:
-    return max(places, key=lambda place: (place[1], -place[0]), default=None)
+def _first_of(places: list[Place], timestamp_ms: int) -> Place | None:
+    return next((place for place in places if place[1] >= timestamp_ms), None)
+
+
+def _latest_of(places: list[Place]) -> Place:
+    return max(places, key=lambda place: (place[1], -place[0]), default=_EMPTY)
