@@ -4,8 +4,8 @@
                           └─ the log has not grown for a second: nothing is charged
 
 Queries and commits use the same event loop and disk, so a client that scans the log or repeats DescribeQuorum delays
-the commits of others. Its connection gets a tenth of the time then; a pause of up to `BURST_S` is not taken, so a
-client with rare queries does not wait. On an idle log the only cost of a scan is its own.
+the commits of other clients. Its connection gets a tenth of the time. Pauses begin when they exceed `BURST_S`, so a
+client with rare queries does not wait. On an idle log a scan does not pause.
 
 The reply is sent before the pause, as a broker of Kafka does (KIP-219), and the budget counts elapsed time, not
 processor time. So queries become rarer on a busy machine.
@@ -32,7 +32,7 @@ class QueryBudget:
         self._high_watermark = -1
         self._grew_s = -inf
         self._used_until_s = -inf
-        """Time at which the connection has used no more than its share, without further queries."""
+        """End of the time whose share the queries so far have used."""
 
     def charge(self, began_s: float, high_watermark: int) -> None:
         """Count a query that began at `began_s`; `high_watermark` is the present one of the log."""

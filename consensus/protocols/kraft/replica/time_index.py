@@ -5,9 +5,9 @@
     latest()    ──▶ the first block with the highest time        ──▶ offset
 
 Records may have any timestamps, so a bisection of the records is impossible, and reading the log for each request is
-too slow. Each record is read once, by the first request after it was committed, and takes a fifth of a byte. Committed
-records do not change, but the log's start rises: then the first block is read again, because its latest record may have
-been dropped.
+too slow. Each record is read once, by the first request that needs it, and takes a fifth of a byte. Committed records
+do not change, but the log's start rises: then the first block is read again, because its latest record may have been
+dropped.
 
 A log that grows has other clients, whose commits wait while records are read. So a long read takes a quarter of the
 time then, in parts of a few milliseconds.
@@ -61,13 +61,15 @@ class TimeIndex:
     async def first(self, timestamp_ms: int) -> Place | None:
         """Return the first record of this time or a later one, or None."""
         async with self._one_reader:
-            await self._update()
-            for block in range(bisect_left(self._highest, timestamp_ms), len(self._times)):
-                if self._times[block] >= timestamp_ms:
-                    found = await self._places_of(block, self._start)
-                    if (place := _first_of(found, timestamp_ms)) is not None:
-                        return place
-            return _first_of(self._open, timestamp_ms)
+            while True:
+                await self._update(timestamp_ms)
+                for block in range(bisect_left(self._highest, timestamp_ms), len(self._times)):
+                    if self._times[block] >= timestamp_ms:
+                        found = await self._places_of(block, self._start)
+                        if (place := _first_of(found, timestamp_ms)) is not None:
+                            return place
+                if self._start == self._committed()[0]:
+                    return _first_of(self._open, timestamp_ms)
 
     async def latest(self) -> Place | None:
         """Return the record of the latest time, the first of several, or None."""
@@ -79,14 +81,14 @@ class TimeIndex:
                 found = self._offsets[block], self._times[block]
             return None if found == _EMPTY else found
 
-    async def _update(self) -> None:
-        """Index the newly committed records, and drop the compacted ones."""
+    async def _update(self, wanted_ms: int | None = None) -> None:
+        """Drop compacted records, and index new ones: all, or up to a block with a record of `wanted_ms` or later."""
         target = self._committed()[1]
         while True:
             start, began_s = self._committed()[0], trio.current_time()
             if start != self._start:
                 await self._drop_before(start)
-            if self._end >= target:
+            if self._end >= target or self._reaches(wanted_ms):
                 return
             entries = await self._read(self._end + 1, min(PART_RECORDS, target - self._end), _READ_BYTES)
             for place in _places(self._end, entries):
@@ -99,6 +101,9 @@ class TimeIndex:
                 return
             if self._end < target < newest_end:
                 await trio.sleep(_PAUSE * (trio.current_time() - began_s))
+
+    def _reaches(self, wanted_ms: int | None) -> bool:
+        return wanted_ms is not None and bool(self._highest) and self._highest[-1] >= wanted_ms
 
     def _close_blocks(self, offset: int) -> None:
         """Close the blocks that end before `offset` or at it."""
