@@ -71,7 +71,10 @@ def a_moment(value: str) -> datetime:
         raise click.BadParameter(f"{value!r} is not a time: write it as 2026-11-28T23:10Z", param_hint="--at") from None
 
 
-_LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {subject}" for name, subject in ANSWERS.items())
+FACTOR_STEPS = "factor-steps"
+SUBJECTS = {**ANSWERS, FACTOR_STEPS: "inputs of each factor in the last entry of factors, step by step"}
+"""The subject of each named query."""
+_LISTED = "\n".join(f"{name.ljust(max(map(len, SUBJECTS)))}  {subject}" for name, subject in sorted(SUBJECTS.items()))
 _QUERY_HELP = f"""Run one SELECT over the tables, such as "SELECT * FROM current_routers", or a named query:
 
 \b
@@ -101,7 +104,8 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
     "moment",
     callback=lambda _, __, value: None if value is None else a_moment(value),
     metavar="TIME",
-    help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the begin of each farm's last outage.",
+    help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the begin of each farm's last outage."
+    " For `factor-steps`: the last entry up to then.",
 )
 @click.option(
     "--minutes",
@@ -122,22 +126,27 @@ def query(
     """Answer a SELECT, or one of `ANSWERS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
-    for option, value, owner in (
-        ("--objective", objective, "slo"),
-        ("--gossip-timing", gossip_timing, "detection"),
-        ("--at", moment, "changes"),
-        ("--minutes", minutes, "changes"),
+    for option, value, owners in (
+        ("--objective", objective, ("slo",)),
+        ("--gossip-timing", gossip_timing, ("detection",)),
+        ("--at", moment, ("changes", FACTOR_STEPS)),
+        ("--minutes", minutes, ("changes",)),
     ):
-        if value is not None and sql != owner:
-            raise click.UsageError(f"{option} belongs to `{owner}`, and this is another query")
+        if value is not None and sql not in owners:
+            raise click.UsageError(f"{option} belongs to `{'` and `'.join(owners)}`, and this is another query")
     name = sql if sql in ANSWERS else None
     if name is not None:
         timing = LAN if gossip_timing is None else GOSSIP_TIMINGS[gossip_timing]
         around = Around(moment, OUTAGE.minutes if minutes is None else minutes)
         sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing, around=around)
-    elif _NAME.fullmatch(sql):
-        raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(ANSWERS)}, or a SELECT")
+    elif _NAME.fullmatch(sql) and sql != FACTOR_STEPS:
+        raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(sorted(SUBJECTS))}, or a SELECT")
     with reported_query_errors():
+        if sql == FACTOR_STEPS:
+            from pipeline.serve.factor_steps import factor_steps  # noqa: PLC0415 - DuckDB is large
+
+            _print_answer(factor_steps(output, moment), as_json=as_json, as_csv=as_csv)
+            return
         from pipeline.serve.query import query_result  # noqa: PLC0415 - DuckDB is large
 
         with query_result(output, sql, with_gaps=True) as answer:

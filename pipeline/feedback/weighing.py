@@ -116,6 +116,19 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Inputs:
+    """The steps of the formula for a leaf, on its server with the least strain."""
+
+    server_id: int
+    lag: float
+    absence: float
+    illness: float
+    strain: float
+    middle: float
+    wanted: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Server:
     lag: float = 0.0
     absence: float = 0.0
@@ -202,18 +215,23 @@ class Weighing:
 
     def wanted(self, removed: Collection[int] = ()) -> dict[str, float]:
         """Return the factor of each leaf by the formula, as if the `removed` servers had never reported."""
-        counted = [server for server_id, server in self._servers.items() if server_id not in removed]
-        strains: dict[str, float] = {}
-        for server in counted:
+        return {leaf: each.wanted for leaf, each in self.inputs(removed).items()}
+
+    def inputs(self, removed: Collection[int] = ()) -> dict[str, Inputs]:
+        """Return the factor of each leaf with the figures that it is made of."""
+        counted = {server_id: each for server_id, each in self._servers.items() if server_id not in removed}
+        least: dict[str, tuple[float, int]] = {}
+        for server_id, server in counted.items():
             for leaf, strain in server.strains(self.setting).items():
-                strains[leaf] = min(strain, strains.get(leaf, strain))
-        if not strains:
+                least[leaf] = min((strain, server_id), least.get(leaf, (strain, server_id)))
+        if not least:
             return {}
-        middle = _middle(counted, self.setting)
-        return {
-            leaf: round(min(HIGHEST, max(LOWEST, 1 + self.setting.gain * (strain - middle))), 3)
-            for leaf, strain in sorted(strains.items())
-        }
+        middle, found = _middle(counted.values(), self.setting), dict[str, Inputs]()
+        for leaf, (strain, server_id) in sorted(least.items()):
+            wanted = round(min(HIGHEST, max(LOWEST, 1 + self.setting.gain * (strain - middle))), 3)
+            server = counted[server_id]
+            found[leaf] = Inputs(server_id, server.lag, server.absence, server.illness[leaf], strain, middle, wanted)
+        return found
 
     def propose(self, removed: Collection[int] = ()) -> Proposal | None:
         """Return the submission due now, or None; the farm does not count the reports of the `removed` servers."""

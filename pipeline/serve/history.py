@@ -9,14 +9,14 @@ if the entry is long before the period.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pipeline.feedback.replay import Past, Removal, Window
 from pipeline.feedback.rows import named
 from pipeline.feedback.weighing import LAG_WORST_MS, ClockRow, FactorsRow, ReportRow, Row, Setting
-from pipeline.serve.query import documents, query_result
+from pipeline.serve.query import SqlQuery, documents, query_result
 
 BAD_SHARE = 0.5
 """The share of a window that makes it bad."""
@@ -36,13 +36,14 @@ _OF_A_DAY = f"""
     ),
     records AS (
       SELECT 'report' AS what, r.farm, unix_millis(r.log_time) AS at_ms, r.index, r.server_id, r.job_lag_ms, r.request,
-        l.leaves, NULL AS period_ms, NULL AS start_ms, NULL AS servers
+        l.leaves, NULL AS period_ms, NULL AS start_ms, NULL AS servers, NULL AS through_index, NULL AS factors
       FROM reports r LEFT JOIN leaves l USING (farm, index) WHERE r.day = DATE '$day'
       UNION ALL BY NAME
       SELECT 'clock' AS what, farm, unix_millis(log_time) AS at_ms, index, period_ms
       FROM clocks WHERE day = DATE '$day'
       UNION ALL BY NAME
-      SELECT 'factors' AS what, farm, unix_millis(min(log_time)) AS at_ms, index
+      SELECT 'factors' AS what, farm, unix_millis(min(log_time)) AS at_ms, index,
+        max(through_index) AS through_index, list({{'leaf': destination, 'factor': factor}}) AS factors
       FROM factors WHERE day = DATE '$day' GROUP BY farm, index
       UNION ALL BY NAME
       SELECT 'window' AS what, farm, unix_millis(window_end) AS at_ms, 0 AS index,
@@ -67,9 +68,7 @@ def replayed(
     output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
 ) -> dict[str, Past]:
     """Return the past of each farm up to `span_ms` before the end of its tables. Raise QueryError."""
-    removals: dict[str, list[Removal]] = {}
-    for row in documents(output, _REMOVALS):
-        removals.setdefault(row["farm"], []).append(Removal(row["index"], row["server_id"], row["removed"]))
+    removals = removals_of(lambda sql: documents(output, sql))
     pasts: dict[str, Past] = {}
     for found in documents(output, _put_in(_DAYS, span_ms)):
         progress(found["day"])
@@ -82,6 +81,25 @@ def replayed(
     for past in pasts.values():
         past.finish()
     return pasts
+
+
+def removals_of(run_query: SqlQuery) -> dict[str, list[Removal]]:
+    """Return the removals of each farm, in the order of the log."""
+    removals: dict[str, list[Removal]] = {}
+    for row in run_query(_REMOVALS):
+        removals.setdefault(row["farm"], []).append(Removal(row["index"], row["server_id"], row["removed"]))
+    return removals
+
+
+def record_rows(run_query: SqlQuery, farm: str, since: datetime, until: datetime) -> list[Row]:
+    """Return the weighing's rows of a farm between two moments, both included, in the order of the log."""
+    rows: list[Row] = []
+    since_ms, until_ms = (round(each.timestamp() * 1000) for each in (since, until))
+    for number in range((until.date() - since.date()).days + 1):
+        found = run_query(_put_in(_OF_A_DAY, until_ms, since.date() + timedelta(days=number)))
+        of_farm = (each for each in found if each["farm"] == farm and each["what"] != "window")
+        rows += (_row(each) for each in of_farm if since_ms <= each["at_ms"] <= until_ms)
+    return rows
 
 
 def _put_in(sql: str, span_ms: int, day: date = date.min) -> str:
@@ -102,7 +120,8 @@ def _row(row: dict[str, Any]) -> Row:
         case "clock":
             return ClockRow(index, at_ms, row["period_ms"])
         case "factors":
-            return FactorsRow(index, at_ms, 0, {})
+            factors = {each["leaf"]: each["factor"] for each in row["factors"]}
+            return FactorsRow(index, at_ms, row["through_index"], factors)
         case _:
             leaves = tuple((each["leaf"], each["healthy"]) for each in row["leaves"] or ())
             return ReportRow(index, at_ms, row["server_id"], row["job_lag_ms"], leaves, named(row["request"]))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.queries import query
-from pipeline.gold.answers import ANSWERS, answer_sql
+from pipeline.cli.queries import SUBJECTS, query
+from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address
@@ -187,8 +187,8 @@ def test_help_lists_each_query_within_80_columns() -> None:
     lines = {
         words[0]: words[1] for words in (line.strip().split(maxsplit=1) for line in shown.splitlines()) if words[1:]
     }
-    assert {"slo", "reliability"} <= ANSWERS.keys()
-    assert {name: lines.get(name) for name in ANSWERS} == ANSWERS
+    assert {"slo", "reliability", "factor-steps"} <= SUBJECTS.keys()
+    assert {name: lines.get(name) for name in SUBJECTS} == SUBJECTS
     assert max(map(len, shown.splitlines())) <= 80
 
 

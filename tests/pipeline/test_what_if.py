@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import main
+from pipeline.cli.queries import query
 from pipeline.cli.what_if import what_if
 from pipeline.feedback import replay
 from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
@@ -98,6 +99,30 @@ def write_tables(log: MadeUpLog, output: Path) -> None:
     gold = Gold(output, MINUTE_MS)
     tables_of(log, output, gold=gold)
     gold.refresh(0)
+
+
+def test_factor_steps_explain_each_entry_of_a_run(tmp_path: Path) -> None:
+    farm = farm_with_problems(3, 300)
+    tables_of(farm.log, tmp_path)
+    entries = documents(
+        tmp_path, "SELECT index, any_value(log_time) AS log_time FROM factors GROUP BY index ORDER BY 1"
+    )
+    assert len(entries) > 4
+    for entry in entries[-4:]:
+        shown = CliRunner().invoke(
+            query, ["factor-steps", "--at", str(entry["log_time"]), "--output", str(tmp_path), "--json"]
+        )
+        rows = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert rows, shown.output
+        for row in rows:
+            assert (row["index"], row["explained"], row["wanted"]) == (entry["index"], True, row["factor"])
+            figures = 0.6 * row["lag"] + 0.2 * row["absence"] + 0.2 * row["illness"]
+            assert row["strain"] == pytest.approx(figures)
+            formula = 1 + 2 * (row["strain"] - row["middle"])
+            assert row["factor"] == pytest.approx(min(2.0, max(0.5, formula)), abs=1e-3)
+            assert abs(row["after"] / row["before"] - 1) <= 0.1 + 1e-9
+    missing = CliRunner().invoke(query, ["factor-steps", "--at", "2020-01-01", "--output", str(tmp_path)])
+    assert (missing.exit_code, "factors is empty" in missing.stderr) == (0, True)
 
 
 @over_seeds(10, quick=1)
