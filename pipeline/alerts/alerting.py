@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,7 +44,7 @@ from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import QueryError, documents, stored_gaps
 from pipeline.tables.current import PREFIX
 from pipeline.tables.delta import Table, stored_version
-from pipeline.tables.specs import ALERTS_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, STATES_SPEC
 from pipeline.tables.upkeep import Upkeep
 
 LOOK_SECONDS = 30.0
@@ -54,21 +55,28 @@ ENDED_ROUNDS = 288
 FINISH_SECONDS = 120.0
 STOP_SECONDS = 3.0
 _QUERY = "alerts"
+_RUN, _CHECK = "run", "check"
+"""Subjects of states; the others are `backlog` and the names of receivers."""
 _LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
 
 
 class AlertStore:
-    """The alerts, in memory and in the table `alerts`: the only state that alerting keeps.
+    """The alerts in the table `alerts`, and the states of the alerting in `alerting_states`.
 
     The alerting's own thread rewrites all rows at each change. A run that is killed between a delivery and its record
-    delivers that message once more, under the same id. Raises OSError, including its
-    subclass TableDamagedError.
+    delivers that message once more, under the same id. The states describe the present run. Raises OSError, including
+    its subclass TableDamagedError.
     """
 
     def __init__(self, output: Path) -> None:
-        self._table = Table(output, ALERTS_SPEC)
+        self._table, self._states_table = Table(output, ALERTS_SPEC), Table(output, STATES_SPEC)
         self._upkeep = Upkeep(None)
         self._batch = self._table.committed(_QUERY)
+        states = self._states_table.rows().to_pylist()
+        self._states: dict[tuple[str | None, str], dict[str, Any]] = {
+            (each["farm"], each["subject"]): each for each in states
+        }
+        self._stored_states = [*self._states.values()]
         rows = self._table.rows().to_pylist()
         self.alerts = tuple(Alert(**{**row, "delivered": tuple(row["delivered"] or ())}) for row in rows)
         self._stored = self.alerts
@@ -77,15 +85,43 @@ class AlertStore:
         """Replace the alerts; `flush` stores them in the table."""
         self.alerts = tuple(alerts)
 
+    def set_state(self, farm: str | None, subject: str, state: str, now: datetime, reason: str = "") -> None:
+        """Begin a state of the alerting of a farm, or of all (None); an unchanged state keeps its begin."""
+        key = farm, subject
+        if key not in self._states or self._states[key]["state"] != state:
+            self._states[key] = {"farm": farm, "subject": subject, "state": state, "since": now, "reason": reason}
+
+    def begin_run(self, now: datetime, *, sends: bool) -> None:
+        """Begin the states of a run, or end the states of an earlier one if this run does not send alerts."""
+        self._states = {} if sends else {key: each for key, each in self._states.items() if key == (None, _RUN)}
+        self.set_state(None, _RUN, "on" if sends else "off", now)
+
+    def end_state(self, farm: str | None, subject: str) -> None:
+        """End a state."""
+        self._states.pop((farm, subject), None)
+
     def flush(self) -> None:
-        """Store the alerts in the table. After a failure they remain in memory, and the next call retries."""
+        """Store the alerts and states. After a failure they remain in memory, and the next call retries."""
+        states = [*self._states.values()]
+        if states != self._stored_states:
+            batch = self._states_table.committed(_QUERY) + 1
+            self._states_table.replace(_QUERY, batch, pa.Table.from_pylist(states, schema=STATES_SPEC.schema))
+            self._stored_states = states
         if self.alerts == self._stored:
             return
         rows = [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts]
         self._table.replace(_QUERY, self._batch + 1, pa.Table.from_pylist(rows, schema=ALERTS_SPEC.schema))
         self._batch += 1
         self._stored = self.alerts
-        self._upkeep.after_batch([self._table])
+        self._upkeep.after_batch([self._table, self._states_table])
+
+
+def note_run_without_alerts(output: Path) -> None:
+    """Record that alerts are off, if an earlier run sent some and was killed."""
+    if stored_version(output / STATES_SPEC.name) > 0:
+        store = AlertStore(output)
+        store.begin_run(datetime.now(UTC), sends=False)
+        store.flush()
 
 
 class Alerting:
@@ -135,6 +171,7 @@ class Alerting:
     @contextmanager
     def running(self) -> Iterator["Alerting"]:
         """Run the thread while the block runs."""
+        self._store.begin_run(self._now(), sends=True)
         self._thread.start()
         try:
             yield self
@@ -173,8 +210,11 @@ class Alerting:
                 if should_check and not is_stopped:
                     self._refresh()
                     self._problem = ""
+                    self._store.end_state(None, _CHECK)
                 if not is_stopped:
                     self._hand_over()
+                else:
+                    self._store.begin_run(self._now(), sends=False)
                 # Also at the end: the next run must not repeat messages delivered at the last moment.
                 self._store.flush()
             except (QueryError, OSError) as error:
@@ -210,7 +250,7 @@ class Alerting:
         if not is_same or any(each.status == FIRING for each in self._store.alerts):
             rows = documents(self._output, self._sql) if version >= 0 else []
             servers = [each for each in map(server_of, rows) if each.farm not in stalled_farms]
-            now = datetime.fromtimestamp(self._clock(), UTC)
+            now = self._now()
             now_ms = round(now.timestamp() * 1000)
             silenced = {
                 (each.farm, each.server_id): _why(silence)
@@ -232,8 +272,10 @@ class Alerting:
     def _report_backlog(self, stalled_farms: frozenset[str]) -> None:
         for farm in sorted(stalled_farms - self._stalled_farms):
             self._notify(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
+            self._store.set_state(farm, "backlog", "paused", self._now(), "batches are full and contain old entries")
         for farm in sorted(self._stalled_farms - stalled_farms):
             self._notify(f"alerts of farm {farm} are no longer held back")
+            self._store.end_state(farm, "backlog")
         self._stalled_farms = stalled_farms
         if self._metrics is not None:
             self._metrics.alerts_held_back(len(stalled_farms))
@@ -293,7 +335,9 @@ class Alerting:
             if outcome.receiver not in self._failing:
                 self._notify(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
             self._failing.add(outcome.receiver)
+            self._store.set_state(None, outcome.receiver, "undelivered", self._now(), outcome.error)
         else:
+            self._store.end_state(None, outcome.receiver)
             self._retry_at_s.pop(key, None)
             self._rounds.pop(key, None)
             if outcome.receiver in self._failing:
@@ -302,7 +346,11 @@ class Alerting:
         if self._metrics is not None:
             self._metrics.count_attempt(is_delivered=not outcome.error)
 
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
     def _report_once(self, problem: str) -> None:
+        self._store.set_state(None, _CHECK, "blind", self._now(), problem)
         if problem != self._problem:
             self._notify(problem)
         self._problem = problem

@@ -13,7 +13,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from pipeline.alerts.alerting import Alerting
+from pipeline.alerts.alerting import Alerting, note_run_without_alerts
 from pipeline.cli.alerts import AlertPlace, alert_options, silence
 from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
@@ -215,6 +215,8 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
         if alerts is not None:
             made = Alerting(options.output, alerts.channels, alerts.keep_firing_ms, line.print_line, metrics)
             alerting = held.enter_context(made.running())
+        else:
+            note_run_without_alerts(options.output)
         session = held.enter_context(engine.opened(place))
         feedback = None if reaches is None else FarmsFeedback(reaches, line.print_line)
         settings = RunSettings(

@@ -48,6 +48,7 @@ _ALERTED = (
 )
 _FILLED_BY = {
     "alerts": _ALERTED,
+    "alerting_states": "`run` with a receiver of alerts, such as --alert-webhook, fills it",
     "transitions": _WATCHED,
     "current_watched": _WATCHED,
     "events": _TRACED,

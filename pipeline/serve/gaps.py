@@ -38,7 +38,7 @@ SELECT farm, before + 1, first_index - 1, false, day_before, coalesce(first_day,
 FROM in_order WHERE first_index > before + 1 AND NOT is_topic
 ORDER BY 1, 2
 """
-NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills"})
+NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills", "alerting_states"})
 """Tables that a gap of the log does not concern. `ranges` shows the gaps itself."""
 FARMS_SHOWN = 10
 _LISTED = "`garlicfarm pipeline query completeness` lists the days"

@@ -34,7 +34,7 @@ from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
-from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, STATES_SPEC, TRANSITIONS_SPEC
 
 Read = TypeVar("Read")
 SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
@@ -44,7 +44,10 @@ ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
 TABLES: dict[str, pa.Schema] = {
     spec.name: spec.schema
-    for spec in (*BASE_SPECS.values(), EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC, ALERTS_SPEC, *SPECS.values())
+    for spec in (
+        *(*BASE_SPECS.values(), EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC),
+        *(ALERTS_SPEC, STATES_SPEC, *SPECS.values()),
+    )
 }
 TABLES |= {name: arrow_schema(columns) for name, columns in (DERIVED | {"closest_floodfills": FLOODFILLS}).items()}
 

@@ -44,3 +44,17 @@ ALERTS_SPEC = TableSpec(
     ("farm", "began_at", "server_id"),
     "interval 1 hours",
 )
+STATES_SPEC = TableSpec(
+    "alerting_states",
+    pa.schema(
+        [
+            ("farm", pa.string()),
+            ("subject", pa.string()),
+            ("state", pa.string()),
+            ("since", _MOMENT),
+            ("reason", pa.string()),
+        ]
+    ),
+    ("farm", "subject"),
+    "interval 1 hours",
+)

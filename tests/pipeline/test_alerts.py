@@ -21,11 +21,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.alerts import alerting as module
-from pipeline.alerts.alerting import Alerting, AlertStore
+from pipeline.alerts.alerting import Alerting, AlertStore, note_run_without_alerts
 from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences
+from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
@@ -696,6 +697,48 @@ def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
     ]
 
 
+def test_alerting_query_shows_each_state_and_its_begin(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.alerts.delivery.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.alerts.delivery.ATTEMPTS", 1)
+    long_ago = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+
+    def states() -> list[tuple[str, str | None]]:
+        return [(row["state"], row["reason"]) for row in documents(farm.output, answer_sql("alerting"))]
+
+    def stored() -> set[str]:
+        return {row["subject"] for row in documents(farm.output, "SELECT subject FROM alerting_states")}
+
+    farm.start_with_silent_server()
+    assert states() == [("off", "no run sends alerts")]
+    before = datetime.now(UTC)
+    with alerting(farm, Inbox(fails=9)) as made:
+        made.finish()
+        assert became(lambda: stored() == {"run", "webhook"})
+        assert states() == [("undelivered", "webhook: status 503")]
+        made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
+        assert became(lambda: stored() == {"run", "webhook", "backlog"})
+        assert ("paused", "backlog: batches are full and contain old entries") in states()
+    with alerting(farm, Inbox()) as made:
+        made.finish()
+        assert became(lambda: stored() == {"run"})
+        (row,) = documents(farm.output, answer_sql("alerting"))
+        assert (row["state"], before < row["since"] < datetime.now(UTC)) == ("on", True)
+    # after a kill: the run could not write its end, and has not written a batch for long
+    late = answer_sql("alerting").replace("current_timestamp", "current_timestamp + INTERVAL 1 HOUR")
+    store = AlertStore(farm.output)
+    store.begin_run(before, sends=True)
+    store.flush()
+    (row,) = documents(farm.output, late)
+    assert (row["state"], row["since"], row["reason"]) == ("blind", row["stored_at"], "no entries since then")
+    note_run_without_alerts(farm.output)
+    first = documents(farm.output, "SELECT since FROM alerting_states")
+    note_run_without_alerts(farm.output)
+    assert (states(), documents(farm.output, "SELECT since FROM alerting_states")) == (
+        [("off", "no run sends alerts")],
+        first,
+    )
+
+
 def test_backlog_of_one_farm_does_not_hold_back_others() -> None:
     now = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     backlog = Backlog(now.timestamp)
@@ -801,7 +844,7 @@ def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: py
     for failures in range(2):
         store.keep(updated_alerts(store.alerts, [replace(DOWN, failures=failures)], {}, LATER))
         store.flush()
-    assert swept == ["alerts True", "alerts False"]
+    assert swept == [f"{name} {full}" for full in (True, False) for name in ("alerts", "alerting_states")]
 
 
 def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ def test_empty_result_explains_missing_rows(output: Path, tmp_path: Path) -> Non
 
 def test_unknown_query_lists_known_queries(output: Path) -> None:
     result = CliRunner().invoke(query, ["slop", "--output", str(output)])
-    assert (result.exit_code, "'slop': use one of capacity, " in result.stderr) == (2, True)
+    assert (result.exit_code, "'slop': use one of alerting, capacity, " in result.stderr) == (2, True)
 
 
 def test_objective_of_another_query_is_rejected(output: Path) -> None:
