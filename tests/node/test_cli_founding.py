@@ -222,6 +222,7 @@ def test_init_is_repeated_after_kill_at_each_step(places: Places, garlicfarm: Ca
         assert "nothing is overwritten" in garlicfarm(*command).stderr
         assert load_farm_key(places.farm_key).expect == 3
         assert load_configuration(places.configuration, try_files=True).name == "site-a"
+        assert Invitations(places.state_dir).open_uses == 2
     else:
         pytest.fail("it has more steps than expected")
     assert step > 5

@@ -151,6 +151,26 @@ def test_failed_restart_puts_the_file_back(files: RouterFiles, node: Path, monke
     assert node.read_text() == 'name = "site-a"\n'
 
 
+def test_kill_before_restart_is_repaired_by_repetition(
+    files: RouterFiles, node: Path, restarts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a command that ended between the change of the file and the restart
+    switch = plan_switch(files.machine(), found(files))
+    assert switch is not None
+    switch.write()
+    changed = files.path(CONF).read_bytes()
+    assert plan_switch(files.machine(), found(files)) is None
+    # When it is repeated, then its question includes the restart, and a failure keeps the file.
+    with monkeypatch.context() as failing:
+        failing.setattr(attaching, "systemctl_problem", lambda *_: "")
+        done = detect(node, "--yes")
+    assert "nothing listens at 127.0.0.1:7654, 127.0.0.1:7650 within 0 s. `journalctl" in done.stderr
+    done = detect(node, answer="\n")
+    assert "Restart i2pd.service, and write this router and 1 leaf" in done.stderr
+    assert (restarts, files.path(CONF).read_bytes()) == ([("restart", "i2pd.service")], changed)
+    assert "[[leaf]]" in node.read_text()
+
+
 def test_without_systemd_the_restart_remains(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attaching, "is_managed", lambda: False)
     done = detect(node, "--yes")

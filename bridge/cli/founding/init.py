@@ -104,7 +104,7 @@ def init(
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
     makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C the same
-    command continues.
+    command continues; a token that it has printed before is then revoked.
     """
     places = node_places()
     with failures(*WRONG):
@@ -173,8 +173,12 @@ def _agrees(question: str) -> bool:
 
 
 def _token(places: Places, configuration: NodeConfiguration, uses: int, lifetime_s: int) -> Token:
+    """Make the only invitation: a token that an earlier attempt may have shown is revoked."""
     with as_node_user(places):
-        _, token = create_invitation(configuration, Invitations(configuration.state_dir), uses, lifetime_s)
+        invitations = Invitations(configuration.state_dir)
+        for each in invitations.all:
+            invitations.revoke(each.id)
+        _, token = create_invitation(configuration, invitations, uses, lifetime_s)
     return token
 
 

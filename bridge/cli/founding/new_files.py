@@ -65,7 +65,7 @@ def end_command(places: Places) -> None:
 
 def _refuse(places: Places, existing: Sequence[Path]) -> None:
     if existing:
-        start = "sudo systemctl start garlicfarm" if places.is_service else "garlicfarm run"
+        start = "sudo systemctl enable --now garlicfarm" if places.is_service else "garlicfarm run"
         fail(
             f"this machine has a node already, and nothing is overwritten: {', '.join(map(str, existing))}\n"
             f"To start that node: {start}\n"

@@ -3,6 +3,7 @@
     router detect ──▶ one question ──┐
     init, join ──▶ the same question ┴▶ i2pd.conf, restart of i2pd ──▶ [router], [[leaf]] ──▶ checks
 
+After a kill between the file and the restart, the question of the repeated command includes the restart.
 A restart that does not open the ports is undone: the former configuration is put back, and i2pd starts again with it.
 `init` and `join` continue if the machine lacks a router, if the user declines, or if the attachment fails.
 """
@@ -59,21 +60,24 @@ class Agreement:
 
 def choose(machine: MachineFiles, proposal: Proposal, file: NodeFile, *, yes: bool) -> Agreement:
     """Return the changes; if tunnels lead to several services, the user chooses. Raise PlanError or click.Abort."""
-    switch = plan_switch(machine, proposal.router)
+    unit = _restarted_unit(machine, proposal)
+    switch = plan_switch(machine, proposal.router, restarts=unit is not None)
+    before = _switch_text(switch, unit)
     if proposal.choices:
-        proposal = proposal.choose(_chosen_names(proposal, file, _switch_text(machine, proposal, switch), yes=yes))
+        proposal = proposal.choose(_chosen_names(proposal, file, before, yes=yes))
         return Agreement(proposal, file, switch, file.changed(proposal.plan), "")
     count = len(proposal.plan.leaves)
     leaves = "" if not count else f" and {count} {'leaf' if count == 1 else 'leaves'}"
-    question = f"{_switch_text(machine, proposal, switch)}rite this router{leaves} into {file.path}?"
+    question = f"{before}rite this router{leaves} into {file.path}?"
     return Agreement(proposal, file, switch, file.changed(proposal.plan), question)
 
 
-def _switch_text(machine: MachineFiles, proposal: Proposal, switch: Switch | None) -> str:
+def _switch_text(switch: Switch | None, unit: str | None) -> str:
     """Return the beginning of the question, with the changes of the router if there are any."""
     if switch is None:
         return "W"
-    unit = _restarted_unit(machine, proposal)
+    if not switch.services:
+        return f"Restart {unit}, and w"
     restart = "" if unit is None else f", restart {unit}"
     return f"Switch {' and '.join(switch.services)} on in {switch.path}{restart}, and w"
 
@@ -104,6 +108,17 @@ def attach(
 
 
 def _switch_on(switch: Switch, unit: str | None, machine: Callable[[], MachineFiles]) -> None:
+    if switch.services:
+        _write(switch)
+    if unit is None:
+        return
+    problem = systemctl_problem("restart", unit) or _port_problem(switch, machine)
+    if problem:
+        raise SwitchError(f"{problem}{_undone(switch, unit)}. `journalctl -u {unit}` shows its log")
+    echo(f"{unit} has started again.")
+
+
+def _write(switch: Switch) -> None:
     switch.write()
     echo(f"{switch.path} has new lines; {switch.copy} is the former file:")
     for line in switch.lines:
@@ -112,14 +127,14 @@ def _switch_on(switch: Switch, unit: str | None, machine: Callable[[], MachineFi
         echo(
             f"Every user of this machine can read its password: let only root and the group of i2pd read {switch.path}."
         )
-    if unit is None:
-        return
-    problem = systemctl_problem("restart", unit) or _port_problem(switch, machine)
-    if problem:
-        switch.put_back()
-        undone = systemctl_problem("restart", unit) or f"{unit} runs with its former configuration again"
-        raise SwitchError(f"{problem}; {undone}. `journalctl -u {unit}` shows its log")
-    echo(f"{unit} has started again.")
+
+
+def _undone(switch: Switch, unit: str) -> str:
+    """Put the file back if this run has changed it; return the outcome."""
+    if not switch.services:
+        return ""
+    switch.put_back()
+    return f"; {systemctl_problem('restart', unit) or f'{unit} runs with its former configuration again'}"
 
 
 def _proposed_after_start(

@@ -1,6 +1,7 @@
 """The change of `i2pd.conf` that switches services on: lines at its end, or another value in a line.
 
     router with services that are off ─▶ trusted file ─▶ text before and after, and the copy of the file
+    services that are on only in the file, for example after a kill of this command ─▶ the same, without a new text
 
 Only two files are changed: Debian's file, by root, and the file of a process of this user. A process of another system
 user chooses its own command line, so the file that it names could be any file. I2PControl gets a random password if the
@@ -54,6 +55,7 @@ class Switch:
     real: Path
     """The place of the file for this process."""
     services: tuple[str, ...]
+    """The services that the file switches off; empty if only the restart is missing."""
     links: tuple[Link, ...]
     """The ports that listen afterwards."""
     lines: tuple[str, ...]
@@ -88,14 +90,15 @@ class Switch:
         return HIDDEN in self.lines and bool(self.access.mode & stat.S_IROTH)
 
 
-def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
-    """Return the change that switches I2CP and I2PControl of an i2pd on; None if they are on, or if it is refused."""
-    off = [
-        each
-        for each in (router.i2cp, router.i2pcontrol)
-        if each.state is ServiceState.OFF and (each.lines or each.line)
-    ]
-    if router.software is not Software.I2PD or not off:
+def plan_switch(machine: MachineFiles, router: FoundRouter, *, restarts: bool = False) -> Switch | None:
+    """Return the change that switches I2CP and I2PControl of an i2pd on; None if they are on, or if it is refused.
+
+    If this command restarts i2pd, services that are on in its file only belong to the change.
+    """
+    services = router.i2cp, router.i2pcontrol
+    off = [each for each in services if each.state is ServiceState.OFF and (each.lines or each.line)]
+    waiting = [each for each in services if restarts and each.state is ServiceState.NOT_LISTENING]
+    if router.software is not Software.I2PD or not (off or waiting):
         return None
     before = machine.read(router.configuration) if _is_trusted(machine, router) else None
     if before is None:
@@ -122,10 +125,10 @@ def plan_switch(machine: MachineFiles, router: FoundRouter) -> Switch | None:
         path=router.configuration,
         real=machine.real(router.configuration),
         services=tuple(each.name for each in off),
-        links=tuple(each.link for each in off),
+        links=tuple(each.link for each in (*off, *waiting)),
         lines=tuple(shown),
         before=before,
-        after=after.encode(),
+        after=after.encode() if off else before,
         former=former,
         access=former if HIDDEN not in shown else _hidden(former, machine, router),
     )
