@@ -68,12 +68,13 @@ _WHY_NOT: Mapping[str, str] = {
     Inability.KEY_ENDS.value: "the signing keys have ended",
     Inability.FAILING.value: "no router accepts the structures",
 }
+_MAKE_KEYS = "run `garlicfarm keys master` on one node; `garlicfarm help signing-keys` has other ways"
 _FAILING_ACTION = "`garlicfarm farm` shows why the router did not accept the structure; see the router's own log"
 _DO_ABOUT: Mapping[str, str] = {
     Inability.FAILING.value: _FAILING_ACTION,
-    Inability.UNATTACHED.value: "attach a router to a node: `garlicfarm help attach-a-router`",
+    Inability.UNATTACHED.value: "run `garlicfarm router detect` next to a router (`garlicfarm help attach-a-router`)",
     Inability.OFF.value: 'set publish = "auto" on a node that holds a signing key',
-    Inability.NO_KEY.value: "give a node a signing key: `garlicfarm help signing-keys`",
+    Inability.NO_KEY.value: _MAKE_KEYS,
     Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
@@ -292,7 +293,8 @@ def _waiting(facts: FarmFacts) -> Concern | None:
     if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
     advice = (
-        "start the other nodes with the same farm key file; if they run, check the seeds, broadcast and the firewall"
+        "run the `garlicfarm join TOKEN` of `garlicfarm init` on the other machines, or start their nodes; if they run,"
+        " check the seeds, broadcast and the firewall"
     )
     return Concern(VerdictKind.WAITING, text, advice, None)
 
@@ -334,7 +336,7 @@ def _not_published(facts: FarmFacts) -> Concern | None:
         return None
     if not facts.publishing:
         why = "no server names a master" if view.reports else "no server has reported yet"
-        advice = "give a node a signing key: `garlicfarm help signing-keys`" if view.reports else NOTHING_TO_DO
+        advice = _MAKE_KEYS if view.reports else NOTHING_TO_DO
         return Concern(VerdictKind.NOT_PUBLISHED, f"Not published: {why}", advice, NOT_PUBLISHED)
     for each in facts.publishing:
         found = _not_published_master(each)

@@ -11,6 +11,7 @@ checks use the node's own code to read keys and configuration, so that what pass
 """
 
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import click
 
 from bridge.api.outputs import BundleOutput, Check, CheckResult, ConfigurationOutput, DoctorOutput, ImportOutput
 from bridge.cli.failure import fail, failures
+from bridge.cli.founding.starting import as_reader
 from bridge.cli.options import directory_path, file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import check_machine
@@ -30,9 +32,9 @@ from bridge.node.security.key_files import (
     write_private_file,
 )
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
-from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.declared import written
-from bridge.node.settings.places import default_configuration
+from bridge.node.settings.places import default_configuration, node_places
 from bridge.wire.i2p.structures import Destination
 from consensus.storage import replace_file
 
@@ -171,13 +173,13 @@ def _leaf(text: str) -> dict[str, str]:
     return {"destination": destination, "probe": probe} if separator and ":" in probe else {"destination": text}
 
 
-def check_text(path: Path, text: str) -> None:
-    """Refuse a configuration that `run` would not accept, before anything of it is written."""
+def check_text(path: Path, text: str) -> NodeConfiguration:
+    """Return a configuration before it is written; raise ConfigurationError if `run` would not accept it."""
     trial = path.with_name(".node.toml.trial")
     trial.unlink(missing_ok=True)
     write_private_file(trial, text)
     try:
-        load_configuration(trial, Overrides())
+        return load_configuration(trial, Overrides())
     except ConfigurationError as error:
         reason = str(error).replace(str(trial), str(path))
         hint = "; give the address with --bind HOST:PORT" if "gossip.bind" in reason and "--bind" not in reason else ""
@@ -194,7 +196,10 @@ def check_text(path: Path, text: str) -> None:
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java and disk; list missing parts and remedies."""
     config = config or (default_configuration() if farm_key is None else None)
-    checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
+    places = node_places()
+    # root checks the node of the package as its user.
+    with as_reader(places, places.farm_key) if config == places.configuration else nullcontext():
+        checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
     problems = list(dict.fromkeys(check.name for check in checks if check.result is CheckResult.PROBLEM))
     if as_json:
         print_json(DoctorOutput(not problems, tuple(checks)))

@@ -25,6 +25,7 @@ _OTHER_PLACE = ": run the command as a user with this right, or name another pat
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
     errno.EPERM: _OTHER_PLACE,
+    errno.ENOTDIR: ": a file has the name of a directory in this path; move it, or name another path",
     errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
     errno.EIO: ": the disk fails; look for its faults in the log of the system, and replace it if it fails again",
@@ -73,7 +74,7 @@ def reason_of(error: BaseException) -> str:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
         return f"{name}: {error.strerror or error}{hint}"
-    return str(error) or type(error).__name__
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 @contextmanager

@@ -272,9 +272,9 @@ def find_control_socket(
             return candidate
     hidden = "" if os.geteuid() == 0 else " (which only root may look into)"
     raise ControlError(
-        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY}{hidden}; start one with `garlicfarm up`,"
-        " `garlicfarm run` or `systemctl start garlicfarm`, or name the node with --node STATE_DIR (or"
-        f" {NODE_VARIABLE})"
+        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY}{hidden}; start one with"
+        " `garlicfarm run` or `systemctl start garlicfarm`, make one with `garlicfarm init`, `garlicfarm join TOKEN` or"
+        f" `garlicfarm up` (a demonstration), or name one with --node STATE_DIR (or {NODE_VARIABLE})"
     )
 
 

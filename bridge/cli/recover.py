@@ -46,7 +46,7 @@ from bridge.node.security.local_trust import UntrustedPathError, make_state_dire
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import MAX_NUMBER
-from consensus.storage import replace_file, sync_directory
+from consensus.storage import access_advice, replace_file, sync_directory
 
 SUFFIX = ".backup"
 AHEAD_MS = 3_600_000
@@ -265,7 +265,7 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
     try:
         replace_file(path, content)
     except OSError as error:
-        fail(f"{path} cannot be written: {error.strerror or error}")
+        fail(f"{path} cannot be written: {error.strerror or error}{access_advice(path, error)}")
     head = made.head
     if as_json:
         print_json(BackupOutput(str(path), head.cluster_id.hex(), head.last.index, head.last.term, len(content)))

@@ -16,16 +16,19 @@ import shlex
 import stat
 from pathlib import Path
 
-_READ_ONLY = (
-    "; mount the file system for writing (after an error of the disk the system itself mounts it read-only: see its"
-    " log), or name another place"
-)
+_FULL = "; free some space there"
+_BY_NUMBER = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "; mount the file system for writing (after an error of the disk the system mounts it read-only:"
+    " see its log), or name another place",
+}
 
 
 def access_advice(path: Path, error: OSError) -> str:
     """Return the advice for an error text about a file: `; chown …`, or an empty text for other reasons."""
     if error.errno not in {errno.EACCES, errno.EPERM}:
-        return _READ_ONLY if error.errno == errno.EROFS else ""
+        return _BY_NUMBER.get(error.errno or 0, "")
     user_id = os.geteuid()
     user, place = _name_of(user_id), path.absolute()
     closed = next((each for each in reversed(place.parents) if not os.access(each, os.X_OK)), None)

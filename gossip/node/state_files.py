@@ -93,7 +93,7 @@ class NodeIdentity:
 
 def _reason(error: OSError) -> str:
     """Return the reason of the operating system, with the remedy for a full disk."""
-    remedy = "; free space there, then start the node again" if error.errno in _FULL else ""
+    remedy = "; free space there, then try again" if error.errno in _FULL else ""
     return f"{error.strerror or error}{remedy}"
 
 

@@ -133,7 +133,7 @@ def test_up_without_processes_reports_reason(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(up_command, "run_children", fail_to_start)
     result = up(tmp_path / "farm")
     assert result.exit_code == 1
-    assert result.stderr == "garlicfarm: [Errno 11] Resource temporarily unavailable\n"
+    assert result.stderr == "garlicfarm: Resource temporarily unavailable\n"
 
 
 class Founder(Node):

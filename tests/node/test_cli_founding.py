@@ -89,9 +89,13 @@ def test_second_init_does_not_overwrite(garlicfarm: Call, tmp_path: Path) -> Non
 
 
 def test_init_with_wrong_address_does_not_write(garlicfarm: Call, tmp_path: Path) -> None:
-    refused = garlicfarm("init", "--bind", "8.8.8.8:17668", "--no-start")
-    assert refused.exit_code == 1
-    assert "gossip.bind" in refused.stderr
+    for address, reason in (
+        ("8.8.8.8", "gossip.bind"),
+        ("192.168.250.250", "Cannot assign requested address; give an address of this machine"),
+    ):
+        refused = garlicfarm("init", "--bind", f"{address}:17668", "--no-start")
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -238,6 +242,8 @@ def test_continued_init_refuses_other_settings(places: Places, garlicfarm: Call,
     refused = garlicfarm(*command, *other)
     assert refused.exit_code == 1
     assert f"an earlier `garlicfarm init` has written {other[0]}" in refused.stderr
+    remedy = f"remove {places.farm_key}" if other[0] == "--expect" else f"change {places.configuration}"
+    assert f"repeat it with that, or {remedy} first" in refused.stderr
     assert "nothing is overwritten" in garlicfarm("join", "x").stderr
     assert places.configuration.read_text() == before
     assert garlicfarm(*command).exit_code == 0

@@ -65,7 +65,7 @@ def test_farm_key_is_enough_on_lan() -> None:
 
 
 def test_missing_farm_key_explains_how_to_make_one() -> None:
-    with pytest.raises(ConfigurationError, match="garlicfarm keys new-farm --expect N"):
+    with pytest.raises(ConfigurationError, match=r"garlicfarm init.*garlicfarm join TOKEN"):
         load_configuration(None, None, machine(LAN))
 
 

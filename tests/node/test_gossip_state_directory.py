@@ -30,9 +30,9 @@ def test_full_disk_at_start_is_reported_with_remedy(tmp_path: Path, monkeypatch:
 
     for module in ("os.open", "gossip.node.state_files.write_durably"):
         monkeypatch.setattr(module, full)
-    with pytest.raises(StateError, match="free space there, then start the node again"):
+    with pytest.raises(StateError, match="free space there, then try again"):
         keep_generation(tmp_path, NODE, 1)
-    with pytest.raises(StateError, match="free space there, then start the node again"), exclusive(tmp_path / "lock"):
+    with pytest.raises(StateError, match="free space there, then try again"), exclusive(tmp_path / "lock"):
         pytest.fail("the directory is locked")
 
 

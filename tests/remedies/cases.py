@@ -51,6 +51,7 @@ CASES: Final[dict[str, str]] = {
     "test_kafka_user_command_prints_line_without_password",
     "keys master --spare": "tests/node/test_cli_keys_master.py::test_spare_keys_are_added_with_master_key",
     "keys receive": "tests/node/test_cli_keys_master.py::test_joined_node_receives_its_signing_key",
+    "keys master": "tests/node/test_cli_keys_master.py::test_master_makes_keys_for_node_and_invited_nodes",
     "keys new-client": f"{HERE}::test_client_key_guide_commands_succeed",
     "keys new-client --name": f"{HERE}::test_client_key_guide_commands_succeed",
     "keys new-curve": "tests/node/test_zmq_keys.py::test_commands_create_key_and_show_only_public_half",

@@ -116,7 +116,7 @@ def init(
             text = configuration_text(places, merged(own_settings(name, bind), {}))
             write_files(places, "init", farm_key, text, {})
         configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
-        _refuse_other(configuration, farm_key, expect, name, bind)
+        _refuse_other(places, configuration, farm_key, expect, name, bind)
     _print_facts(places, configuration)
     has_router = not as_json and offer_router(places, yes=yes)
     with failures(*WRONG, *MASTER_WRONG):
@@ -135,18 +135,19 @@ def init(
 
 
 def _refuse_other(
-    configuration: NodeConfiguration, farm_key: FarmKey, expect: int, name: str | None, bind: str | None
+    places: Places, configuration: NodeConfiguration, farm_key: FarmKey, expect: int, name: str | None, bind: str | None
 ) -> None:
     """Raise ConfigurationError if an earlier attempt has written other settings."""
     written_bind = None if configuration.gossip is None else endpoint(configuration.gossip.bind)
-    for option, written, wanted in (
-        ("--expect", farm_key.expect, expect),
-        ("--name", configuration.name, name),
-        ("--bind", written_bind, bind),
+    change = f"change {places.configuration}"
+    for option, written, wanted, remedy in (
+        ("--expect", farm_key.expect, expect, f"remove {places.farm_key}"),
+        ("--name", configuration.name, name, change),
+        ("--bind", written_bind, bind, change),
     ):
         if wanted not in {None, written}:
             raise ConfigurationError(
-                f"an earlier `garlicfarm init` has written {option} {written}: repeat it with that"
+                f"an earlier `garlicfarm init` has written {option} {written}: repeat it with that, or {remedy} first"
             )
 
 

@@ -11,6 +11,7 @@ names the command from its last file to its last question, and the repetition co
 """
 
 import os
+import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import save_farm_key, save_signing_key
 from bridge.node.security.local_trust import ROOT, facts_about_node, make_state_directory
 from bridge.node.settings.bundle import BundleError, toml_text
-from bridge.node.settings.configuration import ConfigurationError
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration
 from bridge.node.settings.places import Places
 from bridge.node.settings.toml_editor import EditError, add_tables, set_table
 from bridge.wire.i2p.destination_keys import SigningKey
@@ -158,7 +159,7 @@ def write_files(
 
     The same files may exist already: after a kill the command is repeated.
     """
-    check_text(places.configuration, text)
+    _check_address(check_text(places.configuration, text))
     exists = os.path.lexists(places.configuration)
     if exists and not places.is_service and places.configuration.read_text(encoding="utf-8") != text:
         _refuse(places, [places.configuration])
@@ -167,6 +168,21 @@ def write_files(
     replace_configuration(places.configuration, text)
     replace_file(_marker(places), f"{command}\n".encode(), _MARKER_MODE)
     save_farm_key(places.farm_key, farm_key)
+
+
+def _check_address(configuration: NodeConfiguration) -> None:
+    """Raise ConfigurationError if no interface of this machine has the address of gossip."""
+    if configuration.gossip is None:
+        return
+    host = configuration.gossip.bind.host
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise ConfigurationError(
+                f"gossip cannot use {host}: {error.strerror}; give an address of this machine (`ip address` lists them)"
+                " with --bind HOST:PORT"
+            ) from None
 
 
 def replace_configuration(path: Path, text: str) -> None:

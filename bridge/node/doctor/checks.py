@@ -140,7 +140,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
 def signing_key_check(path: Path | None, now_s: int) -> Check:
     """Check that the node can sign its publications for some time."""
     if path is None:
-        action = "nothing, if others publish; else give [publishing] signing_key"
+        action = "nothing, if others publish; otherwise `garlicfarm keys master` or `garlicfarm keys receive TOKEN`"
         return Check(
             "signing key", CheckResult.WARNING, "none: this node votes and reports, and never publishes", action
         )

@@ -32,7 +32,7 @@ def router_checks(
     In a demonstration a file replaces the router, and leaves do not have a service.
     """
     if isinstance(settings, FileRouterSettings):
-        action = 'for a real router set [router] kind = "i2cp"; see `garlicfarm help attach-a-router`'
+        action = "next to a router: `garlicfarm router detect`; for other routers: `garlicfarm help attach-a-router`"
         text = f"none: structures are written to {settings.directory}, and outside a demonstration no leaf is healthy"
         checks = [Check(ROUTER, CheckResult.WARNING, text, action)]
         return checks if demo else [*checks, *trio.run(leaf_checks, leaves, None)]

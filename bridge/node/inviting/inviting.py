@@ -91,7 +91,9 @@ class Inviting:
     def _check(self, uses: int) -> None:
         farm, expect = self.current.farm, self.node.local.farm_key.expect
         if farm is None and self.node.forming.cluster_id is not None:
-            raise NotInvitingError("this node is not a server of the farm yet: run the command on a voter")
+            raise NotInvitingError(
+                "this node is not a server of the farm yet: wait if it has just started, or run the command on a voter"
+            )
         waiting = {use.node_id for use in self.invitations.waiting()}
         if farm is None and self.invitations.open_uses + len(waiting) + uses > expect - 1:
             raise NotInvitingError(

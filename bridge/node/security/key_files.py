@@ -77,7 +77,8 @@ def write_private_file(path: Path, text: str) -> None:
             f"{path} exists already and is not overwritten: move it away, or choose another name"
         ) from None
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
+        advice = access_advice(path, error)
+        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}{advice}") from None
 
 
 def _name_new(aside: Path, path: Path) -> None:
@@ -169,7 +170,7 @@ def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) ->
         replace_file(path, farm_key_text(farm_key).encode())
     except OSError as error:
         raise KeyFileError(
-            f"{path} cannot be written: {error.strerror or error}; the file there is as it was"
+            f"{path} cannot be written, and stays as it was: {error.strerror or error}{access_advice(path, error)}"
         ) from None
 
 

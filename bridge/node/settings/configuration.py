@@ -146,8 +146,8 @@ class NodeConfiguration:
         Path,
         Setting(
             "the farm's key file",
-            missing="missing: name the farm's key file; make one with `garlicfarm keys new-farm --expect N`, copy it to"
-            " each node of the farm, and give it with --farm-key FILE",
+            missing="missing: make it with `garlicfarm init` on the first machine and `garlicfarm join TOKEN` on each"
+            " other one; or name the farm's key file with --farm-key FILE (`garlicfarm keys new-farm` makes one)",
         ),
     ]
     founders: Annotated[

@@ -176,7 +176,7 @@ def named_address(text: str) -> Address:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError(f"{_shown(value)} is not a text in quotes")
+        raise ValueError(f"{_shown(value)} is not a text in quotes, with at least one character")
     return value
 
 
