@@ -11,6 +11,8 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from bridge.api.outputs import Check
+from bridge.cli import config as config_command
 from bridge.cli.founding import init as init_command
 from bridge.cli.founding import join as join_command
 from bridge.cli.founding import new_files
@@ -199,6 +201,22 @@ def test_master_reads_farm_key_of_service_user(service: Places, tmp_path: Path) 
     assert "Spare keys: 2." in done.stdout
     assert {each.stat().st_uid for each in service.state_dir.rglob("*")} == {owner.st_uid}
     assert (os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())
+
+
+def test_doctor_of_root_checks_as_service_user(service: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_command, "node_places", lambda: service)
+    assert CliRunner().invoke(cli, ["init", "--bind", "127.0.0.1:17668", "--no-start"]).exit_code == 0
+    owner, users = service.state_dir.stat(), list[int]()
+    os.chown(service.farm_key, owner.st_uid, owner.st_gid)
+
+    def check(*_: object) -> list[Check]:
+        users.append(os.geteuid())
+        return []
+
+    monkeypatch.setattr(config_command, "check_machine", check)
+    for configuration in (str(service.configuration), "other.toml"):
+        assert CliRunner().invoke(cli, ["doctor", "--config", configuration]).exit_code == 0
+    assert users == [owner.st_uid, os.getuid()]
 
 
 def test_service_user_cannot_redirect_spare_keys(service: Places, tmp_path: Path) -> None:
