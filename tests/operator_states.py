@@ -73,7 +73,7 @@ def with_alarms(view: FarmView, *kinds: str) -> FarmView:
         if each.alarm is not None and each.alarm.kind not in kinds
     ]
     found += [AlarmView(kind, ALARMS[kind].happened, ALARMS[kind].remedy) for kind in kinds]
-    return replace(shown, alarms=by_gravity(found))
+    return judged(replace(shown, alarms=by_gravity(found)))
 
 
 def _cut_off() -> FarmView:

@@ -44,9 +44,8 @@ def members_section(
     palette = canvas.palette
     followers = {each.raft_id: each for each in farm.raft.followers}
     shown = shown_members(state, farm)
-    highest_rtt_ms = max(
-        (value for each in shown for value in history_of(history, each).rtt_ms if value is not None), default=0.0
-    )
+    measured = [value for each in shown for value in history_of(history, each).rtt_ms if value is not None]
+    highest_rtt_ms, has_chart = max(measured, default=0.0), canvas.is_wide and bool(measured)
     columns = [
         Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16, sort=Sort.NAME),
         Column(f"STATUS{_order(Sort.STATUS, state)}", 8, sort=Sort.STATUS),
@@ -55,7 +54,7 @@ def members_section(
         Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True, sort=Sort.RTT),
         # Only the leader has what its followers lack; a column of dashes takes room from the names.
         *([Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True, sort=Sort.LAG)] if followers else []),
-        *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if canvas.is_wide else []),
+        *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if has_chart else []),
     ]
     room = canvas.width - sum(column.width + GAP for column in columns)
     # A truncated address does not help.
@@ -77,7 +76,7 @@ def members_section(
         ]
         if followers:
             parts.append(lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette))
-        if canvas.is_wide:
+        if has_chart:
             parts.append(sparkline(values, SPARK_WIDTH, unicode=unicode, full=highest_rtt_ms))
         line = canvas.row(columns, [*parts, (known(each.address) if room >= ADDRESS_CELLS else "", palette.dim)])
         if is_chosen:

@@ -123,7 +123,7 @@ def _of_take_over(farm: Farm) -> Iterator[Picture]:
 def _process(node: Node) -> ProcessView:
     if node.running:
         return ProcessView(node.name, node.pid, running=True, detail="", view=node.view())
-    return ProcessView(node.name, None, running=False, detail="killed by signal 9", view=None)
+    return ProcessView(node.name, None, running=False, detail="ended by SIGKILL", view=None)
 
 
 def _watched(sockets: list[Path], seconds: float) -> LiveView:

@@ -594,6 +594,8 @@ def test_scale_of_round_trips_is_in_heading() -> None:
     view = farm_view()
     highest = max(each.rtt_ms or 0 for each in view.members)
     assert f"RTT, 0 TO {highest:.0f} MS" in screen(view, 120, 40)
+    unmeasured = replace(view, members=tuple(replace(each, rtt_ms=None) for each in view.members))
+    assert "RTT, 0 TO" not in screen(unmeasured, 120, 40)
 
 
 def test_lag_column_appears_only_with_followers() -> None:
