@@ -6,16 +6,17 @@ The processes are the ones of an operator: TLS, Digest upgrade, fsync and the fa
 state is read from their control sockets.
 """
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import trio
@@ -49,6 +50,8 @@ class Server:
     node: NodeFiles
     process: subprocess.Popen[bytes] | None = None
     server_id: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Additional environment variables."""
 
     @property
     def running(self) -> bool:
@@ -67,6 +70,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **self.environment},
             )
 
     @property
@@ -158,6 +162,11 @@ class Farm:
             f"waited {START_TIMEOUT_S:g} s in vain: {what}; see {self.files.directory}/node-*/node.log"
         )
 
+    async def restart(self) -> None:
+        """Stop all servers, start them again, and wait until they follow one leader."""
+        self._stop()
+        await self.settle()
+
     async def settle(self) -> None:
         """Wait until every server runs, follows one leader, and has applied the leader's entries."""
         for server in self.servers:
@@ -220,6 +229,9 @@ class Farm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         for server in self.servers:
             if server.process is not None:
                 server.process.terminate()
@@ -241,11 +253,13 @@ async def running_farm(
     gossip_capacity: int | None = None,
     first_server: str = "",
     change: Callable[[str], str] = str,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Farm]:
     """Start a farm in `directory` with the given consensus timing; its processes end with the block.
 
     `gossip_capacity` is the maximum number of peers of the first server, and sets LAN timing for all. `first_server`:
-    more tables of settings for the first server. `change` transforms the settings of each server.
+    more tables of settings for the first server. `change` transforms the settings of each server. `environment`:
+    additional variables of each server.
     """
     files = _prepare(directory, timing)
     with files.nodes[0].configuration_file.open("a", encoding="utf-8") as file:
@@ -257,7 +271,7 @@ async def running_farm(
     for node in files.nodes:
         settings = node.configuration_file.read_text(encoding="utf-8")
         node.configuration_file.write_text(change(settings), encoding="utf-8")
-    with Farm(files, [Server(node) for node in files.nodes], timing) as farm:
+    with Farm(files, [Server(node, environment=environment) for node in files.nodes], timing) as farm:
         await farm.settle()
         yield farm
 
