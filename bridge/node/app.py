@@ -1,18 +1,18 @@
-"""One node: the composition root, which makes and connects the parts and does not decide anything.
+"""One node: the composition root, which makes and connects the parts.
 
     LocalNode      settings, keys, router, trace, alarms                       from the start
       └▶ JoinedNode    membership, members, formation, handshakes              when others can discover this node
            └▶ FoundedFarm   replica, applied state, tasks                      while it is a server of a farm
     CurrentFarm ◀── listener, control endpoint, gossip: is there a FoundedFarm now?
 
-A node that discovers an existing farm waits until the leader announces its admission and Raft id. Then it is a server
-like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name changes
-restarts within the process, with other settings (`begin_anew`).
+A node that discovers an existing farm waits until the leader announces its admission and Raft id. From then on it is a
+server like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name
+changes restarts within the process, with other settings (`begin_anew`).
 
-The node ends on request: a signal, `leave`, or its parent's pipe closing. It ends on errors: another process uses its
-identity, its storage is damaged, a task failed. Then the last line of its log has the reason. The first signal permits
-a handover, a second one does not. In each case the process has `CLOSE_SECONDS` to close its files and connections, even
-if a disk hangs.
+The node ends on request (a signal, `leave`, or its parent closes the pipe) or after an error: another process uses its
+identity, its storage is damaged, or a task failed. After an error, the last line of the log contains the reason. After
+the first signal the node may hand over its leadership; a second signal cancels the handover. In each case the process
+has `CLOSE_SECONDS` to close its files and connections, even if a disk hangs.
 """
 
 import os
@@ -65,7 +65,7 @@ class Node:
         self._current = CurrentFarm()
         self._stop = trio.Event()
         self._unfinished = trio.CancelScope()
-        """The part that a signal cuts short: the start of the node, later its orderly end."""
+        """The cancel scope of the part that a signal cancels: the start of the node, later its orderly end."""
         self._leaving = False
         self._reason = ""
         """The reason of an unrequested end; empty otherwise."""

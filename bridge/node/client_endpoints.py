@@ -3,11 +3,11 @@
     settings ──▶ [zmq]?   ──▶ extra installed? ──▶ `bridge.node.zmq.endpoint`    ─┐
              ──▶ [kafka]? ──▶ extra installed? ──▶ `bridge.node.kafka.endpoint`  ─┴─▶ bound, before gossip ──▶ serve
 
-An endpoint is bound first, so that a node whose port is taken ends before others count a start of it. The view shows
+An endpoint is bound first, so that a node whose port is in use ends before other nodes count this start. The view shows
 the address and the counters of each, under the name of its table of settings.
 
-The endpoint of a protocol takes some megabytes, and packages of an extra. A node without its table must not pay for
-either, so the module is imported here, in a thread, by a node that needs it.
+An endpoint needs some megabytes of memory and the packages of an extra. A node without the endpoint's table must not
+need them. So this module imports the endpoint's module only if the settings have the table, and does so in a thread.
 """
 
 from collections.abc import AsyncIterator, Mapping

@@ -7,8 +7,8 @@
                                          └──▶ Identities           evictions, eras of keys, the feature level
 
 A `FoundedFarm` is complete when the replica runs, and its tasks end with the replica. Only `CurrentFarm` has the
-present one, if any: a listener, the control endpoint and gossip read it at each request. It is empty before, and
-shortly when this node gets another Raft id.
+present one, if any: a listener, the control endpoint and gossip read it at each request. `CurrentFarm` is empty before
+the node is a server, and for a moment when the node gets another Raft id.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -55,7 +55,7 @@ def _in_contact_with_all(_node_id: bytes, _within_s: float) -> bool:
 
 
 def _describes_none(_node_id: bytes) -> str | None:
-    """Return None: without descriptions the addresses of the log count."""
+    """Return None: without descriptions the addresses in the log are used."""
     return None
 
 
@@ -157,7 +157,7 @@ class CurrentFarm:
         return frozenset() if self.farm is None else self.farm.replica.connected()
 
     def offer_keys(self, node_id: bytes, public_key: bytes) -> bytes:
-        """Return the reply to a node with a retired key."""
+        """Return this farm's reply to a node with a retired key."""
         return b"" if self.farm is None else self.farm.identities.offer_to(node_id, public_key)
 
     async def keys_offered(self, event: KeyOffered) -> None:
@@ -236,7 +236,7 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
         segment_bytes=consensus.segment_bytes,
         voters_max=consensus.voters_max,
         endpoint_of=_endpoints(node),
-        # A submission to the leader may return to this server if it was elected since.
+        # A submission to the leader may arrive at this server, if this server has just become the leader.
         address_of=lambda node_id: own_address if node_id == own_id else directory.address_of(node_id),
         had_storage=known.admissions.was_server,
     )

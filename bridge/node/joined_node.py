@@ -4,7 +4,7 @@
          └── metadata (notice, endpoint, fingerprint, Raft id) ◀──┘
     FarmKeys, FarmPeers, RequestGateway ──▶ Connecting: handshakes, both ways
 
-They are made together when membership is open, each from the previous ones.
+These parts are made in this order when membership is open, each from the earlier ones.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection
@@ -124,7 +124,7 @@ async def join(
     def name_of_server(server_id: int) -> str | None:
         admitted = None if peers.farm is None else peers.farm.applied_state.state.admitted.get(server_id)
         if admitted is None:
-            return directory.name_of_server(server_id)  # made below
+            return directory.name_of_server(server_id)  # assigned below
         name = admitted.name or directory.name_of(NodeId(admitted.node_id))
         return None if name == admitted.node_id.hex() else name
 

@@ -161,14 +161,15 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
     except UntrustedPathError as error:
         raise NodeStopped(str(error)) from error
     if answers(state_dir / SOCKET_NAME):
-        # First: otherwise the error would blame its ports, which are in use.
+        # Checked first: otherwise the error would name the ports in use instead of the running process.
         raise NodeStopped(
             f"a node already runs with the state directory {state_dir}: query it with `garlicfarm status --node"
             f" {state_dir}`, or give this node another state_dir and other ports",
         )
     if isinstance(configuration.router, FileRouterSettings):
         configuration.router.directory.mkdir(parents=True, exist_ok=True)
-    # Before other nodes discover this process: if a copy announced itself, the original could take itself for the copy.
+    # Checked before other nodes discover this process: if a copy announced itself, the original node could treat itself
+    # as the copy and stop.
     check_place(state_dir / RAFT_DIRECTORY)
     identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))

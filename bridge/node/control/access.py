@@ -7,8 +7,8 @@
     control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
-`Authorization: Bearer …`. To change them, remove the file and restart the node. The comparison takes constant time, and
-a guess among 2^256 does not need a lockout.
+`Authorization: Bearer …`. To change them, remove the file and restart the node. The comparison takes constant time.
+Wrong tokens do not lead to a lockout, because 2^256 possible values cannot be guessed.
 """
 
 import hmac

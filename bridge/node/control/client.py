@@ -4,9 +4,8 @@ One connection is kept, for one request at a time. If the node has closed it, th
 That applies only to requests without effect: a submission without a reply is never repeated. Every failure is a
 `ControlError`, whose text an operator can act on.
 
-Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. A node runs
-as this user or as root, and no other user could have put its socket there. So other users cannot see requests and
-replies.
+Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. The process
+must belong to this user or to root. So no other user can offer a false socket and read the requests.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -57,7 +56,10 @@ from consensus.net import time_for
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for a request that the node serves from its memory."""
 ORDER_TIMEOUT_S = 30.0
-"""Seconds for work that the node does together with others. It has replied before, so it runs."""
+"""Timeout in seconds for a request that needs other nodes.
+
+The node has replied to an earlier request, so it is known to run.
+"""
 NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})
 REFUSED = range(400, 500)
@@ -132,7 +134,7 @@ class ControlClient:
         return (await self._bytes(routes.METRICS)).decode()
 
     async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
-        """Have one application entry committed; return any outcome. Raise `ControlError` without a reply.
+        """Submit one application entry; return the outcome, also of a refusal. Raise `ControlError` without a reply.
 
         With the same `request` (a request id) it is applied once, even if it is submitted again or through another
         node.
@@ -222,15 +224,16 @@ class ControlClient:
     ) -> tuple[int, bytes]:
         """Send one request; return status and body of the reply. Raise `ControlError` without one.
 
-        An order may take long, so a missing reply proves nothing for a while. A node without a previous reply first
-        gets a short request: if it hangs, the error comes early, and no order is in progress.
+        An order may take long, so for some time a missing reply does not show that the node hangs. Therefore a node
+        that has not replied before first gets a short request. If the node hangs, the error comes early, before the
+        order is sent.
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:
             await self.request("GET", routes.CLUSTER.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
-        # A request with an effect gets a new connection: on a kept one a close before the request could not be
-        # distinguished from a close after it.
+        # A request with an effect gets a new connection. If a kept connection closed, the client could not determine if
+        # the node closed it before or after it received the request.
         kept = method == "GET" and self._connection.is_kept
         if not kept:
             await self.aclose()
@@ -298,7 +301,7 @@ def _refusal(body: bytes) -> str | None:
 
 
 def _async_connection(address: NodeAddress, user_of: Callable[[ConnectedSocket], int | None]) -> Connection:
-    # Blocking commands start without what this needs.
+    # Imported here: blocking commands do not need httpcore and trio.
     from bridge.node.control.connections.async_connection import AsyncConnection  # noqa: PLC0415
 
     return AsyncConnection(address, user_of)
@@ -331,7 +334,7 @@ def call_blocking(
     """Send one request from code that is not async, to a node of this machine without an event loop."""
     if isinstance(address, RemoteNode):
         return send_request(address, lambda client: client.call(route, body), timeout_s, order_timeout_s)
-    # Only this function needs the parser of the replies.
+    # Imported here: only this function needs the module's parser of replies.
     from bridge.node.control.connections.blocking_connection import BlockingConnection  # noqa: PLC0415
 
     client = ControlClient(

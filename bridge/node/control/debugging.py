@@ -1,4 +1,4 @@
-"""`POST /v1/debug?seconds=N`: data of a node for finding a fault in it. Admins only.
+"""`POST /v1/debug?seconds=N`: data for the diagnosis of a faulty node. Only admins may request it.
 
     SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted      for N seconds
     then: stacks of threads and tasks, memory, settings, versions
@@ -96,7 +96,7 @@ class Debugging:
 
 
 async def processor_profile(seconds: float) -> ProcessorProfile:
-    """Profile the main thread for so many seconds; raise `Refused` in another thread."""
+    """Profile the main thread for the given number of seconds; raise `Refused` if called in another thread."""
     found: Counter[tuple[str, ...]] = Counter()
     others = 0
 
@@ -179,7 +179,7 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _place(code: CodeType, line: int) -> str:
-    """Return the place without directories, which would show the installation and its user."""
+    """Return file and line without directories, which would show the place of the installation and the user."""
     path = Path(code.co_filename)
     module = f"{path.parent.name}/{path.stem}".lstrip("/")
     return f"{module}:{code.co_qualname}:{line}"
@@ -203,7 +203,7 @@ def memory_snapshot() -> MemorySnapshot:
 
 def versions() -> dict[str, str]:
     """Return the versions of this project, its platform and the installed libraries."""
-    # Two megabytes, which a node without such requests does not need.
+    # Imported here: it needs two megabytes of memory, only for these requests.
     import importlib.metadata  # noqa: PLC0415
     import platform  # noqa: PLC0415
 

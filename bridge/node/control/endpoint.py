@@ -3,7 +3,7 @@
     JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
                                          └──▶ VerdictWatch ──▶ events, alarms, /healthz, history
 
-A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
+This module joins the parts of this folder, as `bridge.node.app` joins the parts of the node.
 """
 
 from collections.abc import Awaitable, Callable

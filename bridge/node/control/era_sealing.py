@@ -26,7 +26,7 @@ from gossip import ClockBound, Keyring
 
 @dataclass(frozen=True, slots=True)
 class SealedEra:
-    """A possible new era, the boxes of the remaining members, and the names of members without a box."""
+    """A proposed era: the boxes of the remaining members, and the names of members without a box."""
 
     era: int
     boxes: tuple[tuple[bytes, bytes], ...]
@@ -34,7 +34,7 @@ class SealedEra:
 
 
 ERAS_BEHIND_MAX = 256
-"""Limit for the eras that the log catches up with, by one entry each."""
+"""Limit for the number of eras that the log lacks; one entry adds each of them."""
 
 
 def eras_behind(state: FarmState, chain: Keyring) -> int:
@@ -66,7 +66,7 @@ def seal_era(
         own = each.node_id == membership.node_id
         key = membership.public_key if own else each.key or (listed.key if listed else None)
         if key and len(boxes) < BOXES_LIMIT:
-            # It hashes to a NodeId that signs in gossip, so it is a point of the curve.
+            # Its hash is a NodeId that signs in gossip, so it is a valid point of the curve.
             boxes.append((each.node_id, seal_key(content, key, label)))
         else:
             left_out.append(each.name or each.node_id.hex())

@@ -63,7 +63,10 @@ OUTCOME_STATUS = {
     SubmitOutcome.EXPIRED: 410,
 }
 QUORUM_PATIENCE_S = 2.0
-"""Seconds that an order waits for a lost quorum. A client waits 5 s for an unresponsive node."""
+"""Longest wait in seconds of an order for a lost quorum.
+
+It is shorter than the 5 s after which a client treats the node as unresponsive.
+"""
 
 
 class FarmAdmin:
@@ -86,7 +89,8 @@ class FarmAdmin:
         """Set the sources of replies.
 
         `stuck` returns the failures of this process that a restart would repair, as text. `last_verdict` returns the
-        verdict of the node's last check, about a second old: probes must not cost a view each.
+        verdict of the node's last check, about a second old. Health probes use it, because building a view for each
+        probe would be too expensive.
         """
         self._make_view = make_view
         self._trace = trace
@@ -127,14 +131,14 @@ class FarmAdmin:
         return self._make_view()
 
     async def _metrics(self, _: Call[None]) -> Answer:
-        # Its library takes 2.4 MB, which a node without a scraper does not need. The import is slow, too: in a thread
-        # it does not block the event loop.
+        # Imported here: the library needs 2.4 MB, and only a scraped node needs it. The import is slow, so it runs in a
+        # thread and does not block the event loop.
         module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
         exposition: Callable[..., bytes] = module.exposition
         return Answer(200, exposition(await self.view(), self._durations), METRICS_TYPE)
 
     async def health(self) -> Answer:
-        """Report if this process works; a restart would help if it does not."""
+        """Report if this process works. If it does not, a restart would help."""
         reasons = self._stuck()
         document = HealthAnswer(not reasons, reasons, await self._verdict())
         return json_answer(document, 503 if reasons else 200)
@@ -222,7 +226,7 @@ class FarmAdmin:
         server, applied_state = farm.replica.server, farm.applied_state
         about = server.describe()
         applied, kept = about.applied, about.raft.log_start.index + 1
-        # Entries that only a snapshot contains are skipped; the page contains its first index.
+        # Entries that only a snapshot contains are skipped; the reader sees this in the page's first index.
         start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(farm.replica, start, readable) if readable else ()
@@ -296,7 +300,7 @@ class FarmAdmin:
     async def _quorum_lost(self, replica: Replica) -> str | None:
         """Wait a short time for an election; return the reason and the remedy without a leader.
 
-        The view grows with the farm, so it is made only without a leader.
+        Building a view takes longer in a larger farm, so it is built only without a leader.
         """
         with trio.move_on_after(QUORUM_PATIENCE_S):
             while replica.server.role.leader is None:

@@ -8,8 +8,8 @@
     POST /v1/backup                                  the farm's committed state, as a backup file
 
 The leader writes approvals, evictions and new keys. Each voter accepts these orders at its own control endpoint, and
-first takes over leadership (`bridge.node.control.leading`): no server passes them on, because a stolen node could then
-have others evicted.
+first takes over leadership (`bridge.node.control.leading`): no server forwards them, because otherwise a stolen node
+could evict other nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ from consensus import (
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
 STRANGERS_LISTED_MAX = 64
-"""Limit for listed nodes without an admission: a holder of the farm's key can fill gossip with them."""
+"""Limit for listed nodes without an admission: a holder of the farm's key can announce any number."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
@@ -321,7 +321,7 @@ class IdentityAdmin:
     def _check_eviction(self, farm: FoundedFarm, which: NodeRequest) -> tuple[bytes, int | None, str | None]:
         """Return the identity, its Raft id and the obstacle that the order overrides; raise `Refused`.
 
-        Only the leader knows if the rest is a majority.
+        Only the leader knows if the remaining voters in contact are a majority.
         """
         state = farm.state
         node_id, server_id = self._target(state, which.node)
@@ -345,7 +345,7 @@ class IdentityAdmin:
         return self._farm_keys.current.expect
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
-        """Make a learner of a voter: it still receives the log, including its eviction."""
+        """Change a voter to a learner. It still receives the log, including the entry with its eviction."""
         server, ended = farm.replica.server, None
         with trio.move_on_after(VOTE_PATIENCE_S):
             while True:
@@ -384,8 +384,8 @@ class IdentityAdmin:
         """Return the entry, and the names of remaining members without a box."""
         chain, seen = self._agent.keyring, self._present_members()
         if chain is None or not is_era_left(state, chain):
-            # Without gossip the operator replaces the key file of every node by hand. Without a further era the entry
-            # evicts the identity, and no key is replaced.
+            # Without gossip the operator replaces the key file of every node by hand. If no further era is possible,
+            # the entry evicts the identity but does not replace keys.
             members = staying(state, self._agent.node_id, {}, without=node_id)
             era = state.rekeying.era if state.rekeying.era == LAST_ERA else state.rekeying.era + 1
             return Eviction(node_id, era, ()), tuple(each.name or "?" for each in members)
@@ -397,9 +397,9 @@ class IdentityAdmin:
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
     async def _raise_level_for_eviction(self, farm: FoundedFarm, server_id: int | None) -> None:
-        """Raise the level as the eviction needs, without the announcement of the evicted server.
+        """Raise the level to the one that the eviction needs; ignore the level that the evicted server announces.
 
-        Otherwise a hostile voter could keep the farm below that level by its announced level.
+        Otherwise a hostile voter could announce an old level and so prevent its eviction.
         """
         needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
         levels = announced_levels(farm.replica, farm.state, self._member_directory)

@@ -4,9 +4,9 @@
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; the refusal lists the steps
 
-Gossip's key manager requires running members to confirm each step. Here names replace ids, and stopped members count as
-well. A stopped node has its previous keys; if these are removed, no member understands it after its return. So a
-removal waits for such nodes, unless it is forced.
+Gossip's key manager requires running members to confirm each step. Here names replace ids, and stopped members are also
+waited for. A stopped node still has its earlier keys. If these keys are removed, no member can open its messages after
+its return. So a removal waits for stopped nodes, unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -211,9 +211,9 @@ class GossipKeyAdmin(KeyAdmin):
 
     def _absent(self) -> tuple[str, ...]:
         view = self._make_view()
-        # A node with a new identity at the address has replaced the dead one.
+        # If a node with a new identity runs at the same address, it has replaced the dead node.
         taken = {member.address for member in view.members if member.status in _RUNNING}
-        # In a farm, only nodes that were servers are waited for: with a copied key any process can join gossip under
+        # In a farm, removals wait only for nodes that were servers: any process with a copied key can join gossip under
         # any name and disappear.
         belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
         dead = (

@@ -4,8 +4,8 @@
 
 The leader writes approvals, evictions and new keys. A node never passes such an order on: otherwise a stolen node could
 have others evicted. Instead the node takes over leadership, which the same user could request by `garlicfarm transfer`,
-and carries out the order. So a user gets only the rights of both commands, and no secret leaves the node. A node
-without a vote cannot lead; its refusal names the voters.
+and carries out the order. So the user of an order does not get more rights than the two commands give, and no secret
+leaves the node. A node without a vote cannot lead; its refusal names the voters.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -8,9 +8,10 @@
     {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}     a client key is admitted
     {"client": {"name": NAME, "admitted": false}}                                       or removed
 
-The body is the log's entry in an operator's terms: addresses instead of hashes and destinations, names instead of Raft
-ids. Any node accepts it, since the entry goes through the log and the state machine decides, with the same result on
-all servers. A refusal contains the reason. Commands that cannot have an effect are refused before they are in the log.
+The body is an entry of the log in an operator's terms: addresses instead of hashes and destinations, names instead of
+Raft ids. Any node accepts it, since the entry goes through the log and the state machine decides, with the same result
+on all servers. A refusal contains the reason. Commands that cannot have an effect are refused before they are in the
+log.
 """
 
 from collections.abc import Awaitable, Callable

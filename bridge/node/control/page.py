@@ -7,17 +7,17 @@
     page.html    the cards, empty     elements.js  elements, formats, explanations    charts.js  timeline and charts
     style.css    light, dark, phone   cards.js     the view as elements               live.js    the stream, the user
 
-A browser does not send a token with the address of a page. A token in an address would stay in histories and proxy
-logs. So the page is open to all, without data. It requests the token from the user, or takes it from the part after `#`
-of its address, which browsers do not send. It keeps the token until the tab is closed, or on request until the user
-removes it, and sends it as every client does.
+A browser does not send a token with the address of a page. A token in an address would remain in the browser's history
+and in logs of proxies. So the page itself does not need a token or contain data. It requests the token from the user,
+or takes it from the part after `#` of its address, which browsers do not send. It keeps the token until the tab is
+closed, or on request until the user removes it, and sends it as every client does.
 
 Its policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no other
 resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts are
 plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script. Words and
 their explanations come from the glossary.
 
-A module of its own: it makes the policy from the files next to it, and the routes do not depend on pages.
+The policy is made from the files next to this module, and the routes do not depend on pages.
 """
 
 import re
@@ -38,7 +38,7 @@ from bridge.node.control.routes import Answer, Call
 PAGE_TYPE: Final = "text/html; charset=utf-8"
 SCRIPTS: Final = ("elements.js", "charts.js", "cards.js", "live.js")
 _SHARED: Final = "const SHARED = {};"
-"""The place in the script for texts that other surfaces use."""
+"""The place in the script where texts that other surfaces also use are inserted."""
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _WORD: Final = re.compile(r"^\| \*\*([^*|\n]+)\*\* \|(?:[^|\n]*\|)*? ([^|\n]+) \|$", re.MULTILINE)
 _LINK: Final = re.compile(r" ?\[[^\]]+\]\([^)]+\)")
@@ -55,7 +55,7 @@ async def show_page(_: Call[None]) -> Answer:
 def joined() -> str:
     """Return the page: its parts, and the texts that other surfaces use, in one file."""
     script = "".join(map(_part, SCRIPTS))
-    # No text can end the script early.
+    # Escaped, so that no text can end the script element.
     conditions = [(kind, name, _CONDITION_WORDS.get(kind, name)) for kind, name in CONDITION_NAMES.items()]
     texts = {"words": glossary_words(), "faults": FAULT_WORDS, "conditions": conditions}
     shared = encode(texts).decode().replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Places on the control endpoint's TCP port: separate ones for clients with a token and for unknown clients.
+"""Places on the control endpoint's TCP port: separate places for clients with a token and for unknown clients.
 
     arrive ─▶ unknown ──token──▶ authenticated ─▶ leave
                  └── too many: the oldest of the source with most of them is closed
@@ -30,7 +30,7 @@ class RemotePlaces:
     """The clients connected by TCP."""
 
     def __init__(self, strangers_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
-        """Start empty; `gave_way` is called when an unknown client is closed for another."""
+        """Start empty; `gave_way` is called when an unknown client is closed to make room for another."""
         self.known = KnownSources()
         self._gave_way = gave_way
         self._strangers_max = strangers_max

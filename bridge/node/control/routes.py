@@ -48,7 +48,10 @@ class Answer:
     content_type: str = JSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
     next_part: Callable[[], Awaitable[bytes]] | None = None
-    """Returns the next part, when there is one: such a reply continues until the client closes the connection."""
+    """Waits for the next part and returns it.
+
+    A reply with this function continues until the client closes the connection.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,10 @@ class Routes:
         self._handlers = {route.path: (route, handler) for route, handler in handlers.items()}
 
     async def answer(self, request: Request) -> Answer:
-        """Return the reply to a request. A bug in a handler costs this request, never the node."""
+        """Return the reply to a request.
+
+        An unexpected error in a handler fails this request and does not end the node.
+        """
         self.counters[ControlEvent.REQUESTS] += 1
         try:
             return await self._route(request)

@@ -69,7 +69,7 @@ class TooLarge(Exception):  # noqa: N818 -- an answer (413), not a fault
 
 
 class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
-    """This client does not get a place or room now; the text names the limit."""
+    """All places or all memory for such clients are in use now; the text names the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class ControlServer:
             if answer.next_part is not None:
                 await self._stream(stream, connection, answer.content_type, answer.next_part)
                 return
-            # A client that reads the node's health without a token does not keep a place.
+            # A client that reads the node's health without a token loses its place after the reply.
             closing = remaining == 1 or (client is not None and not client.place.authenticated)
             await self._send(stream, connection, answer, closing=closing, head_only=request.method == "HEAD")
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
@@ -245,7 +245,10 @@ class ControlServer:
 
     @contextmanager
     def _body(self) -> Iterator[bytearray]:
-        """Yield the body of one request, which counts until the reply is complete."""
+        """Yield the buffer for the body of one request.
+
+        Its bytes count for the limit of all bodies until the reply is complete.
+        """
         body = bytearray()
         try:
             yield body
@@ -330,7 +333,7 @@ class ControlServer:
         data = _bytes(connection.send(h11.Response(status_code=answer.status, headers=headers)))
         if not head_only:
             await self._write(stream, data)
-            # Separate: a view of ten thousand members must not be copied after its head.
+            # Head and body are sent separately, so that a view of ten thousand members is not copied.
             data = _bytes(connection.send(h11.Data(data=answer.body)))
         await self._write(stream, data + _bytes(connection.send(h11.EndOfMessage())))
         if closing:

@@ -12,7 +12,7 @@ The format is defined in the WHATWG's HTML standard, 9.2. After a lost connectio
 above the last `id` that it received. The content is the same as in `/v1/view` and `/v1/events`, with each event as text
 in addition to its data. So a client without streaming uses those routes.
 
-A module of its own: it has a state for each client, and the routes do not.
+The stream has a state for each client, and the routes do not, so it has a separate module.
 """
 
 from collections.abc import Awaitable, Callable
@@ -69,7 +69,7 @@ class EventStream:
 
     view: Callable[[], Awaitable[FarmView]]
     read_events: Callable[[int, int, int], Awaitable[EventPage]]
-    """Reads events from a cursor, up to a count, and waits up to so many milliseconds."""
+    """Reads at most the given number of events from a cursor, and waits at most the given number of milliseconds."""
     cursor: int
     read_log: Callable[[int, int, int], Awaitable[LogPage]]
     """Reads entries of the log from an index, like `read_events`."""
@@ -118,7 +118,7 @@ class EventStream:
     async def _changed_take_over(self, page: EventPage) -> bytes:
         """Return the take-over as an event, if the events of this page change it.
 
-        It is read again: a client that continues with a later cursor lacks its first events.
+        The events are read again: a client that continues with a later cursor has not received the first ones.
         """
         if self._take_over is not None and not changes_take_over(page.events):
             return b""

@@ -1,6 +1,6 @@
 """The verdict over time: reported at every change, its concerns as alarms, and failures of this process.
 
-    view ──▶ verdict   another text than before ──▶ event `verdict-changed`, and so a line of the log
+    view ──▶ verdict another text than before ──▶ event `verdict-changed`, and so a line of the log
          ──▶ concerns  ──▶ alarms, while they last
          ──▶ applied and committed index ──▶ `stuck`, the reply of /healthz
          ──▶ the observers: the node's history, its reply to other nodes
@@ -10,8 +10,8 @@ first structure. After a handover the next publication takes a moment.
 
 *Stuck.* /healthz is for supervisors, which restart a failing process. A restart does not repair a lost quorum, a
 missing router or a full disk. In a farm without a quorum, restarting every node would lose the publications that they
-make alone. So /healthz fails only if this process alone is at fault: its loops do not run, or it does not apply
-committed entries.
+make alone. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply committed
+entries.
 
 The view of a usual farm costs a fraction of a millisecond. The view of ten thousand members costs much more. The pause
 after a check grows with its duration, so that checks take at most a hundredth of a processor.
@@ -105,6 +105,6 @@ class VerdictWatch:
             if concern is None:
                 self._alarms.clear(alarm)
             else:
-                # A concern that ends on its own gets time to end: a structure may be in progress.
+                # A concern that may end on its own is reported later: a structure may be in progress.
                 period_s = self._period_s() if concern.advice == NOTHING_TO_DO else 0.0
                 self._alarms.set(alarm, concern.text, concern.advice, period_s=period_s)

@@ -56,7 +56,7 @@ def _candidates(router: FoundRouter, table: Mapping[str, Any], directory: Path) 
     named = section.get("i2pcontrol_password_file") if isinstance(section, dict) else None
     for file in dict.fromkeys(each for each in (named, PASSWORD_FILE) if isinstance(each, str) and each):
         with suppress(OSError), (directory / file).open("rb") as opened:
-            # Root may read the password of the node's user, which a node refuses.
+            # Root may read the password file of another user, but a node refuses such a file.
             text = opened.read(_PASSWORD_LIMIT_BYTES).decode("utf-8", "replace")
             yield Login(text.removesuffix("\n").removesuffix("\r"), file, is_new=False)
     for known in (router.password, DEFAULT_PASSWORD):

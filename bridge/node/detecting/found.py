@@ -34,7 +34,7 @@ class ServiceState(Enum):
     NOT_LISTENING = "not listening"
     """The configuration switches it on."""
     UNKNOWN = "unknown"
-    """A port that does not listen, and a configuration that is not readable or does not show it."""
+    """The port does not listen, and the configuration is not readable or does not show if the service is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def find_tunnel(machine: MachineFiles, directory: Path, tunnel: ServerTunnel) ->
     """Return a tunnel with the destination in its key file, which lies below the router's directory."""
     if tunnel.problem:
         return FoundTunnel(tunnel, None, tunnel.problem)
-    # i2pd puts its directory before each name, also before an absolute one.
+    # i2pd prefixes each name with its directory, even an absolute path.
     path = directory / tunnel.key_file.lstrip("/")
     if tunnel.key_file.startswith("/") and not machine.exists(path):
         path = Path(tunnel.key_file)

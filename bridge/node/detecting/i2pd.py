@@ -4,8 +4,8 @@
     options of the command line, then i2pd.conf, then i2pd's defaults ─▶ I2CP, I2PControl, SAM
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
-A relative path counts from the directory of the process. Switching a service on takes lines at the end of `i2pd.conf`
-(a section may occur again), or a change of the line with `enabled = false`.
+A relative path counts from the directory of the process. A service is switched on by more lines at the end of
+`i2pd.conf` (a section may occur twice), or by a change of its line `enabled = false`.
 """
 
 import shlex

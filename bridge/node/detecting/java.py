@@ -164,7 +164,7 @@ def _i2pcontrol(machine: MachineFiles, place: _JavaPlace, console_port: int) -> 
     action = f"on {place.console}/configwebapps start “jsonrpc” (I2PControl), and let it run at startup"
     link = Link(_LOOPBACK, console_port)
     if enabled is False:
-        # The console listens there anyway.
+        # The console listens on this port in any case.
         return Service("I2PControl", link, ServiceState.OFF, action)
     return _service(machine, place, "I2PControl", link, enabled=enabled, action=action)
 

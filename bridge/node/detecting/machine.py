@@ -1,6 +1,7 @@
 """This machine as `router detect` reads it: files with a limit, processes of routers, listening ports.
 
-    read ──▶ content, None if it does not exist, or a note: "…: permission denied", with the command that lets it read
+    read ──▶ content, None if it does not exist, or a note: "…: permission denied", with the command that permits the
+    read
 
 Each file is opened without blocking and must be a regular file: a process of another user chooses some of the paths.
 Only the processes of this user, of root, of system users and of the user of `sudo` are considered, so that another user
@@ -37,7 +38,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listeni
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A file that this user cannot read or that is not what it should be, and the command that helps."""
+    """A file that this user cannot read or that is not a regular file, and the command that corrects this."""
 
     path: Path
     reason: str

@@ -65,7 +65,7 @@ class NodeFile:
             if isinstance(each.get("destination"), str):
                 yield each["destination"]
             if isinstance(each.get("signing_key"), str):
-                # Root may read a key file of another user, which a node refuses.
+                # Root may read a key file of another user, but a node refuses such a file.
                 with suppress(OSError, UnicodeDecodeError, DestinationKeyError, KeyTextError):
                     yield parse_signing_key(_head(self.directory / each["signing_key"])).destination.base64
 

@@ -4,7 +4,8 @@
     choices of one service ─▶ all are chosen; of several services ─▶ their operator chooses
     names ─▶ exactly these, or a PlanError with the reason
 
-All leaves of a farm serve the same content. So tunnels to several services are never leaves together without a choice.
+All leaves of a farm serve the same content. So tunnels to different services become leaves of one farm only if the
+operator chooses them.
 
 A service that is off is left out of `[router]`, except I2CP: a node needs it. An existing setting stays
 if the plan does not have a value for it.

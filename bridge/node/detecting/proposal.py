@@ -103,7 +103,7 @@ def propose(
         table, directory = ({}, Path.cwd()) if file is None else (file.table, file.directory)
         login = find_login(router, table, directory)
     elif router.i2pcontrol.state is ServiceState.NOT_LISTENING and router.password not in {None, DEFAULT_PASSWORD}:
-        # It accepts its configured password after its next start.
+        # The router accepts its configured password after its next start.
         login = Login(str(router.password), PASSWORD_FILE, is_new=True)
     usable = choices(router, *_addresses(file))
     is_clear = is_one_service(usable)

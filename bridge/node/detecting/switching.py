@@ -57,7 +57,7 @@ class Switch:
     services: tuple[str, ...]
     """The services that the file switches off; empty if only the restart is missing."""
     links: tuple[Link, ...]
-    """The ports that listen afterwards."""
+    """The ports that listen after the change and a restart."""
     lines: tuple[str, ...]
     """The changed and new lines, without the password."""
     before: bytes = field(repr=False)
@@ -135,7 +135,7 @@ def plan_switch(machine: MachineFiles, router: FoundRouter, *, restarts: bool = 
 
 
 def _hidden(former: FileAccess, machine: MachineFiles, router: FoundRouter) -> FileAccess:
-    """Return the access of the owner and of i2pd's group alone; the former access if i2pd does not run."""
+    """Return access for the owner and i2pd's group only; if i2pd does not run, return the file's present access."""
     if router.process is None:
         return former
     group_id = router.process.group_id if machine.user_id == ROOT else former.group_id

@@ -85,7 +85,7 @@ def clock_is_synchronized() -> bool | None:
     """Return True if the kernel considers its clock synchronized; None if it does not report this."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        # All zero means "change nothing": the call only reports.
+        # With all fields zero the call only reports, without a change.
         state = libc.adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     except (OSError, AttributeError):
         return None

@@ -4,9 +4,9 @@
     lease set   found by a look-up through that connection; a single look-up may fail, so a second one decides
     service     accepts a connection at the probe's address
 
-`doctor` measures on its own, so that it also works before the first start, and immediately after a change of the
-router's configuration. A running node measures the same once a minute. Its report adds a second line per leaf: since
-when each condition holds or fails, how often it failed, and the last error.
+`doctor` makes its own measurements, so that it also works before the first start, and immediately after a change of the
+router's configuration. A running node measures the same once a minute. Its report adds a second line per leaf. For each
+condition the line has the time of the last change, the number of failures, and the last error.
 """
 
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ def router_checks(
 def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Check]:
     """Report keys that never publish through this router, for the reason that the node reports to the farm."""
     for path in signing_keys:
-        with suppress(KeyFileError):  # The check of the key reports it.
+        with suppress(KeyFileError):  # The check of the signing key reports this error.
             obstacle = key_obstacle(access, load_signing_key(path))
             if obstacle is not None:
                 action = "the farm never chooses this node as the publisher: follow the text"
@@ -69,7 +69,7 @@ async def _query(
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
-    # i2pd repeats the version of the request, which is not its own.
+    # i2pd replies with the version in the request, not with its own version.
     version = f", I2CP {date.version}" if date.version and access.software is Software.JAVA else ""
     text = f"{access.link} answers{version}; its clock differs by {date.difference_ms / 1000:+.1f} s"
     if abs(date.difference_ms) >= CLOCK_LIMIT_MS:
@@ -84,7 +84,7 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
 
 
 async def sam_check(sam: Link | None) -> Check:
-    """Check the SAM bridge, without a session. Without it only the directory is missing."""
+    """Check the SAM bridge, without a session. Without SAM only the node's directory does not work."""
     if sam is None:
         text = "router.sam is off: this node does not return structures to clients (`garlicfarm link`)"
         return Check(SAM, CheckResult.OK, text)

@@ -81,7 +81,7 @@ def _members_check(view: FarmView) -> Check:
 
 
 def _level_checks(view: FarmView) -> list[Check]:
-    # During an upgrade this is normal, so it is not a warning; the alarm is one.
+    # During an upgrade this is normal, so it is not a warning. The alarm warns if it lasts.
     text = level_words(view)
     action = "update these voters: `garlicfarm help upgrade`" if voters_at_level(view) else ""
     return [] if text is None else [Check("feature level", CheckResult.OK, text, action)]

@@ -19,7 +19,7 @@ from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
 
 _ROUNDING_S: Final = 0.001
-"""Times that are one period apart may differ by a little less, as floating-point numbers."""
+"""Tolerance in seconds for the rounding of floating-point times that are one period apart."""
 
 
 class NodeStopped(Exception):  # noqa: N818 - it is an end, described by its text, not a fault of the program

@@ -8,8 +8,8 @@ Cursors begin at 1 in each process. A reader whose cursor is beyond the end has 
 receives this one's events from the start.
 
 No cause has more than a quarter of the ring: beyond that, an event replaces the oldest one of the same cause. So a
-sender that causes one kind of event continuously cannot displace other kinds. Replaced events count as lost, like
-events that the ring has moved past. A cause is a kind of event; each alarm is a separate cause.
+sender that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost,
+like events that the ring has moved past. A cause is a kind of event; each alarm is a separate cause.
 
 The ring stores each event as JSON, a quarter of the size of the objects. Four thousand events are kept, and few of them
 are ever read.
@@ -34,7 +34,7 @@ TEXT_LIMIT = 16 * 1024
 PAGE_LIMIT_BYTES = DOCUMENT_LIMIT_BYTES // 4
 """Bytes of JSON in a page, unless its first event alone has more."""
 _HEAD_BYTES = 256
-"""More than the JSON in a page adds to the stored part of an event."""
+"""Upper bound for the bytes that a page adds to the stored JSON of each event."""
 
 
 def clock_ms() -> int:

@@ -34,7 +34,7 @@ class ServiceManager:
     """The process that started this node, if it requested notifications."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ, pid: int | None = None) -> None:
-        """Read the environment. `pid` is this process; the watchdog may be meant for another one."""
+        """Read the environment. `pid` is this process; the variables may request the watchdog from another process."""
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         for_this = environment.get("WATCHDOG_PID") in {None, str(os.getpid() if pid is None else pid)}
         self._period_s = _period_s(environment.get("WATCHDOG_USEC", "")) if for_this else None

@@ -6,8 +6,8 @@ The file is not synced. A killed process does not lose a written record, since t
 lose the last seconds, and the checksums of the records show the end of the file. A sync for each record would delay the
 log of the farm on the same disk.
 
-A new file reserves its space, so a full disk later does not interrupt the history. Operators need the history of that
-time most.
+A new file reserves its space, so a full disk later does not interrupt the history. Operators need the history most for
+the time of a full disk.
 
 Another process of this node may not write the file (a lock). Only a regular file is used: another one, or a file
 without this format, is renamed to `history.ring.aside`, which replaces an earlier one.
@@ -45,7 +45,7 @@ class HistoryFile:
         self._descriptor = descriptor
         self._writer = writer
         self.cut_off = cut_off
-        """Number of damaged places found when it was opened."""
+        """Number of damaged places found when the file was opened."""
 
     def write(self, records: Iterable[Record]) -> None:
         """Append records; raise OSError if the disk refuses them."""
@@ -64,7 +64,7 @@ class HistoryFile:
 def open_history(state_dir: Path) -> tuple[HistoryFile, str]:
     """Open or make the history of a node; raise `HistoryFileError` or OSError.
 
-    A foreign file is set aside; the second value reports it, and is empty otherwise.
+    A foreign file is renamed; the second value is the report of this, or empty.
     """
     path = state_dir / FILE_NAME
     try:

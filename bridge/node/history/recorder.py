@@ -7,8 +7,8 @@ The view is built for the verdict anyway, so an observation costs only the compa
 nothing. The disk gets one small write in a minute, and one for the changes of a check.
 
 The history never stops the node. If the file cannot be opened or written, the reason is logged once, counted, and the
-file is opened again every minute; until then nothing is recorded. At a fault of a disk records are dropped, not queued
-without a limit.
+file is opened again every minute; until then nothing is recorded. If the disk fails, records are dropped instead of
+queued without a limit.
 """
 
 import logging
@@ -161,12 +161,13 @@ class HistoryRecorder:
     async def _write(self, file: HistoryFile) -> None:
         try:
             async with self._disk:
-                # A stop must not lose records: they are pending until the disk is free, and then written in any case.
+                # Shielded, so that a stop of the node does not lose records: they stay pending until the disk is free,
+                # and are then written even after a cancellation.
                 with trio.CancelScope(shield=True):
                     records, self._pending = self._pending, []
                     await trio.to_thread.run_sync(file.write, records)
         except OSError as error:
-            # Writes on a descriptor do not name the file.
+            # The text adds the path, because the error of a write by descriptor lacks it.
             self._fail(f"{self._state_dir / FILE_NAME} cannot be written: {error.strerror or error}")
         else:
             self.counters[HistoryEvent.RECORDS] += len(records)

@@ -33,7 +33,7 @@ APPROVE_EVERY_S: Final = 3.0
 """Seconds between approvals, which may transfer leadership."""
 SEEDS_MAX: Final = 8
 _APART: Final = frozenset({"router.kind", "gossip.seeds", "publishing.publish"})
-"""Shared settings that the bundle of an invitation sets otherwise, or that `garlicfarm router detect` sets."""
+"""Shared settings that an invitation's bundle does not copy: the bundle or `garlicfarm router detect` sets them."""
 
 
 def settings_for(configuration: NodeConfiguration, masters: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Approvals:
     async def _is_done(self, use: Use) -> bool:
         node_id, farm = bytes.fromhex(use.node_id), self.farm()
         if farm is None:
-            return False  # It is a founder, or is approved later.
+            return False  # Without a farm, the new node becomes a founder, or is approved later.
         if raft_id_of(farm.state.admitted, node_id) is not None:
             return True
         if self.invitations.is_late(use):

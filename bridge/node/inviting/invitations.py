@@ -1,15 +1,16 @@
 """The invitations of this node, in a file: made, listed, revoked, and redeemed within their limits.
 
-    create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once
-    redeem ──▶ one more use, bound to an identity ──▶ fsync ──▶ only then the bundle leaves this node
-    approved ──▶ the use does not wait for an admission any more
+    create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once redeem ──▶ one more use, bound
+    to an identity ──▶ fsync ──▶ only then the bundle leaves this node approved ──▶ the use no longer waits for an
+    admission
 
-The file (mode 0600) contains hashes only: its reader cannot redeem anything. A use belongs to the identity that
-signed the request. If its connection breaks, this identity can repeat the request while the invitation is not expired.
-For any other identity a spent token is worthless.
+The file (mode 0600) contains hashes only: its reader cannot redeem anything. A use belongs to the identity that signed
+the request. If its connection breaks, the same identity can repeat the request until the invitation expires. Other
+identities cannot use a spent token.
 
-This machine's clock determines the dates. If it is set back, or has been wrong, the time of this process since the
-latest known date counts. So no lifetime becomes longer than its seconds while the node runs.
+This machine's clock determines the dates. If the clock is set back, or has been wrong, the monotonic time since the
+latest known date is used instead. So a change of the clock does not extend an invitation's lifetime while the node
+runs.
 """
 
 import os
@@ -34,7 +35,7 @@ USES_MAX: Final = 64
 LIFETIME_LIMIT_S: Final = 7 * 86_400
 LIFETIME_DEFAULT_S: Final = 3600
 APPROVAL_LIFETIME_MS: Final = 1_800_000
-"""A node that has the bundle and does not appear within half an hour is not approved any more."""
+"""Milliseconds for an approval. A node that received the bundle half an hour ago is not approved automatically."""
 _ID_BYTES: Final = 4
 _LATEST_MS: Final = 2**53 - 1
 
@@ -129,10 +130,10 @@ class Invitations:
         self._monotonic_s = monotonic_s
         self._file = _read(self._path)
         self._latest = self._file.latest_ms, monotonic_s()
-        """The latest date, and its time by the monotonic clock."""
+        """The latest known date, and the monotonic time of that date."""
 
     def now_ms(self) -> int:
-        """Return the time; it never goes back below an earlier one, and passes at least like the monotonic clock."""
+        """Return the time. It never goes back, and it advances at least as fast as the monotonic clock."""
         latest_ms, at_s = self._latest
         now_s = self._monotonic_s()
         now_ms = min(max(self._clock(), latest_ms + int((now_s - at_s) * 1000)), _LATEST_MS)
@@ -157,7 +158,7 @@ class Invitations:
 
     @property
     def is_listening(self) -> bool:
-        """True while a token can be redeemed, or a redeemed one repeated."""
+        """True while a token can be redeemed, or the request with a redeemed token can be repeated."""
         now_ms = self.now_ms()
         return any(not each.revoked and now_ms < each.ends_ms for each in self.all)
 
@@ -219,7 +220,7 @@ class Invitations:
         return self.now_ms() - use.time_ms > APPROVAL_LIFETIME_MS
 
     def settle(self, use: Use) -> None:
-        """Store that a use does not wait any more. Raise OSError."""
+        """Mark a use as settled, durably. Raise OSError."""
         for each in self.all:
             if use in each.uses:
                 uses = tuple(msgspec.structs.replace(one, settled=True) if one == use else one for one in each.uses)

@@ -1,9 +1,9 @@
-"""The port for new nodes, which is open only while an invitation is.
+"""The port for new nodes, which is open only while an invitation is open.
 
     accept ─▶ TLS ─▶ Hello(nonce) ─▶ JoinRequest ─▶ signature ─▶ `Invitations.redeem`, durable ─▶ grant ─▶ Reply
 
-An unknown sender costs a place for some seconds and one handshake. The secret has 128 random bits, so guesses do not
-need a lockout. Connections, bytes and times are limited, and one request is redeemed at a time.
+An unknown sender can use one place for some seconds, and the processor time of one handshake. The secret has 128 random
+bits, so guesses do not need a lockout. Connections, bytes and times are limited, and one request is redeemed at a time.
 
 The port and the certificate are the same for all tokens of a node, and survive a restart. The certificate has its own
 key, so the tokens outlive a change of the certificate between servers.
@@ -44,8 +44,11 @@ DIRECTORY: Final = "invitations"
 """The directory of the certificate, in the state directory."""
 EXCHANGE_S: Final = 10.0
 EXCHANGES_MAX: Final = 16
-"""Exchanges at a time; together with the waiting connections they are within the reserve of descriptors. A further
-one ends the oldest, which has had most of a second in a flood: an exchange takes three round trips."""
+"""Exchanges at a time; together with the waiting connections they are within the reserve of descriptors.
+
+A further exchange ends the oldest one. In a flood the oldest has had most of a second, and an exchange takes three
+round trips.
+"""
 WAITING: Final = AcceptOptions(
     strangers_max=24, strangers_per_source_max=6, known_max=1, waiting_s=5.0, starts_per_s=20.0
 )
@@ -75,10 +78,10 @@ class InvitationListener:
     failed: Callable[[str | None], None] = lambda _: None
     """Receives the reason why the port cannot be opened, or None."""
     _running: dict[trio.CancelScope, None] = field(default_factory=dict, init=False)
-    """Exchanges that a further one may end, the oldest first."""
+    """Exchanges that may be ended to make room for a further one, the oldest first."""
 
     async def run(self, lock: trio.Lock) -> None:
-        """Keep the port open while an invitation is, until cancelled. `lock` guards the invitations."""
+        """Keep the port open while an invitation is open, until cancelled. `lock` guards the invitations."""
         context = self.certificate.server_context()
 
         async def handle(transport: trio.SocketStream, address: str) -> None:
@@ -148,7 +151,7 @@ class InvitationListener:
             return self._refused(address, RefusalCode.FAILED, text)
 
     async def _redeem(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Invitation:
-        # A cancelled write would leave the file and the memory apart.
+        # Shielded: after a cancelled write the file and the memory would differ.
         async with lock:
             with trio.CancelScope(shield=True):
                 found = await trio.to_thread.run_sync(self.invitations.redeem, secret, joiner)

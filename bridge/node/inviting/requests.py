@@ -4,8 +4,9 @@
     POST /v1/invitations/new     {"uses": 1, "lifetimeS": 3600}  the token, only here
     POST /v1/invitations/revoke  {"id": "1a2b3c4d"}
 
-Before the farm is created, not more nodes may be invited than can create it together with this one: each of them is a
-founder. After that only a voter invites, because it must be able to lead for the approval (`bridge.node.inviting`).
+Before the farm is created, each invited node becomes a founder. So the number of open uses is limited to the nodes that
+can create the farm together with this node. After that only a voter invites, because the inviting node must be able to
+become leader for the approval (`bridge.node.inviting`).
 """
 
 from dataclasses import dataclass

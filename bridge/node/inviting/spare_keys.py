@@ -68,7 +68,7 @@ class SpareKeys:
         return tuple(signing_key_text(key) for master, key in assigned.items() if master in masters)
 
     def forget_assigned(self) -> None:
-        """Remove the copies of assigned keys: no second node may get such a key."""
+        """Remove the copies of assigned keys, so that no second node can get one of them."""
         with suppress(OSError):
             for path in self.directory.glob("*.key.*"):
                 path.unlink(missing_ok=True)

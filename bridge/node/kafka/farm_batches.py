@@ -10,9 +10,9 @@ The key is the kind in `bridge.core.log.kinds`, with the Raft id of the server o
 publication: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only if the bytes contain a
 member that could determine it. A log of users' entries is not decoded at all, which makes a cold read fast.
 
-Without control records the visible offsets have gaps, as in a compacted topic of Kafka. All clients read that alike,
-while some do not filter control records, and deliver them to their programs. Offsets of groups must not be records: a
-consumer that commits its position would read its own commit as a new record, and commit again.
+Without control records the visible offsets have gaps, as in a compacted topic of Kafka. All clients read gaps
+correctly. But some clients do not filter control records, and deliver them to their programs. Offsets of groups must
+not be records: a consumer that commits its position would read its own commit as a new record, and commit again.
 """
 
 import struct
@@ -30,7 +30,7 @@ from consensus.protocols.kafka import encode_tail, encode_tails
 
 BATCH_RECORDS: Final = 2_000
 BATCH_BYTES: Final = 128 * 1024
-"""A batch of at least this size is ended; the last entry may add 64 KiB."""
+"""A batch that reaches this size is complete; its last entry may exceed the size by 64 KiB."""
 BREATH_ENTRIES: Final = 256
 NO_TIMESTAMP: Final = -1
 TERM_HEADER: Final = "term"
@@ -40,8 +40,8 @@ CONTROL_TYPE: Final = 1_100
 CONTROL_KEY: Final = struct.pack(">hh", 1, CONTROL_TYPE)
 """The key of a control record. Its version is not a Kafka version, so librdkafka skips the record.
 
-If a consumer of librdkafka closes, it drops records unread. A control record of version 0 after them still moves its
-position. It commits that position, and its group skips those records:
+When a consumer of librdkafka closes, it drops unread records. If a control record of version 0 follows them, the
+consumer still advances its position and commits it. So its group would skip the dropped records:
 https://github.com/confluentinc/librdkafka/issues/3400
 """
 _CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")
@@ -67,8 +67,9 @@ async def batches_of(
 ) -> bytes:
     """Return complete batches of these adjacent, applied entries; `first` is the index of the first.
 
-    Without `control_records`, entries that are not for readers are omitted. A batch has entries of one term and one
-    sort. Encoding many of them would delay Raft's timers, so other tasks run between the batches.
+    Without `control_records`, entries that are not for readers are omitted. All entries of a batch have the same term,
+    and are all records or all control records. Encoding many of them would delay Raft's timers, so other tasks run
+    between the batches.
     """
     done: list[bytes] = []
     batch: _Batch | None = None

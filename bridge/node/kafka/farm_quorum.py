@@ -7,7 +7,7 @@
 
 Followers do not fetch here: *last fetched* is the time of a follower's last reply to its leader.
 
-A module of its own, because the topic is for clients, and this is for operators.
+The topic is for clients and this view is for operators, so they have separate modules.
 """
 
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm

@@ -6,8 +6,8 @@
 
 A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each leads its own
 prefix. A consumer stays at its node, and can continue at another one, because the same entries have the same offsets.
-The prefix ends at the applied index, not at the commit index. Only after application the log time of an entry, and its
-status as a copy, are known.
+The prefix ends at the applied index, not at the commit index. The log time of an entry, and its status as a copy, are
+known only after it is applied.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
 records. Without them the high watermark is after the last record, not after later offsets. A reader that stops at the
@@ -43,9 +43,12 @@ from gossip import Address
 
 READ_ENTRIES: Final = 4_096
 CACHE_BYTES: Final = 4 * 1024 * 1024
-"""Some 10,000 entries of 256 bytes: enough for all consumers that follow the log. An edge node has 80 MB in all."""
+"""Room for about 10,000 entries of 256 bytes: enough for all consumers that follow the log.
+
+A small node has only 80 MB for everything.
+"""
 PRESENT_S: Final = 9.0
-"""Seconds; a node without contact for longer is not a broker, as by Kafka's `broker.session.timeout.ms`."""
+"""Seconds without contact until a node is no longer listed as a broker, like Kafka's `broker.session.timeout.ms`."""
 NO_ID: Final = 0
 """The id of a node that is not a server yet: Raft ids begin at 1."""
 UNKNOWN: Final = -1
@@ -162,8 +165,9 @@ class FarmTopic:
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the end of the terms up to `epoch` among the applied entries; see `ServedTopic.epoch_end`.
 
-        A recovered farm begins with the snapshot of an old one, in terms beyond the old one's. So records that a
-        consumer has read beyond that snapshot are after the end of its epoch.
+        A recovered farm begins with a snapshot of the old farm, and its terms are greater than the old farm's. So
+        records of the old farm that a consumer has read beyond that snapshot lie after the end of their epoch, and the
+        consumer detects this.
         """
         farm = self._founded()
         server = farm.replica.server
@@ -180,7 +184,7 @@ class FarmTopic:
         return await self._producing.new_producer_id(principal)
 
     def groups(self) -> GroupOffsets | None:
-        """Return the store of consumer groups' offsets; None if the settings switch it off."""
+        """Return the storage of consumer groups' offsets; None if the settings switch it off."""
         return self._groups
 
     def _founded(self) -> FoundedFarm:
@@ -212,7 +216,7 @@ class FarmTopic:
         return batches
 
     def _id_in(self, cluster_id: bytes) -> UUID:
-        """Return an id that is the same on all nodes but differs by farm and name, to keep logs apart for clients."""
+        """Return an id, the same on all nodes, that differs by farm and name, so that clients can distinguish logs."""
         if self._topic_id is None or self._topic_id[0] != cluster_id:
             digest = sha256(_TOPIC_ID_PURPOSE + cluster_id + self._settings.topic.encode()).digest()
             self._topic_id = cluster_id, UUID(bytes=digest[:16], version=4)

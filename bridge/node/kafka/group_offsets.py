@@ -5,11 +5,12 @@
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
 A client that commits each record would fill the log, which all servers keep, with its own data. So only the newest
-offset of a fast group is written. That happens a second after the previous one, or at the time limit of the oldest
-waiting commit. A client's heartbeats wait after its commits, so the service permits a tenth of the session.
+offset of a fast group is written: a second after the group's previous entry, or at the time limit of the oldest waiting
+commit. That limit is a tenth of the session timeout, because a client's heartbeats wait for the replies to its commits.
 
 A commit is acknowledged when its entry, or a later one of its group, is committed and applied. So every server has the
-acknowledged offset. A reply from the leader's memory would be faster, but the offset would be lost with the leader.
+acknowledged offset. If the leader replied before that, it would be faster, but a failure of the leader could lose the
+offset.
 
 *Only the leader writes*, into its own log and never through another. A deposed coordinator's offset must not follow one
 of the next coordinator. docs/reference/kafka.md has the limits and the cost of commits.
@@ -73,7 +74,8 @@ class FarmGroupOffsets:
         if farm is None or not has_level(farm, self._alarms):
             return False
         role = farm.replica.server.role
-        # A leader appends a configuration first, so its term is applied only after all earlier entries.
+        # The first entry of a leader's term is a configuration. When it is applied, all entries of earlier terms are
+        # applied.
         return role.role is Role.LEADER and farm.state.applied_term >= role.term
 
     def groups(self) -> Collection[str]:
@@ -145,8 +147,8 @@ class FarmGroupOffsets:
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
         """Wait until the commit with this number, or a later one, is in the log; it is written by `latest_s`.
 
-        Commits take the lock in order of arrival. So the sleeping one is the oldest. The others, which may be held
-        equally long after their own arrival, are written with it.
+        Commits take the lock in order of arrival. So the commit that sleeps with the lock is the oldest. Each later
+        commit may wait equally long from its own arrival, and is written with the oldest.
         """
         async with known.lock:
             while known.noted < number:
@@ -162,16 +164,16 @@ class FarmGroupOffsets:
                     continue
                 known.next_s = trio.current_time() + EVERY_S
                 await self._write(farm, group, newest, known.principal)
-                # Another user's entry, or too many groups, may have come first.
+                # Checked again: another user's entry may have been applied first, or the table of groups may be full.
                 self._check_owner(farm, group, known.principal)
                 known.noted = max(known.noted, covers)
 
     async def _is_nothing_new(self, farm: FoundedFarm, group: str, offset: CommittedOffset) -> bool:
         """Return True if only invisible entries are between the stored offset and this one, so it need not be written.
 
-        A group's offset is an entry of the log, and may move the position of the group by one, as a control record
-        does. The group would commit that position, which is an entry, and so on. An offset is written again after a
-        day, because groups without commits for a week are dropped.
+        A written offset is itself an entry of the log. It may advance the group's position by one, like a control
+        record. The group would then commit the new position, which would be another entry, without end. An unchanged
+        offset is written again after a day, because groups without commits for a week are dropped.
         """
         noted = farm.state.kafka.groups.get(group)
         if noted is None or farm.state.log_time_ms - noted.noted_ms > RENEW_MS or noted.metadata != offset.metadata:

@@ -8,13 +8,14 @@
 The record's value is committed. If the batch has a producer id, `request` is added in front and a proof at the end. A
 record's key, headers and timestamp are dropped, since an entry does not have them.
 
-*Once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides for all nodes alike. It
-is queried here first, so that a repetition does not make a second entry. This node may lag behind the leader: other
-results are checked again after a read barrier. A producer belongs to the user that started it. Batches of another user
-under its id are refused, here and by the state machine. Batches of one producer are processed one by one.
+*Exactly once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides for all nodes
+alike. It is queried here first, so that a repetition does not make a second entry. This node may lag the leader: any
+result except new and duplicate is checked again after a read barrier. A producer belongs to the user that started it.
+Batches of another user under its id are refused, here and by the state machine. Batches of one producer are processed
+one by one.
 
-*Partly.* A batch is submitted in pieces, and a part of a cancelled batch may be committed. When the batch is repeated,
-its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
+*Partial batches.* A batch is submitted in pieces, and a part of a cancelled batch may be committed. When the batch is
+repeated, its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
 """
 
 from collections import Counter
@@ -47,7 +48,7 @@ BATCH_RECORDS: Final = 10_000
 HELD_BYTES: Final = 16 * 1024 * 1024
 PIECE_ENTRIES: Final = 256
 PIECE_BYTES: Final = 512 * 1024
-"""The bytes of one proposal: the leader's other work waits for no more."""
+"""The maximum bytes of one proposal: the leader's other work waits for one proposal at most."""
 
 
 class Producing:
@@ -211,7 +212,7 @@ class Producing:
         entry = sealed(value, str(name))
         record = decode(entry)
         if request_of(record) == str(name):
-            # An entry that cannot be signed is reported with the same words.
+            # If the entry cannot be signed, the error below applies, too.
             with suppress(ValueError):
                 return farm.signer.vouch(entry) if isinstance(record, Foreign) else farm.signer.sign(entry)
         text = "the producer's number and this node's proof cannot be put into the entry: it is too large or too nested"

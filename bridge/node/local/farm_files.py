@@ -12,8 +12,8 @@ acknowledged entries. Only the ports are checked again. A port in use is replace
 is not part of its identity. Transient keys are replaced before they end. After the farm is created, the next `up`
 writes its cluster id into the key file. So a node whose directory was removed joins the farm again.
 
-Free ports are found by a short bind; before the node's own bind another program may take one. The node then reports it
-and ends, and the next `up` finds another.
+A free port is found by binding it for a moment. Another program may bind it before the node does. Then the node reports
+the error and ends, and the next `up` chooses another port.
 """
 
 import fcntl
@@ -150,7 +150,8 @@ def _farm_key(directory: Path, servers: int) -> bool:
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
     if len(clusters) == 1 and farm_key.cluster_id not in clusters:
-        # A node that lost its directory joins the farm again: all these directories belong to one user's farm.
+        # With this setting a node that lost its directory is admitted again without approval: all directories belong to
+        # the same user.
         replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
     return True
 

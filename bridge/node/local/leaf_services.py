@@ -2,8 +2,9 @@
 
     client ─▶ loopback SAM bridge ─▶ session of a leaf, while its node runs ─▶ page with the name of the node
 
-A leaf belongs to the machine of its node, so it ends with the node. As after a power failure in I2P, clients that still
-try it do not receive anything. It returns with the node, even if the user starts the node in another terminal.
+A leaf belongs to the machine of its node, so it ends with the node. Clients that still try to reach it do not receive a
+reply, as after a power failure of a router. The leaf returns with the node, even if the user starts the node in another
+terminal.
 
 Streams, bytes of a request and the time of an exchange are bounded. The services do not listen on a port; the bridge
 listens on loopback.
@@ -25,7 +26,7 @@ from bridge.wire.i2p.key_file import sam_private_key
 from consensus import block_nursery
 
 BRIDGE_PORT: Final = 17_656
-"""Not the port of a real router, 7656. Another free port replaces it if it is in use."""
+"""The preferred port; it differs from 7656, the port of a real router. If it is in use, another free port is taken."""
 STREAMS_LIMIT: Final = 64
 REQUEST_LIMIT_BYTES: Final = 8_192
 EXCHANGE_TIMEOUT_S: Final = 30.0
@@ -63,7 +64,8 @@ class LeafServices:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve, key, page)
             await end()
-            # Before the session: the streams of a lost machine stay open and do not receive anything.
+            # Closed before the session, as if the machine had failed: streams of clients stay open and do not receive
+            # anything.
             self.network.dead.add(key.destination.hash)
             nursery.cancel_scope.cancel()
 

@@ -85,12 +85,13 @@ class LocalWatch:
         view = self._views.get(child.command.name)
         by_hand = view is not None and view.node.pid != child.pid
         if view is not None and by_hand and not child.running:
-            # An operator followed the advice on the screen: the node runs again, as a separate process.
+            # The operator has started the node again by the command on the screen, as a separate process.
             self._by_hand[child.command.name] = view.node.pid
             return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
         last = self._by_hand.get(child.command.name)
         if last is not None and not child.running:
-            # The end of the first process does not describe this node, and the end of another's child is unknown.
+            # The exit status of the first process does not apply to the new one, and the exit status of another
+            # program's child is unknown.
             return ProcessView(
                 child.command.name, last, running=False, detail=f"pid {last}, started by hand, has ended"
             )

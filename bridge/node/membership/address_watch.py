@@ -8,8 +8,8 @@
 
 A node whose address is gone loses all connections, in every protocol. So it ends all its parts and starts them again
 within the process, with the new address in each place of the old one. Moving single sockets instead would need code in
-gossip, Raft, the control endpoint, ØMQ and Kafka. A missed part would keep the old address without an error. The next
-generation of the node announces the new address; members accept it as after any restart.
+gossip, Raft, the control endpoint, ØMQ and Kafka. A part that such code missed would keep the old address without an
+error. The next generation of the node announces the new address; members accept it as after any restart.
 
 An address in the settings file is not followed: the operator, or a router that forwards a port, may rely on it. If the
 node moved and another setting still has the old address, the next start would fail: alarm `address-outdated`.
@@ -41,7 +41,7 @@ from gossip.node import LanInterface, endpoint
 
 LOOK_EVERY_S: Final = 3.0
 LOOKS: Final = 2
-"""A renewed lease may remove its address for a moment."""
+"""Checks in a row without the address: the renewal of a lease may remove it for a moment."""
 WAIT_ACTION: Final = "restore the network of this machine: this node uses its new address without a restart"
 
 Value = TypeVar("Value")
@@ -80,12 +80,12 @@ class AddressWatch:
     async def run(self) -> None:
         """Look until cancelled; raise `AddressChangedError`."""
         while True:
-            with suppress(OSError):  # Without a descriptor for the query, the next look reads the addresses.
+            with suppress(OSError):  # If no descriptor is free for the query, the next check reads the addresses.
                 self.check(await trio.to_thread.run_sync(self._network.interfaces))
             await sleep_to_tick(LOOK_EVERY_S)
 
     def check(self, interfaces: Sequence[LanInterface]) -> None:
-        """Compare the present addresses with the addresses that the node uses."""
+        """Compare the machine's present addresses with the addresses in use."""
         present = {each.host for each in interfaces if each.is_up and each.host}
         if self._used is None:
             self._used = self._own(present)
@@ -177,7 +177,7 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 
 
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
-    """Return False for a change from a LAN to another network: the node would stay there when the LAN returns."""
+    """Return False for a move from a LAN to another network: the node would stay there when the LAN returns."""
     return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
 
 

@@ -3,18 +3,20 @@
     admissions in the log, applied ──▶ admissions.json: servers, out, chain, own
     a member's notice of this id   ──▶ the same file: the announced id (`own_raft_id`)
 
-The log stores admissions. But a node needs its Raft id before it has a log. After a restart it must find the other
-voters before it knows the commit index: if all were admitted later, no voter could reach another. An entry of the file
-stays valid permanently, unless the admission lapses; then its row is deleted. Retired and evicted identities are kept
-in the same way. So handshakes use the file before the log is replayed (`farm_peers`).
+The log stores admissions. But a node needs its Raft id before it has a log. After a restart it must also recognize the
+other voters before it knows the commit index. Otherwise voters that were all admitted after the founding could not
+connect to each other. An entry of the file stays valid permanently, unless the admission lapses; then its row is
+deleted. Retired and evicted identities are kept in the same way. So handshakes use the file before the log is replayed
+(`farm_peers`).
 
-A member's notice of this node's Raft id is stored separately from the log's admissions. It is not binding: the log
-replaces it. Without a log, a later notice replaces it, too. The log's id counts after the identity came alive under
-it (`own`). A node whose first admission lapsed passes that admission during replay, and must not use the lapsed id.
+A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
+provisional: the log replaces it, and before there is a log, a later notice replaces it. The id in the log is used after
+the identity has come alive under it (`own`): while a node replays its log, it may apply a lapsed admission first, and
+must not use the lapsed id.
 
-No member sends a founder its Raft id. A founder without a record of the founding has lost its promise and its vote; it
-stays an observer. For the same reason no node receives an id that is in the group: an election may depend on its
-storage.
+Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,
+so it stays an observer. For the same reason an id in the present group is not announced to a node: the result of an
+election may depend on the lost storage.
 """
 
 from collections.abc import Collection, Mapping
@@ -155,7 +157,7 @@ class AdmissionStore:
 
 
 def _standing(noted: Mapping[int, bytes], admitted: Mapping[int, Admitted]) -> dict[int, bytes]:
-    """Return the identity of each Raft id without lapsed ones. Stored ids beyond the log's last id stay."""
+    """Return the identity of each Raft id, except lapsed ids. Stored ids above the last id in the log are included."""
     highest = max(admitted, default=0)
     ahead = {server_id: node_id for server_id, node_id in noted.items() if server_id > highest}
     by_log = {number: each.node_id for number, each in admitted.items() if each.standing is not Standing.LAPSED}
@@ -163,7 +165,7 @@ def _standing(noted: Mapping[int, bytes], admitted: Mapping[int, Admitted]) -> d
 
 
 def _settled(noted: int | None, admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
-    """Return the highest Raft id of an identity that came alive under it, by the log or the file."""
+    """Return the highest Raft id that an identity has used while alive, by the log or the file."""
     alive = {
         server_id
         for server_id, each in admitted.items()

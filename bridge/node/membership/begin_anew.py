@@ -11,7 +11,7 @@ missed part would keep the old name or address. Name and address may change at t
 have both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). A node
 that cannot listen on an address that the operator wrote ends with an error that contains the address.
 
-A module of its own: the composition root makes no decisions, and name and address are two subjects.
+This is a separate module, because the composition root does not make decisions, and both kinds of restart share it.
 """
 
 import logging

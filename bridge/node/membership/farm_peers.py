@@ -11,8 +11,8 @@ and its peers try again.
 The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions
 from a founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.
 
-A removed server acts as a server while the group needs it: its vote and its entries are needed until it is replaced. An
-evicted server does not. An accepted peer is judged again when the log changes the grounds of the verdict (`follow`).
+A removed server may act as a server while the group needs its vote and its entries. An evicted server may not. An
+accepted peer is judged again when the log changes the grounds of the verdict (`follow`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -184,7 +184,7 @@ class FarmPeers:
     def voucher_of(self, claim: Claim) -> bytes | None:
         """Return the identity that vouches for an accepted claim; None without a claimed id, or if its holder is known.
 
-        The log soon contains the new server, and from then on its connections count on itself.
+        When the log contains the new server, its connections count against its own limits.
         """
         if self.farm is None or claim.server_id is None or self.farm.holder_of(claim.server_id) is not None:
             return None
@@ -208,13 +208,14 @@ class FarmPeers:
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
         """Close the connections of peers that would now be refused, until cancelled.
 
-        During a long connection the log may give the id to another identity, the admission may lapse, or its signer may
-        be evicted.
+        While a connection is open, the log may bind the peer's id to another identity, its admission may lapse, or the
+        signer of its admission may be evicted.
         """
         grounds: tuple[object, ...] = ()
         refused: dict[Claim, bool] = {}
         while True:
-            # Each entry wakes this task, and a chain costs up to sixteen signatures: equal grounds keep their verdicts.
+            # Each entry wakes this task, and checking a chain may verify sixteen signatures. So verdicts are kept while
+            # the grounds are equal.
             before = refused if grounds == (now := farm.grounds()) else {}
             grounds, refused = now, {}
             end_connections(partial(self._is_refused, before, refused))
@@ -261,7 +262,8 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
     A member can sign an admission and never submit it; such a server looks like a new one. Therefore a chain must fit
     the committed log of a leader. Its id is at most `IDS_AHEAD_MAX` above the highest known one. A signer has one
     identity for each id, and was not evicted, retired or removed. Until the log has the peer, its connections and bytes
-    count on its signer (`voucher_of`). So a member gets only one more share of places, even if it invents many servers.
+    count against the limits of its signer (`voucher_of`). So a member gets only one more share of places, even if it
+    invents many servers.
     """
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:
@@ -277,7 +279,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
         return flaw
     highest = farm.highest_id()
     if server_id > highest + IDS_AHEAD_MAX:
-        # The log of a new node is empty, but a member has sent it its own id.
+        # The log of a new node is empty, but a member has announced the node's own id to it.
         highest = max(highest, farm.admissions.own_id or 0)
     if server_id > highest + IDS_AHEAD_MAX:
         return (

@@ -79,7 +79,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
             f"{path} cannot be used ({error}): it has this node's promise, and the node must not promise again."
             " Restore the file, or give the node a new state directory and another name: it then joins as a new node",
         ) from error
-    # An endorsement is not a promise: its set need not contain this node.
+    # An endorsement, unlike a promise, may have a set of founders without this node.
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
     if not all(node_id in founders for founders in own):
         raise UnusableFormationError(
@@ -141,7 +141,7 @@ class Forming:
 
     @property
     def phase(self) -> FormationPhase:
-        """The phase of this node, by its durable state."""
+        """The phase of this node, derived from its durable state."""
         return self._core.phase
 
     @property
@@ -206,7 +206,7 @@ class Forming:
     async def _step(self, event: Event) -> list[str]:
         """Carry out one event; return the reasons for a refused operator's request."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
-        # Effects of a finished write follow earlier effects: the last notice must be the latest.
+        # The consequences of an effect are appended after earlier effects, so that the latest notice is sent last.
         for effect in effects:
             effects += await self._carry_out(effect)
         self._count_ignored()

@@ -1,15 +1,17 @@
 """The comparison of the nodes' clocks before the log does it: the alarm `clock` during the founding.
 
     every few seconds   query `clock` ──▶ each node's reply: its clock ──▶ offsets to this node's clock
-                        a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
-                        no majority agrees (always so with two nodes)  ──▶ alarm at each
+                        a majority differs from this node's clock ──▶ alarm here, at the node that is wrong no majority
+                        agrees (always so with two nodes) ──▶ alarm at each
 
 A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and
 becomes right with the clocks. But until then nothing is published, and without this alarm the cause would be reported
-only after reports are in the log. Clocks in signed metadata would be outdated after a clock is set.
+only after reports are in the log. A clock in the signed metadata would be outdated after an operator sets the clock, so
+clocks are queried.
 
-A reply carries the farm's key and no signature (`bridge.node.membership.user_messages`), so it only affects an alarm.
-After the farm is created, the log compares clocks by signed reports (`bridge.node.tasks.timekeeping`).
+A reply is authenticated by the farm's key only, not by a signature (`bridge.node.membership.user_messages`). Therefore
+it affects only an alarm. After the farm is created, the log compares clocks by signed reports
+(`bridge.node.tasks.timekeeping`).
 """
 
 from collections.abc import Callable

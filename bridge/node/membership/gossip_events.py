@@ -4,17 +4,18 @@
     an alarm of gossip            ──▶ the alarms; an identity conflict ends this node
     an offered key                ──▶ identities
 
-An identity conflict (another live process has this identity) ends the node immediately, without a handover. Until one
-of the two stops, any vote is forbidden. A later generation of this node also ends it: this node lacks the votes of that
-generation. If events were lost, this node compares the directory with gossip's members, and ends if gossip has halted.
+An identity conflict (another live process has this identity) ends the node immediately, without a handover. Neither
+process may vote until the other one has stopped. A later generation of this node also ends it, because this process
+does not know the votes of that generation. If events were lost, this node compares the directory with gossip's members,
+and ends if gossip has halted.
 
 *A server that voted in an earlier run checks for conflicts before it votes again* (`wait_for_conflicts`). A state
 directory can be a clone of a running one, or older than the last run of the same identity. The files cannot show this:
 a clone of a disk has the same inodes. Gossip discovers both within a few periods of the first contact, and ends the
-node. A Raft server started earlier could vote before, and two processes of one voter can elect two leaders.
+node. A Raft server that starts before this check could vote, and two processes of one voter can elect two leaders.
 
-So a server with a storage waits until gossip has a peer, and then for some periods more. Without any peer the wait is
-bounded: a farm without gossip connections still has its Raft port.
+So a server with a storage waits until gossip has a peer, and then for some periods more. The wait without a peer is
+bounded, because a farm works over its Raft ports even if gossip does not get through.
 """
 
 from collections.abc import Awaitable, Callable
@@ -88,7 +89,7 @@ class GossipEvents:
             await self._take(numbered.event)
             lost += numbered.lost
             if events.has_more and not lost:
-                continue  # the code below reads all members once, after the last event
+                continue  # all members are read once, after the last event
             if lost and agent.describe().core.halted:
                 raise NodeStopped(_HALTED)
             members, peers = agent.counts

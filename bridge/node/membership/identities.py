@@ -9,13 +9,13 @@
 the log, and its box, over its own Raft port, whose certificate its peers know. Otherwise it contacts its stored
 members; each replies with the new key sealed for it, signed.
 
-One such reply proves nothing: an evicted node is a member in the old log, and could offer its own key. So a key counts
-only if a majority of the other known voters, and at least two, vouch for the same one. If that is impossible, the
-operator brings the key file (`docs/how-to/stolen-node.md`).
+One reply is not proof: in the old log an evicted node is still a member, and it could offer a key of its own. So a key
+is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
+impossible, the operator brings the key file (`docs/how-to/stolen-node.md`).
 
-*Connections.* The Raft port checks credentials at the start of a connection. So shortly after an era begins, all older
-connections are closed, and members connect again. Over I2P no era begins automatically, since gossip carries the keys:
-there an eviction closes the connections.
+*Connections.* The Raft port checks credentials only when a connection opens. So shortly after an era begins, all older
+connections are closed, and members connect again. With the transport `i2p` gossip does not distribute keys, so an era
+does not begin automatically. There an eviction itself closes the connections.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,8 @@ class Identities:
             return False
         group, keyring = keys
         if not rekeying.boxes:
-            # No node has a new key: the log caught up with the eras of the keyrings, or a hostile leader set an era.
+            # The era does not bring a new key: the log caught up with the eras of the keyrings, or a hostile leader set
+            # an era.
             return False
         box = rekeying.boxes.get(self.node_id.hex(), b"")
         try:
@@ -118,7 +119,7 @@ class Identities:
         return True
 
     def _has_evictions(self) -> bool:
-        """Return True after new evictions without gossip: there no era ends the connections."""
+        """Return True after new evictions without gossip. In that case a new era does not end the connections."""
         evicted = {each.node_id for each in self._state.admitted.values() if each.standing is Standing.EVICTED}
         news = evicted - self._evicted
         self._evicted |= news
@@ -127,7 +128,8 @@ class Identities:
     async def _begin_era(self, group: Group, keyring: Keyring, content: EraKey) -> None:
         if content.era <= keyring.era:
             return
-        # One server sets the time of use. The era begins regardless of it; members that replace it merge.
+        # One server sets the start of the new key's use. The era begins even if that server fails; keyrings of members
+        # that replace it are merged.
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()

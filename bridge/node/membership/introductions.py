@@ -8,7 +8,7 @@ the password: each side's signed description (name, endpoint, formation, admitte
 connection made only for that is closed after the 101. Liveness follows from introductions and from Raft's connections
 (`bridge.core.membership.connection_membership`).
 
-For the rest of the node this replaces gossip (`membership_provider`). It does not change keys or send queries.
+For the rest of the node introductions replace gossip (`membership_provider`). They do not change keys or send queries.
 """
 
 import base64
@@ -99,7 +99,7 @@ class Introductions:
         self._changed = trio.Event()
         self._received, self._sent, self._refused = 0, 0, 0
         self._adopting: int | None = None
-        """The generation that this node has to exceed, since others know it."""
+        """The generation that other nodes know of this node; the next one must be greater."""
         self._leaving, self._departed = trio.Event(), trio.Event()
 
     # -- replacement of gossip -----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Introductions:
 
     @property
     def keyring(self) -> Keyring | None:
-        """Always None: only the farm key file counts."""
+        """Always None: without gossip only the farm key file has keys."""
         return None
 
     @property
@@ -182,7 +182,7 @@ class Introductions:
         purpose = SignatureUse.LEAVING if self._core.leaving else SignatureUse.PRESENCE
         others = self._core.alive()
         if len(others) >= INTRODUCTIONS_MAX:
-            # A large farm chooses others at random, so that every member is sent eventually.
+            # In a large farm the sample is random, so that the description of every member is eventually sent.
             others = tuple(self._random.sample(others, INTRODUCTIONS_MAX - 1))
         sent = [self._signer.signed_info(self._core.own, purpose), *others]
         return replace(identity, introductions=tuple(_encoded(info) for info in sent))
@@ -281,7 +281,7 @@ class Introductions:
 
 
 def introductions_in(peer: Identity) -> list[NodeInfo | None]:
-    """Return a peer's descriptions, None for unreadable ones; signatures are not verified here."""
+    """Return the descriptions that a peer sent, None in place of unreadable ones; signatures are not verified here."""
     return [_info(encoded) for encoded in peer.introductions]
 
 

@@ -4,9 +4,9 @@
     the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more
 
 Each voter announces its own level, so a hostile voter can announce an old one and withhold a new level from the farm. A
-voter without the upgrade looks the same, so only time distinguishes them. An upgrade of all nodes takes minutes to
-hours, and `garlicfarm doctor` lists the voters immediately. If no voter withholds the level, the leader does. So each
-node checks, not only the leader.
+voter that has not been upgraded yet looks the same; only the duration distinguishes the two. An upgrade of all nodes
+takes minutes to hours, and `garlicfarm doctor` lists the voters immediately. If all voters announce a higher level and
+the farm's level still does not rise, the leader withholds it. So each node checks, not only the leader.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,8 +7,8 @@
     Reconciling ───────┘    (admissions, while this node leads)
 
 Metadata is decoded once for each incarnation of a member. A member with unreadable metadata is known to gossip but not
-to the farm: it is counted and omitted here. Each change of this node's own metadata announces all of it, so no part can
-overwrite the data of another.
+to the farm: it is counted and omitted here. The parts of this node change one shared copy of its own metadata, and each
+change announces the whole copy. So one part cannot overwrite the data of another.
 """
 
 from collections.abc import Callable, Iterable
@@ -66,7 +66,10 @@ class MemberDirectory:
         self._notify()
 
     def learn(self, info: NodeInfo, status: Status, *, equivocates: bool = False) -> None:
-        """Apply gossip's data on one member: a full refresh for each change would cost the square of their number."""
+        """Apply gossip's data on one member.
+
+        A full refresh at each change would take time quadratic in the number of members.
+        """
         self._take(info, status, equivocates=equivocates)
         self._notify()
 
@@ -147,7 +150,7 @@ class MemberDirectory:
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
             if (known.status, known.equivocates) != (status, equivocates) or known.signed is not signed:
-                # Keep gossip's present description: the previous one must not stay in memory through this one.
+                # Refer to gossip's present description, so that the previous one can be freed.
                 self._listed[node_id] = FarmMember(
                     node_id, status, known.metadata, info.credential, signed, equivocates
                 )

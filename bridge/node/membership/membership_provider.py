@@ -159,7 +159,10 @@ async def introduce(
 
 
 def gossip_options(settings: GossipSettings) -> gossip.SwimOptions:
-    """Return the options for the timing. The farm key does not imply trust: others' verdicts only lead to a probe."""
+    """Return the options for the timing.
+
+    A holder of the farm key is not trusted: another node's suspicion only leads to a probe.
+    """
     timed = gossip.SwimOptions.loopback() if settings.timing is Timing.LOCAL else gossip.SwimOptions.lan()
     return replace(timed, first_hand_verdicts=True)
 
@@ -178,7 +181,7 @@ def _introductions(
     period_s, hurried_s = profile_of(consensus.timing).introduce_s
     own = NodeInfo(
         node_id=identity.node_id,
-        # A description has a numeric address; the advertised endpoint is in its metadata.
+        # A description needs a numeric address. The advertised endpoint, which may be a name, is in the metadata.
         address=Address(consensus.bind.host, consensus.bind.port),
         incarnation=Incarnation(generation, 0),
         capacity=DEFAULT_CAPACITY,

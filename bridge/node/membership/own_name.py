@@ -9,8 +9,9 @@ would retire the wrong one. So a node with the name of its host changes its name
                                                          └─ a farm is known: change if it stays alive for a while
 
 The node takes the name `HOST-ABCD`, ABCD being the beginning of its own id. It stores the name in its state directory
-and restarts under it. The wait within a farm is for a node that lost its state directory. It returns under the name of
-its own previous identity, which gossip still marks alive, and there an operator must decide.
+and restarts under it. The wait within a farm is for a node that lost its state directory. Such a node returns with the
+name of its own previous identity, which gossip still marks alive for a while. In that case an operator must decide
+about the name.
 
 A name that an operator has given is never changed.
 """

@@ -1,17 +1,17 @@
 """The Raft id of a node that is not a founder: the node receives one, and drops a wrong one.
 
-    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start
-    the log: an admission of this identity ───────────────▶ the same file (servers), which counts before it
+    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start the
+    log: an admission of this identity ───────────────▶ the same file (servers), which takes precedence
 
 The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
 in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of
 the farm sends it. A founder's signature is enough: the founding contains its identity. Any other member is called at
 its Raft port first, and must prove its Raft id by the signed admissions from a founder (`farm_peers`).
 
-Such a proof does not show later evictions: an evicted member can still announce a wrong id. That only costs time,
-because under a wrong id no server of the farm exchanges messages with this node. While its server has stored nothing,
-the node looks for another proven notice and restarts its server under that id. It waits twice as long each time. With a
-log, the log alone counts, and a storage with any entry never serves a second id (`replica`).
+Such a proof does not show later evictions: an evicted member can still announce a wrong id. A wrong id only delays this
+node, because no server of the farm exchanges messages with a node under a wrong id. While its server has stored
+nothing, the node looks for another proven notice and restarts its server under that id. It waits twice as long each
+time. With a log, the log alone counts, and a storage with any entry never serves a second id (`replica`).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
 RETRY_S = 5.0
-"""Seconds; the longest time of a call on a LAN. False notices must not keep the node busy with calls."""
+"""Seconds between rounds: the longest time of a call on a LAN, so that false notices do not keep the node busy."""
 PAUSE_LIMIT_S = 600.0
 ANNOUNCERS_MAX = 64
 """Limit for calls in one round, chosen at random among the members that announce an id."""
@@ -102,7 +102,7 @@ class OwnRaftId:
                 continue
             await trio.sleep(self._pause_s)
             notice = await self._proven(self._notices(server_id))
-            # The log may have arrived during the calls.
+            # Checked again: the log may have arrived during the calls.
             if notice is not None and not has_stored() and not self._has_log(applied_state):
                 self._pause_s = self._backoff.next_s()
                 await self._notes.store_announced(notice)

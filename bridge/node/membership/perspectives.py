@@ -1,11 +1,11 @@
-"""The perspectives of all nodes: each node replies to the query `view` with its own view in short.
+"""The perspectives of all nodes: each node replies to the query `view` with a short form of its own view.
 
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
 The reply of a node is prepared at each check of its verdict, so a query does not build a view. One query at a time is
-sent, and its result is used for some seconds: any number of readers costs the farm one small query in this time. The
-last reply of a node that does not reply any more is shown with its age.
+sent, and its result is used for some seconds: any number of readers costs the farm one small query in this time. If a
+node stops replying, its last reply is still shown, with its age.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
 A change may take long, since a new server first receives the whole log. The leader continues to look until then,
-because only a continuous watch shows that a server flaps. It starts from scratch in every term that it leads.
+because only a continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,7 +117,10 @@ class Reconciling:
         self.alarms.clear(WAITING_FOR_APPROVAL)
 
     def _report_waiting(self, waiting: tuple[FarmMember, ...]) -> None:
-        """Report nodes that wait for an operator. The longest waiting are named, so that others cannot hide them."""
+        """Report nodes that wait for an operator.
+
+        The report names the nodes that have waited longest, so that newer nodes cannot hide them.
+        """
         if not waiting:
             self.alarms.clear(WAITING_FOR_APPROVAL)
             return

@@ -6,8 +6,8 @@
 
 A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times), `clock` and
 `view` (with its view in short). The query `clock` is for nodes that create a farm, `view` for the comparison of all
-nodes; they are not in the trace. A node does not reply to other queries. The trace of each node shows them (`query`),
-as it shows answered ones.
+nodes; they are not in the trace. A node does not reply to other queries. Its trace shows answered and unanswered
+queries (`query`), except `clock` and `view`.
 
 Gossip carries a message with the farm's key and without its sender's signature, so the claimed sender is not
 trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has

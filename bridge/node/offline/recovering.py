@@ -1,6 +1,7 @@
-"""The creation of a new cluster from a survivor's state directory, after the permanent loss of the old one's majority.
+"""The creation of a new cluster from a survivor's state directory, after the old cluster lost its majority permanently.
 
-Or from a backup, if no state directory is left: then its server is a new node, with an identity made here.
+If no state directory is left, a backup replaces it. Then the server of the new cluster is a new node, with an identity
+made here.
 
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
@@ -15,7 +16,7 @@ Or from a backup, if no state directory is left: then its server is a new node, 
 The new storage begins with a snapshot at the end of the old log, so joining servers get the state, and indexes
 continue. The node keeps its identity: its votes belong to the old cluster only, and every connection names its cluster.
 The farm key's `expect` stays. It is the number of founders, and the leader never removes a voter if fewer would remain.
-So the farm grows back to its size under the same key file.
+So the farm can grow to its old size with the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -86,8 +87,8 @@ _GENERATION = 1
 LOST_TERMS = 2**16
 """The largest number of terms that the old farm may have had after the log of the new one.
 
-The first leader of the new cluster is elected beyond them. So a term never identifies entries of both. A consumer that
-has read more of the old log than was kept detects it by the term of its last entry.
+The first leader of the new cluster is elected in a greater term. So a term never identifies entries of both. A consumer
+that has read more of the old log than was kept detects it by the term of its last entry.
 """
 _SEGMENT_BYTES = 1024 * 1024
 """Size of the first file of the log; the node makes the others by its settings."""
@@ -217,7 +218,8 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
     log_time_ms = plan.reset.log_time_ms
     if log_time_ms is not None:
         snapshot.moment_times_ms = [min(each, log_time_ms) for each in snapshot.moment_times_ms]
-        # It depends on log time, too: dropped completely, so that no earlier request is executed again.
+        # The session table depends on log time, too. It is dropped completely, and with this floor no earlier request
+        # is executed again.
         sessions = SessionTable(SESSION_LIMITS)
         sessions.floor = plan.survivor.last.index
         snapshot.sessions = sessions.dump()
@@ -252,7 +254,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
     A crash between two steps leaves `formation.recovering.json`. A node refuses to start with it, because the log could
     belong to either cluster. `recover` may be called again at any point. Until the last step `formation.json` is the
     old one. So the next call finds the old log, even in `raft.of-…`, and starts from scratch. If the new founding were
-    written earlier, that call would interpret the old log by it, and confuse servers.
+    written earlier, that call would read the old log with the new founders, and mistake one server for another.
     """
     state_dir, storage, making = plan.state_dir, plan.state_dir / RAFT_DIRECTORY, plan.state_dir / MAKING
     aside, recovery_file = plan.aside or state_dir, plan.state_dir / RECOVERY_FILE_NAME
@@ -269,7 +271,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
         if old == storage:
             storage.rename(aside)
         elif storage.exists():
-            # Left by a call interrupted after its second move; a node has never opened it.
+            # An earlier call was interrupted after its second move and left this directory; a node has never opened it.
             rmtree(storage)
         for name in (ADMISSIONS_FILE, COMMIT_FILE):
             (state_dir / name).unlink(missing_ok=True)

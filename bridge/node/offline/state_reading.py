@@ -7,14 +7,14 @@
 Used by the commands that start from an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
 new cluster from it. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
 
-*The whole log counts.* The leader reports to a server which of its last entries are committed; the disk does not show
-it. All entries of this server are treated as committed. After the loss of the other servers this is undecidable, and
-dropping an acknowledged entry would be worse.
+*The whole log counts.* The disk does not show which of a server's last entries are committed: only a leader reports
+this. After the loss of the other servers it cannot be determined. So all entries of this server are treated as
+committed, because dropping an acknowledged entry would be worse.
 
 *The hard state is left out.* A `FarmOnDisk` contains the farm's agreed state but not its server's votes. So it can
 never be used to vote again. For the same reason it cannot be turned into a Raft storage of the same server.
 
-A directory in use by a running node is refused: request a backup from that node.
+A directory in use by a running node is refused; the text recommends a backup by that node.
 """
 
 from collections import Counter

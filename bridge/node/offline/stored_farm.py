@@ -8,13 +8,13 @@ Only committed entries are returned. An entry counts as committed up to the grea
 node's note, the index of a snapshot, and the operator's value for a farm that was stopped in order. A snapshot contains
 only applied entries.
 
-Log time is not stored with an entry; it is the greatest clock entry so far, or a later correction. Both are taken as
-written. Only the state machine knows the limit by the majority's clocks (`bridge.core.log.voter_clocks`), and it would
-have to apply everything. A correct leader never writes more.
+Log time is not stored with each entry. It is the greatest clock entry so far, or a later correction. Both are used as
+written, without the limit by the majority's clocks (`bridge.core.log.voter_clocks`): only a state machine that applies
+the whole log knows this limit. A correct leader never writes a time above it.
 
 A read from the middle needs log time there, and reading all earlier entries would cost as much as the read itself. So
-these entries are found by a search for their key, at the speed of a memory scan. They serve as anchors: a position in a
-file, with log time before it.
+clock entries are found by a search for their JSON key in the bytes, at the speed of a memory scan. The positions found
+serve as anchors: a position in a file, with log time before it.
 """
 
 from array import array
@@ -89,8 +89,8 @@ class KnownTime:
 class _Clocks:
     """The clock entries of one segment: positions, and log time after each, by this segment alone.
 
-    From the first correction on (at index `corrected` of the arrays) that is log time itself, regardless of earlier
-    segments.
+    From the first correction on (at index `corrected` of the arrays) this is log time itself, because a correction
+    overrides earlier segments.
     """
 
     indexes: "array[int]" = field(default_factory=lambda: array("q"))
@@ -101,7 +101,7 @@ class _Clocks:
     searched_bytes: int = SEGMENT_HEADER_BYTES
 
     def take(self, entry: StoredEntry) -> None:
-        """Add the next entry. Entries of an incompletely committed group are added again later."""
+        """Add the next entry. Entries of a group that is only partly committed are added again later."""
         offset_bytes, index, _, kind, value = entry
         if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
             return
@@ -139,7 +139,7 @@ class StoredFarm:
         self.cluster_id, self._base_ms = self._founding()
 
     def refresh(self) -> None:
-        """Read again: a running node has continued, or another cluster has replaced this storage."""
+        """Read again: a running node may have appended entries, or another cluster may have replaced this storage."""
         before = self._log.binding
         self._log = self._open()
         self.cluster_id, self._base_ms = self._founding()
@@ -243,7 +243,7 @@ class StoredFarm:
             founding = state.founding or state.known
             if founding is not None:
                 return founding.cluster_id.hex(), founding.log_time_base_ms
-        # Without it, a checkpoint is bound to this one log.
+        # Without a cluster id, a checkpoint is bound to the storage of this one log.
         return f"storage-{self._log.binding.storage_id.hex()}", None
 
     def _segment_of(self, index: Index) -> StoredSegment:
@@ -255,7 +255,8 @@ class StoredFarm:
     def _time_before(self, segment: StoredSegment, known: KnownTime | None) -> int | None:
         """Return log time before the first entry of a segment, or the known time if it lies in the segment.
 
-        A segment's own clock entries are applied to either completely; entries before the known one do not matter.
+        The caller then applies all clock entries of the segment to the returned time. Clock entries before the known
+        time do not change it.
         """
         place, begin = self._log.segments.index(segment), 0
         if known is None or known.index < self.first_index:

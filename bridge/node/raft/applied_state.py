@@ -5,8 +5,8 @@
                                         └──▶ `on_foreign`
 
 The state is rebuilt at each start, from a snapshot and the log after it. Entries of earlier runs do not write events,
-because such events would carry the time of this start. The indexes of configurations are kept for the transport. The
-log has one configuration for each election.
+because such events would carry the time of this start. The indexes of configurations are kept for the transport. They
+are needed because the log has one configuration for each election.
 """
 
 from array import array
@@ -96,7 +96,7 @@ class AppliedState:
         """Log time by entry."""
         self.quorum = QuorumWatch(now_ms())
         self.look_ups = LookUps()
-        """The last look-ups of the masters by each server."""
+        """The results of each server's last look-ups of the masters."""
         self._trace = trace
         self._on_change = on_change
         self._on_entry_without_effect = on_entry_without_effect
@@ -184,7 +184,10 @@ class AppliedState:
         )
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Restore the state that `snapshot` returned after the entry at `last`, without events, like a replayed log."""
+        """Restore the state that `snapshot` returned after the entry at `last`.
+
+        As in a replay of the log, this does not write events.
+        """
         snapshot = await decode_farm(state)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             raise UnsupportedLevelError(snapshot.farm.level, "")
@@ -201,7 +204,7 @@ class AppliedState:
         self._news = trio.Event()
 
     def date_ms(self) -> int:
-        """Return log time while it follows the clocks of a majority; otherwise this machine's clock."""
+        """Return log time if it follows the clocks of a majority; otherwise the time of this machine's clock."""
         return self.log_time.paced(now_ms()) if self.quorum.moved else clock_ms()
 
     def request_of(self, command: bytes) -> RequestId | None:
@@ -281,7 +284,7 @@ class AppliedState:
             self._on_change(change)
 
     def _pass_report(self, record: Record) -> None:
-        """Pass a report on if the state machine took it."""
+        """Call `on_report` if the report had an effect."""
         applied = self.state.servers.get(record.server_id) if isinstance(record, Report) else None
         if applied is not None and isinstance(record, Report) and applied.report.masters is record.masters:
             self._on_report(record, self.state.masters)
@@ -320,7 +323,10 @@ class AppliedState:
 
 
 def _may_name_request(command: bytes) -> bool:
-    """Return True if the entry can name a request: only the member itself or an escape justifies decoding."""
+    """Return True if the entry can name a request.
+
+    It is decoded only if its bytes contain the member's name or an escape.
+    """
     return b'"request"' in command or b"\\" in command
 
 

@@ -7,7 +7,7 @@
 A scope permits only its own kind of entry, like the scopes of client keys (`bridge.core.membership.authors`). Endpoints
 identify their clients by keys, passwords or certificates; this node vouches for them.
 
-A module of its own, because the endpoints for ØMQ and Kafka do not import each other.
+The endpoints for ØMQ and Kafka both import this module, because they do not import each other.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class CommitScope(Enum):
 def needed_scope(entry: bytes) -> CommitScope:
     """Return the scope that a client needs to submit the entry."""
     if ends_like_proof(entry):
-        return CommitScope.SUBMIT  # the farm judges it by the author that the proof names
+        return CommitScope.SUBMIT  # the farm checks it by the author in its own proof
     match decode(entry):
         case Foreign():
             return CommitScope.SUBMIT

@@ -5,8 +5,8 @@ cannot query a leader, and the newest entries of a log may be uncommitted. So th
 applied entry periodically and when it stops.
 
 An outdated file only hides entries. An index beyond the commit index is impossible, because committed entries stay
-committed. So the file and the log may be written in any order, and a slow write may be abandoned. It runs in a thread,
-because its two syncs are as slow as the disk.
+committed. So the file and the log may be written in any order, and a slow write may be abandoned. The write runs in a
+thread, because its two syncs wait for the disk.
 """
 
 import json

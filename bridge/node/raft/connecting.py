@@ -57,7 +57,7 @@ from consensus.protocols.garlic_farm import (
 from gossip import Address
 
 PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
-"""Processor time, twice the measured time for one entry."""
+"""Processor time for one entry in microseconds: twice the measured time."""
 
 
 @dataclass(frozen=True, slots=True)

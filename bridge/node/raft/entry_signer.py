@@ -2,12 +2,13 @@
 
     entry ──▶ next number of this node ──▶ `bridge.wire.log.proof.sign_entry` ──▶ submitted and resubmitted unchanged
 
-Numbers rise over all runs of the node without a file. The first number of a run is the machine's clock in milliseconds.
-Each further one is the previous number plus one, or one more than the highest number of this node that the farm has
-applied. So a clock set back does no harm, and a clock set ahead only raises the next numbers.
+The numbers rise over all runs of the node, although no file stores them. The first number of a run is the machine's
+clock in milliseconds. Each further one is the previous number plus one, or one more than the highest number of this
+node that the farm has applied. So a clock set back does no harm, and a clock set ahead only raises the next numbers.
 
-Within a run the clock does not matter. The farm accepts an overtaken entry only if its *number* is within a window
-below the highest one (`bridge.core.membership.authors`), regardless of its delay.
+Within a run the clock does not matter. If an entry arrives after one with a higher number, the farm accepts it only if
+its *number* is within a window below the highest one (`bridge.core.membership.authors`). The delay itself does not
+matter.
 """
 
 from collections.abc import Callable

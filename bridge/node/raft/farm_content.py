@@ -4,10 +4,10 @@
     snapshot           at an unsupported feature level, unreadable for this version, or with figures that no log
                        produces (`bridge.core.state.bounds`)
 
-A node that stored such content would stop at it after every start. A node that rejects it lags behind and reports this
-(`notices`). It continues from its present entry when the missing version is installed.
+A node that stored unsupported content would stop at it after every start. A node that rejects it stays at an earlier
+entry and reports this (`notices`). After an upgrade the node continues from its last entry.
 
-A module of its own: these checks read bytes alone, before entries are stored; the replica stores and applies.
+A module of its own: these checks need only bytes, and come before the replica stores and applies the entries.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,14 @@ from consensus.sessions import SessionTableError
 def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     """Return the text of an error for the first level that this version lacks.
 
-    A level entry without a proof has no effect in any version, so it is stored like other entries. Rejecting it would
-    only stop its follower. The proof itself is not verified here, since its validity may follow from earlier entries.
+    A level entry without a proof does not have an effect in any version, so it is stored like other entries. To reject
+    it would only stop this follower. The proof itself is not verified here, because its validity may depend on earlier
+    entries.
     """
     for entry in entries:
         if entry.kind != COMMAND or not ends_like_proof(entry.data):
             continue
-        # Only the member itself or an escape justifies decoding.
+        # Decoded only if the bytes contain the member's name or an escape.
         if b'"level"' in entry.data or b"\\" in entry.data:
             record = decode(entry.data)
             if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:

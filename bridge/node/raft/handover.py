@@ -16,7 +16,10 @@ from bridge.node.raft.replica import Replica
 from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id
 
 STOP_PATIENCE_SECONDS = 2.0
-"""Longest time that a stop waits for a successor: without one the others elect a leader on their own."""
+"""Longest wait of a stop for a successor.
+
+Without a successor, the other servers elect a leader after an election timeout.
+"""
 REMOVAL_PATIENCE_SECONDS = 10.0
 REMOVAL_POLL_SECONDS = 0.1
 
@@ -81,7 +84,7 @@ async def hand_over_before_stop(
 async def until_removed(replica: Replica, expect: int) -> bool:
     """Wait a moment after the announcement until the leader has removed this server; return True if it has.
 
-    The leader does not remove it if too few voters would stay; then do not wait.
+    Do not wait if too few voters would stay, because then the leader does not remove this server.
     """
     with trio.move_on_after(REMOVAL_PATIENCE_SECONDS):
         while not _is_removed(replica):

@@ -7,7 +7,7 @@ Only the leader can transfer leadership: it brings its successor up to date and 
 node sends the order through the log, like every other order of an operator. The order does not change the farm's state
 (`bridge.wire.log.handover_entries`).
 
-A member does not gain power from this: it could campaign in a later term as well.
+This does not give a member more power: it could already campaign in a later term.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,11 +3,11 @@
     entry without effect ──▶ event `entry-without-effect`, a counter for its reason   (`bridge.node.raft.applied_state`)
     20 within a minute   ──▶ alarm `entries-without-effect`, until ten minutes without any
 
-A few are normal: a server repeats an entry after a lost reply, a program submits without a key. Many of them mean that
-a connected client tries to act on the farm, or that an operator's program has the wrong key. The text has reasons and
-authors but no numbers. So it does not change with each entry, and is not reported again.
+A few such entries are normal: a server repeats an entry after a lost reply, or a program submits without a key. Many of
+them mean that a connected client tries to act on the farm, or that an operator's program has the wrong key. The text
+has reasons and authors but no numbers. So it does not change with each entry, and is not reported again.
 
-A module of its own: the state machine reports these entries, the Raft server reports the events in `notices`.
+A module of its own: the state machine reports these entries, but the Raft server reports the events in `notices`.
 """
 
 from collections import OrderedDict, deque

@@ -1,9 +1,9 @@
 """Wrappers that measure the time of a disk and of a state machine.
 
-The server does not distinguish them from the wrapped objects (`open_replica`). So they measure the full wait of the
-server, including threads and turns of the event loop.
+The server does not distinguish them from the wrapped objects (`open_replica`). So the measured times include waits for
+threads and for the event loop.
 
-A module of its own: measurement is separate from the measured code.
+A module of its own, so that the measured code does not contain measurements.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

@@ -5,8 +5,9 @@
     RemoveServerRequest  enough voters remain, and the server does not reply: it left, or is dead
 
 Any holder of the farm key can send these messages, so they must not bypass the decisions of the reconciler and the log.
-A server with an unassigned id could not be distinguished from any other. A farm below its size has lost the agreement
-of its founders. The leader would add a live server again immediately. Only an operator can remove it, by a log entry.
+A server with an unassigned id could not be distinguished from any other. A farm with fewer voters than `expect` would
+violate the agreement of its founders. A live server would be added again by the leader immediately; only an operator
+can remove it, by an entry of the log.
 """
 
 from collections.abc import Callable, Collection

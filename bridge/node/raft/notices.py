@@ -46,7 +46,7 @@ class RaftNotices:
         self._leaderless_since_ms: int | None = now_ms()
         self._take_overs = take_overs or Histogram()
         self._has_followed = False
-        """False until the first leader: the time until then belongs to the start and is not a take-over."""
+        """True after the first known leader. The time before belongs to the start and is not a take-over."""
 
     @property
     def leaderless_ms(self) -> int | None:

@@ -3,12 +3,13 @@
     a server refuses this node ──▶ alarm `refused-by-peers`  until that server accepts it
     this node refuses a caller ──▶ alarm `peers-refused`     until ten minutes without refusals
 
-Both sides report a refusal, because the operator may check only one of them. The refused node usually has the wrong
-password, clock or version; the refusing node should name the caller. Any machine on the network can cause some failures
-without a secret (wrong paths, invalid bytes, timeouts). They are counted and reported as events, without an alarm.
+Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
+a wrong password, clock or version. So the refusing node names the caller. Any machine on the network can cause some
+failures without a secret (wrong paths, invalid bytes, timeouts). They are counted and reported as events, without an
+alarm.
 
-*One report.* A server that does not run is called again every few seconds, with the same failure. The first failure is
-an event. The others are counted; their count is reported every ten minutes and when the connection is restored.
+*Repetitions.* A stopped server is called again every few seconds, with the same failure. The first failure is an event.
+The others are counted; their count is reported every ten minutes and when the connection is restored.
 """
 
 import re
@@ -137,7 +138,7 @@ class RefusedConnections:
     def connected(self, peer: str) -> None:
         """Clear the refusals of a peer after a successful connection in either direction.
 
-        Members receive new keys one by one, so a member may send a wrong password just before the right one.
+        Members receive new keys at different times, so a member may send an old password shortly before the new one.
         """
         self._report_restored(peer)
         self._by_peers.pop(peer, None)

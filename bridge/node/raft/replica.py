@@ -138,7 +138,7 @@ class Replica:
         self.links = links
         self.server_id = server_id
         self.alone = False
-        """True if this server is the only voter, so no other server can name a leader."""
+        """True if this server is the only voter, so that no other server can report a leader."""
         self._client = client
         self._role_changed = trio.Event()
 
@@ -194,7 +194,8 @@ class Replica:
         """Have entries committed, adjacent and in order, through the leader; return the index of the last one.
 
         With `repeat_unknown` entries of unknown fate are submitted again; this is only for entries that tolerate
-        copies. Entries reserved for the leader are refused here too: their authors pass them to the server directly.
+        copies. Entries reserved for the leader are refused here, too: the leader's own tasks submit them directly to
+        its server.
         """
         if any(map(is_leaders_own, commands)):
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
@@ -202,7 +203,7 @@ class Replica:
         doubtful = False
         while True:
             answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=NO_ANSWER)
-            # A process that did not run for some time reaches this line after the deadline.
+            # Never negative: after a pause of the process the deadline may have passed.
             left_s = max(0.0, deadline - trio.current_time())
             with trio.move_on_after(left_s + SUBMIT_GRACE_SECONDS):
                 answer = await self._submit_once(commands, left_s, repeat_unknown=repeat_unknown)
@@ -214,7 +215,7 @@ class Replica:
                 break
             await trio.sleep(SUBMIT_RETRY_SECONDS)
         if doubtful and answer.outcome not in {SubmitOutcome.COMMITTED, SubmitOutcome.EXPIRED}:
-            # A copy of an earlier attempt may be committed: only entries that can never commit are refused.
+            # After an attempt of unknown fate, a refusal is not final: a copy of that attempt may still be committed.
             return replace(answer, outcome=SubmitOutcome.UNKNOWN)
         return answer
 
@@ -304,7 +305,7 @@ def _no_leader_known(on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
 
 def is_leaders_own(command: bytes) -> bool:
     """Return True if an entry would move log time or change the farm's members: clients must not submit it."""
-    # Only the member itself or an escape justifies decoding.
+    # Decoded only if the bytes contain the member's name or an escape.
     suspicious = any(word in command for word in _LEADERS_WORDS)
     return suspicious and isinstance(decode(command), LeadersRecord)
 
@@ -323,7 +324,7 @@ async def open_replica(
     resolve = _resolver(
         settings,
         applied_state,
-        lambda: server.describe().raft.configuration.member_ids,  # made below, like `replica`
+        lambda: server.describe().raft.configuration.member_ids,  # assigned below, like `replica`
     )
 
     def take_notice(notice: Notice) -> None:

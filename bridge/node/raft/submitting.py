@@ -165,7 +165,7 @@ class Submitting:
         return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
 
     async def _submit_once(self, entry: bytes) -> SubmitAnswer:
-        """Submit an entry without a request once; if it would act on the farm, report in the reply if it did."""
+        """Submit an entry without a request once; if it acts on the farm, the reply contains the result."""
         answer = await self._replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
             with trio.move_on_after(self._replica.patience.apply_s), suppress(ServerStoppedError):

@@ -2,12 +2,13 @@
 
 `HostSampler.sample` reads the operating system's counters; rates are over the time since the last sample, and unknown
 (`None`) until there are two. `LoopLag` is a task that wakes at fixed moments and records its delay. The same causes
-delay heartbeats and probes, so this figure shows if the node keeps up. Single measurements of a window are kept,
-because an average hides the stalls that cause elections.
+delay heartbeats and probes, so this figure shows if the node keeps up. Each measurement in a window is kept, because an
+average hides the stalls that cause elections.
 
-The moments are on a fixed grid, and each moment during a stall counts with its own lateness. If the count ran from one
-wake-up to the next, a stall of a second would count once, like a stall of a millisecond. A process that stalls half of
-the time would show almost no lag. So the mean is the delay of a job at a random moment.
+The moments are on a fixed grid, and each moment during a stall counts with its own lateness. If each delay were
+measured from the previous wake-up, a stall of a second would count once, like a stall of a millisecond. Then a process
+that stalls half of the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a
+random moment.
 
 An unreadable figure is unknown, and never ends the node: without a free descriptor not even /proc can be opened.
 """
@@ -50,7 +51,7 @@ class LoopLag:
         while True:
             await trio.sleep_until(due_s)
             now_s = trio.current_time()
-            # A machine that slept for a night missed far more moments than the window has.
+            # Limited, because a machine that slept for a night has missed far more moments than the window has.
             due_s = max(due_s, now_s - window_s)
             while due_s <= now_s:
                 self._lags_ms.append((now_s - due_s) * 1000)
@@ -66,7 +67,7 @@ class HostSampler:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        # The wall clock is read once: after a later change an uptime computed from it would jump.
+        # The wall clock is read only once: an uptime computed from it would jump after a change of the clock.
         self._age_at_start_s = max(0.0, time.time() - self._process.create_time())
         self._started_s = time.monotonic()
         _readable(lambda: psutil.cpu_percent(interval=None))
@@ -116,8 +117,8 @@ def counted_interfaces(names: frozenset[str], interfaces: Path = _INTERFACES) ->
     """Return the interfaces whose bytes leave or reach this machine, each byte on one of them.
 
     A byte of a container passes a veth, a bridge and the network card; a byte of a VPN passes a tun and the card. So
-    only cards count; in Linux a card has a device. In a container, which lacks cards, all interfaces count that are not
-    stacked on another one.
+    only network cards count; Linux lists a device for each card. A container does not have cards. There, all interfaces
+    count except interfaces on top of another one.
     """
     others = names - _LOOPBACK
     cards = frozenset(name for name in others if (interfaces / name / "device").exists())
@@ -130,7 +131,7 @@ def counted_interfaces(names: frozenset[str], interfaces: Path = _INTERFACES) ->
 
 @lru_cache(maxsize=1)
 def _counted(names: frozenset[str]) -> frozenset[str]:
-    """Return the same from a cache, which holds until an interface is added or removed."""
+    """Return the counted interfaces from a cache, which is valid until an interface is added or removed."""
     return counted_interfaces(names)
 
 

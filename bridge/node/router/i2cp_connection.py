@@ -42,8 +42,11 @@ from bridge.wire.i2p.i2cp_session import SessionConfig
 from consensus import block_nursery
 
 CLIENT_VERSION: Final = "0.9.64.1"
-"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys. No release has this
-number, so a reply with it shows i2pd, which repeats the number of the request."""
+"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys.
+
+No release of a router has this number. So a reply with this number comes from i2pd, which repeats the number of the
+request.
+"""
 ANSWER_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 1.0
 LOOKUP_GRACE_S: Final = 3.0
@@ -84,7 +87,10 @@ class RouterDate:
 
     @property
     def is_from_i2pd(self) -> bool:
-        """True if the router repeats the version of this client. Another version does not show its kind."""
+        """True if the router repeats the version of this client.
+
+        Any other version does not show if it is Java I2P or a later i2pd.
+        """
         return self.version == CLIENT_VERSION
 
     def now_ms(self) -> int:
@@ -178,7 +184,8 @@ class I2cpConnection:
         if waiter.answer is not None:
             return waiter.answer
         self._check()
-        # Replies come in order: after a missing one, the others cannot be assigned.
+        # Replies arrive in the order of requests, so after a missing reply the later ones cannot be assigned to their
+        # requests.
         self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 
@@ -255,7 +262,7 @@ class I2cpConnection:
         self._news()
 
     async def send_disconnect(self) -> None:
-        """Close the connection as the protocol specifies, for a moment at most."""
+        """Close the connection as the protocol specifies; wait only a moment for it."""
         with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
             if self.ended is None:
                 async with self._one_sender:

@@ -5,19 +5,21 @@
      └── stop ──┴───────────────────────────────┘
 
 A router publishes for a session only while it lasts, so the connection stays open. The last accepted structure is
-handed over again after each reconnection and on each request of the router, which ends unresponsive sessions. A refused
-structure is dropped: the farm makes a new plan, and the refused one must not appear later. A structure that is too old
-for a router is not handed over again.
+handed over again after each reconnection, and at each request of the router, because the router ends a session that
+does not reply. A refused structure is dropped: the farm makes a new plan, and the refused one must not appear later. A
+structure that is too old for a router is not handed over again.
 
-*The next candidate keeps a session, too*, because a router builds the tunnels of a new one for up to a minute. Its node
-replies to the router's requests with the structure in force. Floodfills that have the same bytes ignore them. i2pd
-repeats its last structure every 30 s, so it gets each newer structure. After each hand-over a Java router delays the
-next one by up to a minute. So it gets a structure only at its request, or if it is the first of another publisher. If
-this node takes over within that minute, it opens a new session: a Java router does not delay its first structure.
+*The next candidate keeps a session, too*, because a router needs up to a minute to build the tunnels of a new session.
+The candidate's node replies to its router's requests with the structure in force; floodfills that have the same bytes
+ignore them. i2pd publishes its last structure again every 30 s, so it is given each newer structure. A Java router
+delays the next structure by up to a minute after each hand-over. So a Java router is given a structure only at its
+request, or if the structure is another publisher's first. If this node takes over within that minute, it opens a new
+session, because a Java router does not delay a session's first structure.
 
-*i2pd publishes at most once in 20 s.* While it waits for a floodfill's reply to the last structure, it does nothing
-with a new one. Otherwise it waits 20 s from then, even if most of the 20 s since the last one have passed. So the node
-repeats the hand-over of an urgent structure every few seconds for that time. Then i2pd publishes it as soon as it may.
+*i2pd publishes at most once in 20 s.* While i2pd waits for a floodfill's reply to the last structure, it ignores a new
+one. At other times it publishes a new structure 20 s after it receives it, even if the last publication was almost 20 s
+before. So the node repeats the hand-over of an urgent structure every few seconds for that time. Then i2pd publishes
+the structure as soon as its interval permits.
 
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
 transient key it gets the configuration in the key file, which the master has signed. Files of older versions lack it.
@@ -45,7 +47,7 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
-"""Seconds between the hand-overs of an urgent structure to i2pd, and their duration: its 20 s, and one more."""
+"""Seconds between hand-overs of an urgent structure to i2pd, and seconds of repetition: i2pd's 20 s plus 1 s."""
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses structures published more than ten minutes ago."""
 
@@ -87,7 +89,7 @@ class _Offer:
 
 @dataclass(slots=True)
 class _HandOvers:
-    """The hand-overs in one session: decides when one is due that the router does not request."""
+    """The hand-overs in one session: decides if one is due without a request of the router."""
 
     repeats: bool
     """True for i2pd."""
@@ -224,7 +226,7 @@ class MasterSession:
             else:
                 with trio.CancelScope(deadline=hand_overs.next_s):
                     await self._wake.wait()
-        # A Java router closes the connection after this, i2pd replies: either shows that the session has ended.
+        # A Java router then closes the connection, and i2pd replies; both show that the session has ended.
         with suppress(RouterLost):
             await connection.destroy_session(session_id)
             await connection.get_date()
@@ -243,14 +245,17 @@ class MasterSession:
         return self._accepted
 
     def _lost(self, trouble: str) -> None:
-        """Report a failure to the farm immediately: the farm itself delays its next attempt."""
+        """Report a failure to the publishing task immediately: the task itself delays its next attempt."""
         self._trouble = trouble
         if self._offer is not None:
             self._offer.settle(trouble)
             self._offer = None
 
     async def _pause(self) -> None:
-        """Wait before the next attempt: with growing time, shortened by a new structure, never below the first time."""
+        """Wait before the next attempt.
+
+        The wait grows with each failure; a new structure shortens it, but not below the first wait.
+        """
         with trio.move_on_after(self._backoff.next_s()):
             await trio.sleep(RETRY_FIRST_S)
             while self._offer is None and not self._stopping:

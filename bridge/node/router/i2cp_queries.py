@@ -1,12 +1,12 @@
 """Queries of a router through a connection without a session: its presence, its clock, destinations of hashes.
 
-The connection is kept and opened again after a loss. A measurement shows this router's present view: if the destination
-of a hash can be looked up, and the time of the look-up. The look-up needs a lease set, so it also shows that the
+The connection is kept and opened again after a loss. A measurement shows if this router can look up the destination of
+a hash at present, and how long the look-up takes. A successful look-up finds a lease set, so it also shows that the
 destination's tunnels work. A lease set lasts ten minutes, and only built tunnels renew it. Single look-ups fail
 regularly, so only two failures in a row count as unreachable.
 
-I2CP does not report the version of the lease set. i2pd searches only ordinary lease sets, so it does not report a Meta
-LeaseSet2. Both stay unknown.
+I2CP does not report the version of the lease set. i2pd looks up only ordinary lease sets, so it cannot show if a Meta
+LeaseSet2 is present. The version of a lease set, and a Meta LeaseSet2 at i2pd, stay unknown.
 """
 
 from collections import OrderedDict
@@ -93,7 +93,7 @@ class RouterQueries:
         return await (await self._open()).get_date()
 
     async def _open(self) -> I2cpConnection:
-        # Only the first attempt is waited for: a router must not delay a report each period.
+        # Only the first attempt is waited for, so that an unreachable router does not delay each report.
         with trio.move_on_after(CONNECT_PATIENCE_S):
             await self._tried.wait()
         if self._connection is None:
@@ -105,7 +105,7 @@ class RouterQueries:
         return self._measured.get(destination_hash)
 
     async def measure(self, destination_hash: bytes) -> MeasuredStatus | None:
-        """Look a hash up, unless that was done `MEASURED_AGAIN_S` ago or later; return None without a clear result."""
+        """Look a hash up, unless a look-up is newer than `MEASURED_AGAIN_S`; return None without a clear result."""
         found = self._measured.get(destination_hash)
         if found is None or trio.current_time() - found.measured_at_s >= MEASURED_AGAIN_S:
             try:

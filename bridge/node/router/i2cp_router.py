@@ -5,11 +5,12 @@
     figures                  I2PControl, if it is configured              i2pcontrol
 
 A leaf is healthy under three conditions. The router replies, the leaf's lease set can be looked up (so its tunnels
-work), and its local service accepts its probe. Before the first look-ups have a clear result, the other two decide.
+work), and its local service accepts its probe. Until the first look-ups have a clear result, the other two conditions
+decide.
 
 Structures that the router would refuse are refused here, with a reason. In I2CP a refused structure ends the session,
-and the next session only gets "invalid". A demonstration's structures never reach a real router: their keys were shown
-on a screen.
+and the next session only gets "invalid". A demonstration's structures never reach a real router, because its keys are
+not secret.
 
 An unreachable router is not an error for the reader of its state. The node continues to report, with its leaves as
 unhealthy, and an alarm about the router is active until it replies.
@@ -63,8 +64,8 @@ def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
     """Return the reason why no structure is handed over if the router is i2pd against the setting; else None.
 
-    i2pd drops the structure of a client that takes it for a Java router, without a reply. The reverse is not an
-    obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
+    If the setting is `java` and the router is i2pd, i2pd drops the structure without a reply. The opposite error is not
+    an obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
     """
     if not date.is_from_i2pd or access.software is Software.I2PD:
         return None
@@ -115,7 +116,7 @@ class I2cpRouter:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._trouble: str | None = "it has not been queried yet"
-        """The reason why the router does not reply, without its address; None if it replied last."""
+        """The reason why the router does not reply, without its address; None if it replied to the last request."""
         self._other_software: str | None = None
         self._reported_router_info: str | None = None
         self._report_again_at_s = 0.0
@@ -196,7 +197,7 @@ class I2cpRouter:
         """Return the leaf's status: the router's last reply, the leaf's lease set, and its service now."""
         found = {LeafFault.ROUTER: self._trouble} | await self._leaves.probe(leaf_hash)
         measured = self._queries.known(leaf_hash)
-        # A single failed look-up does not decide, so the state before it remains.
+        # A single failed look-up is not decisive, so the earlier state remains.
         if self._trouble is None and measured is not None and measured.reachable is not None:
             found[LeafFault.LEASE_SET] = None if measured.reachable else LEASE_SET_NOT_FOUND
         return self._leaves.status(leaf_hash, found)
@@ -212,7 +213,7 @@ class I2cpRouter:
         found = await self._queries.measure(master_or_leaf_hash)
         is_i2pd = self._other_software is not None or self._access.i2cp.software is Software.I2PD
         if found is not None and not found.reachable and is_i2pd:
-            return None  # it does not search for Meta LeaseSet2, so this is not a failure
+            return None  # i2pd does not search for Meta LeaseSet2, so this is not a failure
         return found
 
     # -- publishing ----------------------------------------------------------------------------------------------------

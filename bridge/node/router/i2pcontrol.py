@@ -5,7 +5,7 @@
 
 A wrong password is not used again for a minute: routers log each attempt, and a router that counts them could lock the
 operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so i2pd receives only RouterInfo.
-Parts without a reply from a Java router stay unknown and do not affect the rest.
+If a Java router does not reply to one of the requests, only the figures of that request stay unknown.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 I2CP and I2PControl carry passwords, and show which destinations belong to whom. So plain TCP goes to loopback and
 private addresses only, and a plain I2PControl (its password controls the router) to loopback only. A router signs its
-certificate itself. A file pins it. On this machine it is not checked, because an attacker cannot intercept the
-connection.
+certificate itself. A file in the settings pins it. The certificate of a router on this machine is not checked, because
+an attacker cannot intercept the connection.
 """
 
 import ssl
@@ -88,7 +88,7 @@ def unreached(link: Link, error: BaseException | None) -> RouterLost:
     """Return the error to report for a failed connection to the router."""
     match error:
         case trio.BrokenResourceError():
-            # The connection was there; its TLS handshake was not.
+            # The TCP connection succeeded, but its TLS handshake failed.
             cause = error.__cause__
             why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
             return RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}")

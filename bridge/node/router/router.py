@@ -120,8 +120,8 @@ async def probe_failure(host: str, port: int, timeout_s: float) -> str | None:
     with trio.move_on_after(timeout_s):
         try:
             async with await trio.open_tcp_stream(host, port) as stream:
-                # A connection to a closed ephemeral port can meet itself; then no service replied. A service that has
-                # reset the connection has no address any more (OSError).
+                # A connection to a closed ephemeral port can connect to itself (TCP simultaneous open); then there is
+                # no service. If the service has reset the connection, `getpeername` raises OSError.
                 is_own = stream.socket.getsockname() == stream.socket.getpeername()
                 return os.strerror(errno.ECONNREFUSED) if is_own else None
         except (OSError, ValueError) as error:
@@ -307,7 +307,7 @@ class FileRouter:
             await self._refresh_files()
 
     async def _refresh_files(self) -> None:
-        with suppress(OSError):  # The last look counts until the next one.
+        with suppress(OSError):  # The last list is used until the next look.
             self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
 
 
@@ -316,8 +316,8 @@ def checked_structure(
 ) -> MetaLeaseSet:
     """Return the structure if routers accept it for this destination at `now_s`; else raise `RouterError`.
 
-    Most floodfills are Java routers, so their rules count regardless of this node's router. `previous` is the last
-    accepted structure.
+    Most floodfills are Java routers, so the rules of Java routers apply regardless of this node's router. `previous` is
+    the last accepted structure.
     """
     try:
         offered = decode(structure)
@@ -353,7 +353,7 @@ def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
     try:
         published_s = decode(lying).published_s
     except LeaseSetError:
-        published_s = -1  # no file, or a structure that a router would have dropped
+        published_s = -1  # the file is missing, or a router would have dropped its structure
     if offered.published_s <= published_s:
         raise RouterError(
             f"{path} holds a structure published at second {published_s}; one of second {offered.published_s} "

@@ -51,7 +51,7 @@ def answers(path: Path) -> bool:
         except TimeoutError:
             return True
         except OSError as error:
-            return error.errno == errno.EAGAIN  # its backlog is full: busy, but present
+            return error.errno == errno.EAGAIN  # its backlog is full, so a process listens
     return True
 
 

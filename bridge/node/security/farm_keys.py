@@ -4,9 +4,9 @@
                                    │
                  credentials to send to other servers and to accept: those of every key that opens
 
-The file is never changed, since nodes or another program may share it. So it is outdated after a key change. That does
-not harm a node with a stored ring, but it would exclude a node without one. So the file is checked periodically, and an
-alarm is active while it is outdated.
+The file is never changed, since nodes or another program may share it. So it is outdated after a key change. An
+outdated file does not affect a node with a stored ring, but a node without a stored ring could not join with it. So the
+file is checked periodically, and an alarm is active while it is outdated.
 """
 
 import shlex
@@ -114,8 +114,8 @@ class FarmKeys:
             text = f"{filed}. The node continues with its present keys, and needs the file at its next start"
             alarms.set(FARM_KEY_FILE, text, CORRECT_FILE)
         elif isinstance(filed, KeyFileError):
-            # `--replace` compares with the replaced file; that is missing or not a farm key. The error's own remedy is
-            # for a first start: here a new key would make another farm.
+            # Not `--replace`: it compares with the replaced file, which is missing or not a farm key here. The error's
+            # own remedy is for a first start; here it would make a new key, and so another farm.
             what = "is no longer a farm key file" if self.path.exists() else "is missing"
             text = f"the farm key file {self.path} {what}: this node could not start again"
             alarms.set(FARM_KEY_FILE, text, self._written_anew())

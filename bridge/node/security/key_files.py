@@ -254,14 +254,14 @@ def save_signing_key(path: Path, key: SigningKey, *, again: bool = False) -> Non
 
 
 def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
-    """Write the signing key files of several nodes, all of them or none."""
+    """Write the signing key files of several nodes. If one cannot be written, remove the others."""
     made: list[Path] = []
     try:
         for path, key in keys.items():
             save_signing_key(path, key)
             made.append(path)
     except KeyFileError as error:
-        # They are not in use yet, and half of them would block a second attempt.
+        # Removed: the keys are not in use yet, and the existing files would block a second attempt.
         for path in made:
             path.unlink(missing_ok=True)
         raise KeyFileError(f"{error}; no key was made") from None

@@ -4,7 +4,7 @@
     ListedFile   ──▶ watch: reads the file every few seconds
 
 So clients are listed or removed without a restart. If the file becomes unreadable, the clients read before stay in use,
-and an alarm reports it. An error in an editor must not exclude all clients.
+and an alarm reports it. So a mistake of an operator in the file does not exclude all clients.
 """
 
 from abc import ABC, abstractmethod

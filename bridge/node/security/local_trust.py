@@ -4,13 +4,13 @@
 
 A user with write access to a directory can replace its content. So a state directory of mode 0700 is unsafe below a
 directory that others can write. Each directory on the path belongs to this user or to root, and no other user can write
-it. If it is sticky (as /tmp is), others may write it, and its content belongs to this user or to root. The state
-directory itself must not be writable by others at all.
+it. A sticky directory (such as /tmp) may be writable by others if the next step of the path in it belongs to this user
+or to root. The state directory itself must not be writable by others at all.
 
 If this holds, no other user (except root) can place a link or a file inside, regardless of the file names in use.
 
 A control socket is checked at both ends by the kernel's record of the peer's user (SO_PEERCRED). On a system without
-it, owner and mode of the directory and of the socket decide alone.
+SO_PEERCRED, only the owner and the mode of the directory and of the socket are checked.
 
 A node from a package runs as its own user, and its operator is root. In its directory, which only root can make, root
 trusts the directory's owner, as root does when it installs the package.
@@ -59,7 +59,7 @@ class UntrustedPathError(Exception):
 
 @contextmanager
 def acting_as_owner(path: Path) -> Iterator[None]:
-    """Act as the owner and group of a path, and as root again afterwards. After a kill, the files are unchanged."""
+    """Act as the owner and group of a path, and as root again afterwards. A kill does not change the file's owner."""
     owner, user_id, group_id = path.stat(), os.geteuid(), os.getegid()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
@@ -74,7 +74,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
     """Return True if a directory's group is its owner's own, without other users (the default of many systems)."""
     with suppress(OSError, AttributeError):
         if _ACCESS_LIST in os.listxattr(path, follow_symlinks=False):
-            return False  # The group's bits are then a mask, and do not show write access.
+            return False  # With an access list the mode's group bits are a mask, and do not show who may write.
     try:
         owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
@@ -133,7 +133,7 @@ def make_state_directory(path: Path, facts: Facts | None = None) -> None:
     """Make `path` if it is missing, for its owner only, and check it; raise UntrustedPathError or OSError."""
     check_state_directory(path, facts)
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    # Again: another user may have made it before mkdir, in a directory that all users may write.
+    # Checked again: in a directory that all users may write, another user may have made it before mkdir.
     check_state_directory(path, facts)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -175,7 +175,7 @@ def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], 
 def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.stat_result | None, facts: Facts) -> None:
     """Check that no other user can replace the content of one directory on the path (None: it is empty)."""
     if stat.S_ISLNK(status.st_mode):
-        return  # Checked by its parent directory, and by its owner there.
+        return  # A link is checked through its parent directory and its owner.
     _check_owner(path, step, status, facts)
     if not _written_by_others(step, status, facts):
         return
@@ -226,7 +226,7 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
     try:
         status = known.status(path)
     except OSError:
-        return  # The connection shows if a node is there.
+        return  # A missing socket is not an error here: the attempt to connect shows if a node is there.
     if not stat.S_ISSOCK(status.st_mode):
         raise UntrustedPathError(f"{path} is not a socket: name a node's state directory, or its control socket itself")
     _check_owner(path, path, status, known)

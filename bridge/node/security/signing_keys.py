@@ -26,7 +26,7 @@ _READ_AGAIN: _Stamp = (-1, -1, -1, -1)
 
 @dataclass(frozen=True, slots=True)
 class _Filed:
-    """The content of a key file: the key, or the reason why it is unusable."""
+    """The result of reading a key file: the key, or the reason why it is unusable."""
 
     stamp: _Stamp
     key: SigningKey | None = None
@@ -127,7 +127,7 @@ def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
 
 
 def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
-    # Before it is read: a replacement during the read is then found at the next check.
+    # The stamp is taken before the file is read, so that the next check detects a replacement during the read.
     seen = _stamp_of(path)
     if seen == stamp:
         return None

@@ -10,8 +10,8 @@
 
 Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file grants the
 scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password but not the data after the login.
-Readers of the log see which nodes belong together. Therefore an endpoint leaves the machine only if an operator permits
-it, and a public address also needs proofs and encryption.
+Readers of the log see which nodes belong together. Therefore an endpoint listens beyond loopback only if an operator
+permits it, and a public address also needs credentials and encryption.
 """
 
 import re
@@ -289,7 +289,7 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
 
 
 def _is_public(section: Section, key: str, address: Address, *, allow_network: bool) -> bool:
-    """Return True if the public reaches the address; note an unpermitted address beyond loopback."""
+    """Return True for a public address; note a problem for an address beyond loopback without permission."""
     if is_loopback(address.host):
         return False
     if not allow_network:

@@ -236,8 +236,8 @@ def load_configuration(
 ) -> NodeConfiguration:
     """Return the node's configuration; raise ConfigurationError with every problem.
 
-    With `try_files`, problems of files are included. A single problem is left to the part of the node that reads the
-    file: its error has the remedy.
+    With `try_files`, problems of files are included. If there is only one problem, the part of the node that reads the
+    file reports it, because its error contains the remedy.
     """
     table = {} if path is None else _read(path)
     (overrides or Overrides()).put_into(table)
@@ -255,7 +255,7 @@ def load_configuration(
         problems += faults if problems or len(faults) > 1 else []
     if problems:
         where = "configuration" if path is None else str(path)
-        # Waiting helps only if nothing else is wrong.
+        # Set only without other problems: waiting for an address would not solve those.
         only_address = len(problems) == 1 and problems[0].startswith(f"gossip.bind: {chosen}")
         waits_for = chosen.waits_for if only_address else ()
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems), waits_for)

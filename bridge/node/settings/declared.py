@@ -8,8 +8,8 @@
     default of the field   the value of an absent key; without a default, the reader of the section decides
 
 `reader.read` fills such a class from a file, and `written` is the inverse. The reference page, the manual page, the
-example configuration, and the allow-list of a bundle derive from `Declared`. Separate tables for these purposes would
-have to be kept equal by tests, and a new setting would have to be added to each.
+example configuration, and the allow-list of a bundle derive from `Declared`. With separate tables, tests would have to
+keep them equal, and a new setting would have to be added to each of them.
 """
 
 import types
@@ -61,15 +61,15 @@ class Setting:
     """The key in the node's reports (`config`); all members read them, so a setting is not reported by default."""
     example: Example = ""
     words: tuple[str, ...] = ()
-    """The accepted words, if they are not all values of the enumeration."""
+    """The accepted words, if only some values of the enumeration are accepted."""
     key: str = ""
     """The key, if it is not the name of the field."""
     parse: Callable[[str], object] | None = None
     """Makes the value from a text; raises ValueError."""
     show: Callable[[Any], object] | None = None
-    """The inverse of `parse`, if `shown` is not."""
+    """The inverse of `parse`, if `shown` is not its inverse."""
     none: str = ""
-    """The text for None, if an absent key has another meaning."""
+    """The text that represents None, if an absent key has another meaning."""
 
 
 @dataclass(frozen=True, slots=True)

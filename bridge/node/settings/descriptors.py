@@ -4,7 +4,7 @@
 
 A process at its limit cannot open anything: a segment of its log, a file of /proc, a connection to another server. So
 outside connections are limited to the part beyond the reserve. First the soft limit is raised to the hard one if
-possible, since the usual 1,024 is meant for programs that use `select`.
+possible: the usual soft limit of 1,024 exists for programs that use `select`.
 """
 
 import resource
@@ -16,7 +16,7 @@ RESERVED: Final = 192
 """
 _WANTED: Final = 2304
 LEAST: Final = 320
-"""Below this, the farm's own servers would not have room next to unknown clients."""
+"""The lowest limit: below it, unknown clients could leave too few descriptors for the farm's servers."""
 
 
 class DescriptorError(Exception):
@@ -33,11 +33,12 @@ class DescriptorShares:
     raft_known_waiting: int
     control_local: int
     control_remote: int
-    """Connections with a token; the same number may be without one yet, and the same number may wait for their first
-    byte.
+    """Connections with a token.
+
+    As many further connections may not have sent a token yet, and as many may wait for their first byte.
     """
     kafka: int
-    """Connections of Kafka's clients; the same number may wait to be accepted."""
+    """Connections of Kafka's clients; as many further connections may wait to be accepted."""
 
 
 def shares_of(limit: int) -> DescriptorShares:

@@ -7,11 +7,12 @@
                             interfaces are refused: only the operator knows the network of the farm
     no candidate            refused: the text contains each address with the reason
 
-Guessing would place a farm in a container bridge on some machines. All of them have the same address there, peers
-cannot be found, and no error names the cause. A machine has link-local addresses (169.254.…, fe80::…) until its lease
-arrives. An interface that may still get an address is in `waits_for`, and `garlicfarm run` waits for it.
+A guess could choose the address of a container bridge on some machines. That address is the same on all machines, so
+nodes would not find each other, and no error would show the cause. A machine has link-local addresses (169.254.…,
+fe80::…) until its lease arrives. An interface that may still get an address is in `waits_for`, and `garlicfarm run`
+waits for it.
 
-A module of its own: it queries the operating system, and a test uses its own `Machine`.
+This module queries the operating system; tests replace the answers by their own `Machine`.
 """
 
 import socket
@@ -26,7 +27,10 @@ from bridge.node.security.local_trust import default_state_directory
 from gossip.node import LanInterface, is_private, lan_interfaces, may_gossip
 
 ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
-"""Addresses for documentation: connecting a UDP socket to one does not send anything and shows the route."""
+"""Addresses reserved for documentation.
+
+Connecting a UDP socket to one does not send a packet, and shows the local address of the route.
+"""
 LOOPBACK = "127.0.0.1"
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _OF_THIS_MACHINE = (
@@ -37,14 +41,17 @@ _OF_THIS_MACHINE = (
 _VPN = ("tailscale", "wg", "tun", "tap", "utun", "zt", "nebula", "ipsec", "wt", "nordlynx", "proton", "vpn")
 _SHOWN_MAX = 8
 _LAN_BRIDGES = frozenset({"br-lan"})
-"""OpenWrt's name for the LAN; Docker's networks have a number after `br-`."""
+"""OpenWrt's name of its LAN bridge. The bridges of Docker's networks have hexadecimal digits after `br-`."""
 
 
 class NoAddressError(Exception):
     """A single address cannot be chosen. `example` is an address that the operator could set."""
 
     def __init__(self, text: str, example: str, *, needs_wan: bool = False, waits_for: tuple[str, ...] = ()) -> None:
-        """Set the text; with `needs_wan` the example needs `allow_wan`, and `waits_for` may still get addresses."""
+        """Set the text.
+
+        With `needs_wan` the example needs `allow_wan`; the interfaces in `waits_for` may still get addresses.
+        """
         super().__init__(text)
         self.example = example
         self.needs_wan = needs_wan
@@ -104,7 +111,7 @@ class ChosenAddress:
 
 
 def reach_of(interface: str) -> Reach:
-    """Classify an interface by its name: in a container even `eth0` is virtual, so its kind is not decisive."""
+    """Classify an interface by its name, not by its kind: in a container even `eth0` is virtual."""
     if interface in _LAN_BRIDGES:
         return Reach.LAN
     if interface.startswith(_OF_THIS_MACHINE):
@@ -182,7 +189,7 @@ def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> 
 
 
 def _without_link_addresses(found: Sequence[LanInterface]) -> Iterator[LanInterface]:
-    """Omit IPv6 link-local addresses: each interface has one, and a setting cannot contain it."""
+    """Omit IPv6 link-local addresses: each interface has one, and a setting cannot contain such an address."""
     kept = [each for each in found if not (":" in each.host and _is_special(each.host))]
     yield from sorted(kept, key=lambda each: not each.host)
     for name in dict.fromkeys(each.name for each in found if each.name not in {one.name for one in kept}):

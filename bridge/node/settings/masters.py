@@ -11,8 +11,9 @@
                                        destination = "…base64…"
                                        master = "….b32.i2p"                otherwise it serves every master
 
-A node without a master reports its leaves for every master of the farm, so small farms do not need a `[[master]]`. Only
-the content of a key file shows its master, so there are two steps: settings, then `load_masters`.
+A node without a master reports its leaves for every master of the farm, so small farms do not need a `[[master]]`. The
+master of a key file is known only after the file is read. So the settings are read first, and `load_masters` reads the
+files.
 """
 
 import re

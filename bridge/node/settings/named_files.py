@@ -6,7 +6,8 @@ The parts of a node read these files in turn when they are made, and the first p
 see one problem per start, and the first one only after the settings are right. So `garlicfarm run` tries all of them
 while it reads the settings (`load_configuration`).
 
-Some faults depend on the use of the file, such as a list with an unknown scope. The part that uses the file refuses it.
+Some faults depend on the use of the file, such as an unknown scope in a list. The part of the node that uses the file
+reports these.
 """
 
 import ssl
@@ -25,7 +26,7 @@ from bridge.node.security.key_files import (
 
 def _try_chain(path: Path) -> None:
     read_private_file(path)
-    # The password is for an encrypted key, so that OpenSSL does not prompt for one.
+    # This password prevents a prompt of OpenSSL if the key is encrypted.
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password="")
 
 
@@ -50,7 +51,7 @@ LOADERS: Final[Mapping[str, Callable[[Path], object]]] = {
     "i2cp_certificate": _try_authority,
     "i2pcontrol_certificate": _try_authority,
 }
-"""Loaders by the last part of the setting's name. Other paths are directories, which the node makes."""
+"""Loaders by the last part of the setting's name. Settings without a loader name directories, which the node makes."""
 
 
 def file_problem(key: str, path: Path) -> str | None:

@@ -7,8 +7,8 @@ On a LAN an address is not needed. The node binds to the machine's private addre
 `bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the decisive
 setting. Gossip stays in private networks unless `allow_wan` (the reason is in `gossip/node/endpoints.py`).
 
-The checks for `i2p` ensure that plain data never leaves a machine. The server listens on loopback alone, where the
-router's server tunnel delivers; the proxy is on loopback too; and only I2P names are called.
+The checks for `i2p` ensure that unencrypted data never leaves a machine. The server listens only on loopback, the
+target of the router's server tunnel. The proxy is also on loopback, and the node connects only to I2P names.
 """
 
 from dataclasses import dataclass, field, replace
@@ -218,7 +218,7 @@ class ConsensusSettings:
         ),
     ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)
-    """The settings among `consensus.bind` and `consensus.advertise` that derive from another one."""
+    """The settings, of `consensus.bind` and `consensus.advertise`, whose value derives from another setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

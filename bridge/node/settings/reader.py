@@ -5,8 +5,8 @@
     Section.finish()             notes the unknown keys, with the probably intended key
 
 A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`, with the path of the key and the
-fault. After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run.
-The node never receives it: a configuration with problems is refused completely.
+fault. After a fault the reader continues with the default, or with a placeholder for a required setting, so that later
+checks still run. The node never uses the result: a configuration with problems is refused completely.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,8 @@ class Section:
     def read(self, kind: type[Settings], defaults: Mapping[str, object] | None = None, /, **known: object) -> Settings:
         """Make an instance of `kind` from the whole table.
 
-        `defaults` replace declared defaults, if they depend on other settings. `known` fields are not read here.
+        `defaults` replace the declared defaults of settings whose default depends on other settings. The fields in
+        `known` already have values and are not read here.
         """
         found = self.values(kind, defaults, **known)
         self.finish()
@@ -181,7 +182,7 @@ def _text(value: object) -> str:
 
 
 def _expected(declared: Declared, value: object) -> str:
-    """Return the fault of a value with a wrong form for its setting."""
+    """Return the problem of a value whose form does not fit its setting."""
     setting = declared.setting
     match declared.kind:
         case Form.FLAG:

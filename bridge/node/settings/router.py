@@ -10,7 +10,8 @@
       sam = "127.0.0.1:7656"                       its SAM bridge, for the node's directory; "off" without one
 
 Passwords are in files of mode 0600, never in the configuration, which operators pass around. Each kind has its own
-class, so that settings of the other kind are refused like unknown ones: a setting without effect is a misunderstanding.
+class, so that settings of the other kind are refused like unknown ones. Otherwise an operator could rely on a setting
+without effect.
 """
 
 from dataclasses import dataclass, replace
@@ -136,7 +137,7 @@ class I2cpRouterSettings:
 
     def access(self) -> "I2cpRouterAccess":
         """Read the passwords and return the data for a connection; raise KeyFileError."""
-        # A node without a router does not use I2CP, which takes a megabyte.
+        # Imported here: a node without a router does not need I2CP, whose modules take a megabyte.
         from bridge.node.router.i2cp_publishing import I2cpAccess  # noqa: PLC0415 - see above
         from bridge.node.router.i2cp_router import I2cpRouterAccess  # noqa: PLC0415 - see above
 

@@ -1,14 +1,15 @@
 """The meaning of the setting `timing` for every part that waits for another server.
 
-Over I2P a reply takes one to several seconds, and some tens of kilobytes a second are much. A first connection takes
-half a minute: tunnels are built, and a LeaseSet is looked up. Raft requires that a round of messages is much shorter
-than the election timeout, and that elections are rare compared with their duration. So the timeout is 30 to 60 s, and
-all limits for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one reply
-timeout.
+Over I2P a reply takes one to several seconds, and some tens of kilobytes a second are a high rate. A first connection
+takes half a minute, because tunnels are built and a LeaseSet is looked up. Raft requires that a round of messages is
+much shorter than the election timeout, and that elections are rare compared with their duration. So the timeout is 30
+to 60 s, and all limits for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one
+reply timeout.
 
-On a LAN four heartbeats fit into the shortest election timeout, compared with ten in `consensus.lan`. They are most of
-an idle node's work, and a node may be a small box. Ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat
-on a connection is never lost; at worst it is late by the 200 ms until TCP repeats lost data.
+On a LAN four heartbeats fit into the shortest election timeout, compared with ten in `consensus.lan`. Heartbeats are
+most of an idle node's work, and a node may be a small computer. An idle follower uses 1.1 % of a core with ten
+heartbeats per timeout and 0.65 % with four. TCP does not lose a heartbeat; a lost packet delays it by 200 ms, until TCP
+sends it again.
 """
 
 from dataclasses import dataclass, field, replace
@@ -77,7 +78,8 @@ def _i2p() -> Profile:
             overtaking_s=4.0,
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
-        # Within the time that a command waits for its node: after it, the request id permits a repetition.
+        # In total shorter than the time that a command waits for its node. After that time, the request id permits a
+        # repetition.
         patience=Patience(submit_s=20.0, apply_s=8.0, client_s=20.0),
         connection_limits=ConnectionLimits(handshake_s=45.0),
         conversation=ConnectionOptions(

@@ -8,9 +8,9 @@
                       sign, hand to the router
     Directory         returns the newest signed structures to clients, if the router has a SAM bridge
 
-Each has its own loops. So a slow router does not delay a clock entry, and a lost leader does not delay a probe of a
-leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
-need not lead.
+Each task has its own loops. So a slow router does not delay a clock entry, and the loss of the leader does not delay a
+probe of a leaf. All tasks submit through the replica, which finds the leader. Only the leader writes clock entries; the
+publisher may be any server.
 """
 
 import trio

@@ -9,8 +9,8 @@ Then another session is opened.
 A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
 made at first use: nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
 
-The report of the node contains the hash, for `garlicfarm link` on every node. It is a convenience for users, and the
-farm publishes without it, so a router without SAM does not raise an alarm.
+The report of the node contains the hash, for `garlicfarm link` on every node. The directory is a convenience for users,
+and the farm can publish without it. So a router without SAM does not raise an alarm.
 """
 
 from collections import Counter
@@ -43,7 +43,10 @@ ACCEPT_RETRY_S: Final = 1.0
 ACCEPT_FAILURES_MAX: Final = 10
 """Failures in a row to accept a stream; the last one ends the session."""
 CHECK_FIRST_S: Final = 60.0
-"""Age of a session at its look-up. Each failed look-up in a row doubles it: the network may be the cause."""
+"""Age of a session in seconds at its look-up.
+
+Each consecutive failed look-up doubles it, because the network may be the cause.
+"""
 CHECK_LONGEST_S: Final = 3_600.0
 CHECK_TIMEOUT_S: Final = 45.0
 """i2pd needs up to 40 s to query all floodfills."""
@@ -72,12 +75,13 @@ class Directory:
         return self._requests.counts
 
     async def run(self) -> None:
-        """Serve until cancelled, over as many sessions as that takes."""
+        """Serve until cancelled; open a new session when one ends."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random())
         while True:
             try:
                 private_key = await self._private_key()
-                # With two tunnels instead of the router's own number, i2pd 2.45.1 did not always publish the lease set.
+                # The number of tunnels is the router's default: with two, i2pd 2.45.1 did not always publish the lease
+                # set.
                 async with open_session(self._bridge, private_key=private_key, nickname=NICKNAME) as session:
                     backoff.reset()
                     await self._serve(session)
@@ -113,7 +117,7 @@ class Directory:
                 except SamUnreachableError:
                     raise
                 except SamError:
-                    # One peer may cause it, by a destination of an unknown kind: that must not end the session.
+                    # A peer with a destination of an unknown kind causes this error; it must not end the session.
                     failures += 1
                     if failures >= ACCEPT_FAILURES_MAX:
                         raise

@@ -3,9 +3,9 @@
     stream ─▶ 33 bytes ─▶ rate of this peer and of all ─▶ newest structure ─▶ reply ─▶ the client closes
        └─ at most EXCHANGES_MAX at a time: a further one ends the oldest, so unfinished ones cannot block others
 
-Identities in I2P are free, so the limit per peer only restrains faulty clients; the limit of all peers together
-protects the node. The stream is closed after the client closes it, because routers may drop the last bytes of a stream
-that this side closes first.
+Anyone can make any number of I2P identities, so the limit per peer only slows faulty clients down. The limit of all
+peers together protects the node. The stream is closed after the client closes it, because routers may drop the last
+bytes of a stream that this side closes first.
 """
 
 from collections import Counter

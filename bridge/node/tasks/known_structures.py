@@ -3,8 +3,9 @@
     this node's hand-overs ────────────────────┐
     `lastPublishedLS` in the servers' reports ─┴─▶ offer ─▶ one per master and server ─▶ newest: verified, latest second
 
-A structure is verified when a client requests it, not when it arrives: a node that replays its log receives thousands,
-and each server's next one replaces the last. Then only the newest valid one is kept.
+A structure is verified when a client requests it, not when it arrives: a node that replays its log receives thousands
+of structures, and each server's next structure replaces its last one. After verification only the newest valid
+structure is kept.
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
 A look-up goes through the network and takes seconds, so reports do not wait for it. This loop visits the farm's
 destinations, and each report contains the measurements since the previous one. Every measurement is reported once. A
-router without this ability (a file) returns None, and nothing is reported. A master is looked up if another node handed
-its last structure over, and this node is not the standby (`bridge.core.publishing.arrival`): a router finds a structure
-that it has without a search.
+router that cannot measure (the kind `file`) returns None, and nothing is reported. A master is looked up only if
+another node handed over its last structure and this node is not the standby (`bridge.core.publishing.arrival`), because
+a router finds its own structure without a search in the network.
 """
 
 from collections.abc import Iterator

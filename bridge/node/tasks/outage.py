@@ -8,8 +8,9 @@ A node that ran when the quorum was lost has the farm's state. A node started wi
 reports which of its entries are committed. For publishing it then applies all of them to a copy of the state. An
 uncommitted entry is at worst a report that is too new. The applied state itself does not change.
 
-After the log moves again, nodes that published alone have one reporting period to report their last second. Only then
-this node commits its own publications, so that they are later. The structures of the outage last longer than that.
+When the log moves again, each node that published alone reports its last second within one reporting period. This node
+commits its own publications only after that period, so that they have later seconds. The structures of the outage
+remain valid for longer.
 """
 
 import math
@@ -50,7 +51,7 @@ class Outage:
 
     @property
     def log_time_ms(self) -> int:
-        """Log time without a log: this node's estimate, or its clock if no entry has set log time in this run."""
+        """Log time during the outage: this node's estimate, or its clock if no entry has set log time in this run."""
         applied_state = self._context.applied_state
         paced_ms = max(self.farm.state.log_time_ms, applied_state.log_time.paced(now_ms()))
         return paced_ms if applied_state.quorum.moved else max(paced_ms, self._context.clock_ms())

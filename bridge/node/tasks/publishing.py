@@ -3,16 +3,16 @@
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
     plan without a quorum, while the log does not move ─▶ sign ─▶ hand over, with an alarm
 
-One plan at a time is active, from its proposal until the router has it. With a slow router a node must not fill the log
-with plans. For the same reason failed plans are repeated with growing pauses.
+One plan at a time is active, from its proposal until the router has it, so that a node with a slow router does not fill
+the log with plans. For the same reason failed plans are repeated with growing pauses.
 
 While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
 
 The routers of other nodes look the structure up (`bridge.core.publishing.arrival`). If they do not find it, an alarm is
 active and the node plans once more. After that the usual refresh repeats the structure.
 
-A lost accepted plan (the process died before it signed) does not reach the router. The publisher therefore compares its
-last hand-over in this run with the last accepted plan, and plans again if they differ.
+If the process ends between the acceptance of a plan and its signature, the structure does not reach the router. The
+publisher therefore compares its last hand-over in this run with the last accepted plan, and plans again if they differ.
 """
 
 import math
@@ -96,7 +96,7 @@ class PublishingTask:
         self._standby_due = False
         self._resigned = False
         self._is_seen: bool | None = None
-        """The last result of the other nodes' look-ups during this node's turn; None before one decides."""
+        """The last result of other nodes' look-ups in this node's turn; None before a clear result."""
         self._hand_over_again = False
         """The look-ups did not find the last structure."""
         self.published = 0
@@ -123,7 +123,7 @@ class PublishingTask:
                     self._proposed = None
                     self._back_off()
             case EntryWithoutEffect("publication", author) if author == self._context.signer.node_id:
-                # If the farm rejects this node's entries, each attempt would still be an entry of its log.
+                # Delayed, because each attempt is an entry of the log even if the farm rejects it.
                 self._back_off()
             case PublisherChanged(master=self.master):
                 self._review.set()
@@ -188,7 +188,7 @@ class PublishingTask:
 
     async def _publish(self) -> None:
         while True:
-            # Entries arrive by the thousand, so only relevant ones wake this loop.
+            # Thousands of entries may arrive at a time, so only relevant changes wake this loop.
             self._review = trio.Event()
             with trio.move_on_at(next_tick_s(self._plan_interval_s())):
                 await self._review.wait()
@@ -215,7 +215,7 @@ class PublishingTask:
         return FIRST_PLAN_INTERVAL_SECONDS if begins else PLAN_INTERVAL_SECONDS
 
     def _plan_alone(self) -> None:
-        """Pass a plan directly to the router without a quorum; a plan in progress there comes first."""
+        """Without a quorum, pass a plan directly to the router, after a plan that is already in progress."""
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
         farm, observations, now_ms = self._outage.farm, self._outage.observations(self._own), self._outage.log_time_ms
@@ -265,7 +265,7 @@ class PublishingTask:
         if found is self._is_seen or (found is None and self._is_seen):
             return
         self._is_seen = found
-        if found is None:  # The nodes that did not find it no longer look it up.
+        if found is None:  # Reset: the nodes that did not find the structure no longer look it up.
             self._alarms.not_found.clear(self.master)
             return
         address = self._key.key.destination.address
@@ -310,7 +310,7 @@ class PublishingTask:
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
                 await self._context.replica.server.wait_applied(answer.index or 0)
-        # Its fate is unknown: if it is committed later, it is not handed over, and planned again.
+        # The fate of the plan is unknown. If it is committed later, it is not handed over, and a new plan is made.
         self._proposed = None
 
     def _back_off(self) -> None:
@@ -363,7 +363,10 @@ class PublishingTask:
         return f"publishing {self._key.key.destination.address}"
 
     def _is_deposed(self) -> bool:
-        """Return True after a later publication of another server is accepted: until then this node's is the best."""
+        """Return True after the farm accepts a later publication of another server.
+
+        Until then this node's publication is the newest.
+        """
         if self._handed_over is None:
             return False
         known = self._context.applied_state.state.masters.get(self.master)

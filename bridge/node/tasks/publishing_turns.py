@@ -5,13 +5,13 @@
     after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success resets all
 
 The election compares figures of the router's health, and a healthy router may refuse each structure. So failures must
-count, or the farm would choose that node permanently. They count through `publishConfig`, which every version of the
-state machine supports: no server decides differently because it lacks the member `publishFailure`.
+count, or the farm would choose that node permanently. A withdrawal uses `publishConfig`, which every version of the
+state machine supports. So servers that do not know the member `publishFailure` come to the same decision.
 
 Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow, so a farm
 in which all routers refuse changes its publisher less and less often.
 
-A module of its own: it decides, without I/O or a clock, and the task around it has both.
+A module of its own: it decides without I/O or a clock, and the publishing task has both.
 """
 
 import math

@@ -3,7 +3,7 @@
 Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. An
 uncommitted report is outdated after a period; the next one replaces it. Publishing tasks use this node's status from
 uncommitted reports too, if they must act alone. A leaving node reports last that it does not publish and has no leaves.
-So another node publishes, and structures drop its leaves, before its absence is detected.
+So another node publishes, and new structures omit its leaves, before the farm detects its absence.
 
 *Content of a report:*
 
@@ -14,7 +14,8 @@ So another node publishes, and structures drop its leaves, before its absence is
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
 Figures such as load change continuously and wait for the next report. The content to send once is repeated until a
-report with it is committed. In every report it would dominate the log: a structure is larger than the other content.
+report with it is committed. If every report contained it, it would be most of the log: a structure is larger than the
+other content.
 """
 
 import math
@@ -41,7 +42,7 @@ from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 WITNESS_LAG_MS = 20_000
-"""Milliseconds: outdated reports have limited a clock entry that lags more."""
+"""Milliseconds: if a clock entry lags by more, outdated reports have limited it."""
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
@@ -79,7 +80,7 @@ class ReportingTask:
             self._leader_known.set()
 
     def refused(self, request: str) -> None:
-        """Start a new session after the farm dropped the session of an entry."""
+        """Start a new session of request ids after the farm dropped this node's session."""
         if request.startswith(f"{self._context.request_prefix}-"):
             self._session_start = None
 
@@ -94,7 +95,7 @@ class ReportingTask:
                 return
             with trio.move_on_after(self._context.period_s):
                 await self._send(report)
-            # At a slightly different time from other nodes, which found the leader at the same moment.
+            # Random, because all nodes found the leader at the same moment and should not report at the same moment.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def send_final_report(self) -> None:
@@ -135,7 +136,7 @@ class ReportingTask:
                     await self._context.applied_state.news()
 
     def _is_witness(self) -> bool:
-        """Return True if a report helps now that log time has moved: it lags, or this node's last date was wrong.
+        """Return True if log time needs a report of this node: log time lags, or this node's last date was wrong.
 
         The reports of a majority bound log time, and they are up to a period old. So each node sends one more report
         after each clock entry while this limits log time.
@@ -163,7 +164,7 @@ class ReportingTask:
         status, leaves = await self._query_router()
         if self._leaves:
             leaves = ()
-        # Measurements are reported once, so they wait for a report to be sent.
+        # Measurements are taken only if the report will be sent, because each is returned once.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         whole = Report(
             cluster=context.cluster,

@@ -8,9 +8,9 @@
 A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
 already, so a take-over reaches the floodfills within seconds.
 
-The router ends a session without a structure, so it gets the newest valid one (`bridge.node.tasks.known_structures`).
-The log may choose another server than the standby. Then the standby publishes that server's first structure too, and
-clients need not wait for the tunnels of the new publisher.
+The router ends a session without a structure, so the standby gives it the newest valid one
+(`bridge.node.tasks.known_structures`). The log may choose another server than the standby. Then the standby publishes
+that server's first structure too, and clients need not wait for the tunnels of the new publisher.
 
 A change of the role waits for some periods, so that a single bad report does not end a session. Without a quorum the
 role does not change.
@@ -54,7 +54,7 @@ class Standby:
         self._change(active=False)
 
     def deposed(self) -> bool:
-        """Return True if this node, the publisher until now, becomes the standby, and keeps its session."""
+        """Return True if this node, which published until now, becomes the standby and keeps its session."""
         self._change(active=self._is_named())
         return self.is_active
 
@@ -87,7 +87,8 @@ class Standby:
         if newest is None:
             return
         publisher, structure = newest
-        # Only the structure of a server that failed must be replaced soon; this node's own last one is valid.
+        # Urgent only after another server's structure, because that server failed; this node's own last structure is
+        # still valid.
         no_hurry = {None, publisher, self._context.replica.server_id}
         urgent = self._given is not None and self._given[0] not in no_hurry
         self._given = newest
@@ -125,5 +126,5 @@ class Standby:
         publication = known.publication
         if publication is not None and decode(found).published_s == publication.published_s:
             return publication.server_id, found
-        # Of an earlier publication, or of an outage.
+        # The structure belongs to an earlier publication, or to an outage.
         return None if self._newest is None else self._newest[0], found

@@ -30,7 +30,7 @@ class TaskContext:
     keys: tuple[PublishingKey, ...]
     """One key for each master destination that this node can sign for."""
     keyless: tuple[MetaStatus, ...] = ()
-    """Its status in masters whose leaves it serves without a signing key."""
+    """This node's status for the masters whose leaves it serves without a signing key."""
     pace: Pace
     period_ms: int
     """Milliseconds between clock entries of this node as leader; all nodes follow the leader's period."""
@@ -46,7 +46,7 @@ class TaskContext:
     router_alarm: SharedAlarm
     """Failures of the router, by the task that used it."""
     request_prefix: str
-    """NodeId and generation: with a session's start and a number it identifies a submission permanently."""
+    """NodeId and generation. Together with the start of a session and a number, they identify a submission uniquely."""
     reachable: Callable[[], AbstractSet[bytes]]
     """Returns the NodeIds of other members that gossip has not marked dead."""
     configuration: Mapping[str, object] = field(default_factory=dict)

@@ -5,7 +5,8 @@
     every node   once a period: its own clock, and as leader the clocks of others and log time
                  (`bridge.core.farm.clock_alarms`)
 
-An alarm about clocks needs two looks in a row, a period apart: one report may have been delayed.
+An alarm about clocks needs the same result in two consecutive checks, a period apart, because one report may be
+delayed.
 
 The commit time of each entry shows if the election timeout is long enough (`bridge.core.farm.broadcast_time`).
 """
@@ -68,7 +69,7 @@ class TimekeepingTask:
                 await self._led.wait()
 
     async def _make_a_step(self, look_s: float) -> None:
-        """Write once more when reports allow a step; return when leadership changes, or never."""
+        """Write a further clock entry when reports allow a step of log time; return only when leadership changes."""
         stepped = False
         while not self._led.is_set():
             if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
@@ -90,7 +91,7 @@ class TimekeepingTask:
         try:
             entry = context.signer.sign(encode(Clock(time_ms, context.replica.server_id, context.period_ms)))
         except ValueError as error:
-            # It is repeated each second, with the same reason.
+            # Noted once: the attempt is repeated each second and fails for the same reason.
             if str(error) != self._failure:
                 self._failure = str(error)
                 context.trace.append("clock-failed", {"reason": self._failure})
@@ -134,7 +135,7 @@ class TimekeepingTask:
             if text is None:
                 context.alarms.clear(alarm)
             elif is_old:
-                # Old entries do not raise an alarm, but clear an alarm without a cause.
+                # While old entries are applied, alarms are not raised, but alarms without a cause are cleared.
                 context.alarms.restart_delay(alarm)
             else:
                 context.alarms.set(alarm, text, action, period_s=context.expected_period_s)
@@ -142,7 +143,7 @@ class TimekeepingTask:
     def _applies_old_entries(self, log_time_ms: int) -> bool:
         """Return True if log time has moved much faster than time since the last look: this node catches up.
 
-        The clocks in old entries are old, and would make this node's own clock look as far ahead.
+        The clocks in old entries are old, so this node's own clock would appear to be ahead.
         """
         before, self._looked = self._looked, (now_ms(), log_time_ms)
         if before is None:

@@ -145,7 +145,10 @@ class FarmLog:
         return self._pruned[1]
 
     def _snapshot_bytes(self, last: LogId | None) -> int:
-        """Return the size of the document; 0 before the first request for it, since it reads the entire snapshot."""
+        """Return the size of the document.
+
+        It is 0 before the first request for the document, because making it reads the entire snapshot.
+        """
         return len(self._document[1]) if self._document is not None and self._document[0] == last else 0
 
     async def _document_of(self, farm: FoundedFarm) -> tuple[LogId, bytes] | None:
@@ -188,7 +191,7 @@ def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
 
 
 def _named_reqid(data: bytes) -> bytes | None:
-    """Return the reqid in an entry: only the member itself or an escape justifies decoding."""
+    """Return the reqid in an entry. The entry is decoded only if its bytes contain the member's name or an escape."""
     return reqid_in(request_of(decode(data))) if b"zmq:" in data or b"\\" in data else None
 
 

@@ -8,8 +8,8 @@ The scopes are defined in `bridge.node.raft.client_scopes`.
 
 A changed file is read again, so keys are added or removed without a restart. If the file becomes unreadable, its
 previous content stays in force, and an alarm is set. A removed key's connection may read until it disconnects, but may
-not write. A connection is identified by its key, and each update looks up the key's scopes. Names would be unsafe: a
-leaked key, replaced by a new one under the same name, would keep its right to write.
+not write. A connection is identified by its key, and each update looks up the key's scopes. A look-up by name would be
+unsafe: after a replacement of a leaked key under the same name, the leaked key could still write.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 Servers exchange snapshots as images with checksums, in a format of garlicfarm. A reader of the log gets this document
 instead, made from the stored snapshot, and continues with the entry after `index`. Destinations are given by their
-addresses, as in the view. The document contains only the state shared by all servers. Two servers with different
-compaction points give documents of different indexes.
+addresses, as in the view. The document contains only the state shared by all servers. Servers with different compaction
+points return documents with different indexes.
 """
 
 from collections.abc import Iterator, Mapping

@@ -7,16 +7,17 @@
            ─▶ accepted ─▶ names its reqid, signed if its scope is the farm's ─▶ `Submitting`, which finds the leader
                                       ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
 
-The protocol does not have a refusal. A client ends a request on the reply "expired", and repeats it on any other reply.
-So updates that can never succeed are "expired". They are invalid JSON objects, entries reserved for the leader or
-beyond the key's scopes, and all updates at a read-only endpoint. The node's counters distinguish them.
+The protocol does not define a refusal. A client ends a request only after the reply "expired", and repeats it after any
+other failure. So the reply to updates that can never succeed is "expired". They are invalid JSON objects, entries
+reserved for the leader or beyond the key's scopes, and all updates at a read-only endpoint. The node's counters
+distinguish them.
 
 "No leader known" makes the client wait and repeat the same reqid, here or elsewhere. The table of reqids in the farm's
 state (`bridge.core.state.reqids`) then finds the first copy from any node. Freshness is measured by log time. If this
-node's share of the table is full, clients wait, too: places become free with log time.
+node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
 
-Log time moves once in a reporting period, and not without a leader. So a reqid that is too far ahead of log time, but
-not of this machine's clock, also waits until log time catches up.
+Log time moves once in a reporting period, and not without a leader. So if a reqid is too far ahead of log time, but not
+ahead of this machine's clock, its client also waits until log time catches up.
 """
 
 from collections import Counter
