@@ -6,11 +6,11 @@
            ──▶ deploy/prometheus             the expressions of the two alerts about alarms
 
 The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if that
-depends on the situation; otherwise the remedy is shown. One text in each raising module and a second one in the
-reference would drift apart.
+depends on the situation; otherwise the remedy is shown. If each raising module and the reference had separate texts,
+the texts would differ after some time.
 
-The order of declaration is the order of display, the most severe first: in the order of their kinds `no-healthy-leaf`,
-a symptom, would come before `no-quorum`, its cause. Warnings without a rank are in alphabetical order.
+Alarms are shown in the order of their declaration, the most severe first. In alphabetical order the symptom
+`no-healthy-leaf` would come before its cause `no-quorum`. Warnings without a rank are in alphabetical order.
 """
 
 import re
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from bridge.api.view import AlarmView, Severity
 
 _FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes|KiB|MiB|GiB|entries|times)(?!\w))")
-"""A number with a unit. A number without a unit may be an id, and another id is another problem."""
+"""A number with a unit. A number without a unit may be an id, and a text with another id reports another problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class AlarmType:
     happened: str
     remedy: str
     delay_periods: int
-    """Reporting periods that a cause which may pass must last before the alarm is shown."""
+    """Number of reporting periods that a possibly transient cause must last before the alarm is shown."""
 
 
 ALARMS: Final[dict[str, AlarmType]] = {}
@@ -406,5 +406,5 @@ def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
 
 
 def without_figures(text: str) -> str:
-    """Return a text without measured figures, which change at each check: texts that differ only in them are equal."""
+    """Return a text without its measured figures: texts that differ only in such figures report the same problem."""
     return _FIGURE.sub("…", text)

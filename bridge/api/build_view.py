@@ -244,7 +244,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         )
         for member in gossip.members
     )
-    # By name, then by id: two sorts by an existing text take less memory than one by pairs made for it.
+    # Sorted by name, then by id. Two sorts by existing texts need less memory than one sort by new pairs.
     members.sort(key=attrgetter("node_id"))
     members.sort(key=attrgetter("name"))
     return tuple(members)
@@ -279,7 +279,8 @@ def _member(
     evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
-    # As elsewhere in the view: a renamed node has one name until the log has recorded the new one.
+    # The name is the same everywhere in the view: a renamed node keeps its old name until the log has recorded the new
+    # one.
     name = recorded_name or (node_id if metadata is None else metadata.name)
     # The last round trip of a member that is dead or has left is not a current figure.
     is_gone = member.status in {Status.DEAD, Status.LEFT}
@@ -566,7 +567,7 @@ class _FarmPart:
         )
 
     def weights(self) -> WeightsView:
-        """Return the weights of operators and of the pipeline, as they count at this log time."""
+        """Return the weights of operators and of the pipeline, with their values at this log time."""
         weights, log_time_ms = self.state.weights, self._farm.log_time_ms
         owners = {hash_of(destination): owner for destination, owner in self._owners.items()}
         return WeightsView(

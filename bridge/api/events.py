@@ -10,8 +10,8 @@ no sentence yet is printed with its facts, so that a new kind is readable.
 
 *One story.* All servers report changes of the log alike, and most of them report changes in gossip: three nodes report
 the same fact three times within a second. Two events are the same fact if their sentences are equal and less than
-`SAME_FACT_MS` apart. Comparing data would be stricter. It would separate the election that the leader reports from the
-same election as its followers report it.
+`SAME_FACT_MS` apart. Comparing data would be stricter. But then the leader's report of an election and its followers'
+reports would be different facts.
 """
 
 import re
@@ -58,7 +58,7 @@ SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
 _WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "leaf-unhealthy", "member-dead", "structure-not-found"})
 _DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
-"""Events that a screen shows as warnings, and that the node does not log as warnings: most of them end in a second."""
+"""Events that are warnings on screens but not in the node's log: most of these conditions end in a second."""
 LATEST_S: Final = 253_402_300_799
 """The last second that a date of four digits can represent."""
 ADDRESS_LETTERS: Final = 12
@@ -79,13 +79,13 @@ def event_sentence(event: TraceEvent) -> str:
     try:
         return SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
     except KeyError:
-        return _facts_alone(event.node, event.data)  # Of another version: its facts differ.
+        return _facts_alone(event.node, event.data)  # An event of another version may lack a fact.
 
 
 class EventStory:
     """Filters events so that each fact appears once, in bounded memory.
 
-    Feed it the events of all nodes as they come.
+    Call `is_new` for the events of all nodes in the order of their arrival.
     """
 
     def __init__(self) -> None:
@@ -371,7 +371,7 @@ OF_THE_FARM: Final = frozenset(_OF_FARM)
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:
-    """Return the facts without each number whose name is among them."""
+    """Return the facts without the numbers whose names are also facts."""
     hidden = {number for number, name in (("server", "name"), ("leader", "leaderName")) if facts.get(name)}
     return {key: value for key, value in facts.items() if key not in hidden}
 

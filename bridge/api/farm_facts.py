@@ -13,14 +13,14 @@ Without this comparison the verdict would follow one source after the other. It 
 to start its servers again.
 
 *Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
-the server counts toward the majority. A server whose Raft port is blocked is alive to gossip, and useless to the
-quorum. Only admitted identities count as servers, regardless of a member's metadata.
+the server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward
+the quorum. Only admitted identities count as servers, regardless of a member's metadata.
 
 *Masters* (`_masters`). A hostile member may report any master. So only the masters of this node, and masters in the
 reports of several servers, decide the kind of the verdict.
 
-*Tolerated failures* (`can_lose`). Counting votes alone would be simpler, and wrong for a farm of three voters if only
-one holds the signing key.
+*Tolerated failures* (`can_lose`). Counting only votes would be simpler, but wrong if only one of three voters has the
+signing key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,13 +44,16 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 
 UDP_PATIENCE_MS: Final = 10_000
-"""Gossip needs about half of this to mark a member dead or alive, and a new node to discover the others."""
+"""Gossip needs about half of this time to mark a member dead or alive; a new node discovers others as fast."""
 REPORT_MARGIN_MS: Final = 5_000
-"""A report was made before it was applied, and log time may make a step."""
+"""Margin of a comparison: a report is made before it is applied, and log time may then advance by a step."""
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
 PATIENCE_ELECTIONS = 3
-"""A server lacks contact to a majority after so many of the shortest election timeouts without a leader and without an
-answer of a follower: one timeout may pass, and two candidates may have split a vote."""
+"""Number of election timeouts without contact until a server counts as cut off from a majority.
+
+A timeout is the shortest one. Contact is a leader or a reply of a follower. One timeout may pass normally, and another
+may follow a split vote.
+"""
 EVICTED = "evicted"
 DISK_FAULTS = frozenset({DISK_FULL.kind, DISK_UNRESPONSIVE.kind})
 A_PUBLISHER = "a server that can publish"
@@ -102,7 +105,7 @@ def server_members(members: Iterable[MemberView]) -> dict[int, MemberView]:
 
 
 def patience_ms(raft: RaftView) -> int:
-    """Return the shortest contradiction that counts: servers follow an ended leader for an election timeout."""
+    """Return the least duration of a contradiction that counts: servers follow an ended leader for that long."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 
@@ -152,7 +155,10 @@ def _answering(raft: RaftView) -> frozenset[int]:
 
 
 def _silent_ms(member: MemberView | None, node: NodeView) -> int | None:
-    """Return the milliseconds since gossip marked a server dead; for an unknown one the uptime, otherwise None."""
+    """Return the milliseconds since gossip marked a server dead.
+
+    For a server unknown to gossip return the uptime; else None.
+    """
     if member is None:
         return node.uptime_ms
     return member.status_age_ms if member.status is MemberStatus.DEAD else None
@@ -242,7 +248,7 @@ class FarmFacts:
         return min(sum(each not in lost for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
 
     def _losable(self) -> tuple[int, str]:
-        """Return the number of servers that may fail, and the limit other than the quorum."""
+        """Return the number of servers that may fail, and the reason if another limit than the quorum determines it."""
         can_lose, limit = max(0, self.margin), ""
         for names, what in self.needed():
             if len(names) - 1 < can_lose:
@@ -268,7 +274,7 @@ class FarmFacts:
     def quorum_is_lost(self) -> bool:
         """Return True if nothing can be committed, as this node sees it.
 
-        The log of a follower without a working disk is still, even if the farm has a quorum.
+        If this follower's disk does not work, its log does not advance even if the farm has a quorum.
         """
         raft = self.view.raft
         if raft.stands_still and (self.has_disk or raft.leader_id is None or raft.role is RaftRole.LEADER):
@@ -286,8 +292,9 @@ def name_of(server: VoterView) -> str:
 def _masters(view: FarmView) -> tuple[tuple[PublishingView, ...], tuple[PublishingView, ...]]:
     """Return the masters that decide the verdict, and the others.
 
-    A node may lack a master, while each master of the farm has only one server. Then the masters of the server with the
-    lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these masters.
+    This node may not have a master while each master of the farm has only one server. Then the masters of the server
+    with the lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these
+    masters.
     """
     servers: dict[str, set[int]] = {each.master: set() for each in view.publishing}
     for report in view.reports:

@@ -49,8 +49,9 @@ _HEAD = msgspec.json.Decoder(_SchemaHead)
 def encode(document: Struct) -> bytes:
     r"""Return the document as one line of JSON.
 
-    JSON cannot represent a byte of a file's name that is not text. Documents to readers spell it, `\udcff`, as
-    terminals do. In a `RequestBody` it would change the request, so it is a `UnicodeEncodeError`.
+    JSON cannot represent a byte of a file's name that is not text. Documents for readers contain an escape such as
+    `\udcff` instead, as terminals show it. In a `RequestBody` the escape would change the request, so encoding raises
+    `UnicodeEncodeError`.
     """
     try:
         return _ENCODER.encode(document)

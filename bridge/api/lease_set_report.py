@@ -25,7 +25,7 @@ from bridge.wire.i2p.structures import SIGNATURE_TYPES, address_of
 
 STORE_TYPE_NAMES: Final = {0: "unknown", 1: "LeaseSet", 3: "LeaseSet2", 5: "EncryptedLeaseSet", 7: "MetaLeaseSet"}
 INPUT_LIMIT_BYTES: Final = 4 * STRUCTURE_LIMIT_BYTES
-"""A file of hexadecimal text with blanks between the bytes is three times as long as its bytes."""
+"""Limit for a file of hexadecimal text, which with blanks between the bytes is three times as long as the structure."""
 
 _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
 
@@ -139,8 +139,8 @@ class LeaseSetReport(Document, frozen=True):
 def read_structure(content: bytes) -> bytes:
     """Return the structure's bytes, from a file of bytes or of hexadecimal text.
 
-    A structure is never made of hexadecimal digits and blanks only: its destination ends in a certificate with zero
-    bytes.
+    A binary structure never consists only of hexadecimal digits and blanks, because the certificate of its destination
+    contains zero bytes.
     """
     if len(content) > INPUT_LIMIT_BYTES:
         raise LeaseSetError(f"the file has {len(content)} bytes, a Meta LeaseSet2 has at most {STRUCTURE_LIMIT_BYTES}")

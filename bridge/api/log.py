@@ -1,10 +1,10 @@
 """Pages of the farm's log (`docs/reference/control-endpoint.md`), read by position like the trace.
 
 An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text, unchanged; otherwise
-`base64` carries them. So it does with a text that would be larger as a string of JSON: each byte of control characters
-becomes six there. A page is bounded by the size of its JSON, so that its reader accepts it. Quoting the text, instead
-of embedding the entry's JSON, keeps the bytes exact. A reader hashes or parses the bytes of the log, with their key
-order, spacing and duplicate keys.
+`base64` carries them. `base64` also carries a text with many control characters, because a string of JSON needs six
+bytes for each of them. A page is bounded by the size of its JSON, so that its reader accepts it. The text is quoted
+instead of embedded as JSON, because quoting preserves the exact bytes: readers hash or parse them with their key order,
+spacing and duplicate keys.
 """
 
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ from consensus import Entry, Server, ServerId, decode_configuration, decode_no_o
 from consensus import EntryKind as CoreEntryKind
 
 SHORT_BYTES: Final = 1024
-"""Entries up to here are readable text with any content, since pages are bounded by the sum."""
+"""Entries up to this size are sent as text even with many control characters; the page is also bounded."""
 PAGE_LIMIT_BYTES: Final = DOCUMENT_LIMIT_BYTES // 4
 """Bytes of JSON in a page, unless its first entry alone has more."""
 _ENTRY_BYTES: Final = 256
-"""More than the JSON of an entry has in addition to the entry itself."""
+"""Upper bound for the bytes of an entry's JSON without the entry itself."""
 _TWO_BYTES: Final = b'"\\\b\t\n\f\r'
 _SIX_BYTES: Final = bytes(each for each in range(0x20) if each not in _TWO_BYTES)
-"""A string of JSON has this many bytes for each of them."""
+"""Characters that need six bytes each in a string of JSON."""
 
 
 class EntryKind(Enum):

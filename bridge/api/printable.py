@@ -1,15 +1,15 @@
-r"""Text from others, made harmless for a terminal and a log file: invisible characters are written out.
+r"""Text from other machines, made harmless for a terminal and a log file: invisible characters are shown as escapes.
 
     node, ESC, [2J  ─▶  node\x1b[2J          evil, an override, gnp.exe  ─▶  evil\u202egnp.exe
 
 Names, request ids, versions, reasons and entries come from other machines. A control character in them moves the cursor
 or forges a line. An override turns words around, and a character without width makes two names look alike. So all
 characters that Unicode calls other or separator are escaped (control, format, surrogate, private, unassigned; line,
-paragraph and every space but the ordinary one). The few letters and marks without a visible shape are escaped too.
+paragraph and every space but the ordinary one). The few letters and marks without a visible shape are also escaped.
 
-Every way out escapes at its own end: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live
-view, `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there
-these characters are JSON's own escapes (`bridge.cli.printing.json_text`).
+Each output escapes its own texts: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live view,
+`bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there these
+characters are JSON's own escapes (`bridge.cli.printing.json_text`).
 
 Figures are short texts with a known width: lengths of time, moments, addresses.
 """

@@ -2,8 +2,8 @@
 
     events of the trace ─▶ last_take_over ─▶ steps ─▶ `top`, `up`, and the page (`/v1/stream`)
 
-`top` and the page show the same steps because both take them from here. The page once listed the last twelve events of
-some kinds; that is simpler, and mixes changes of the verdict and members that are back into a take-over of minutes ago.
+`top` and the page show the same steps because both take them from here. A list of the last twelve events of some kinds
+would be simpler. But it would mix later changes of the verdict and returning members into an earlier take-over.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +43,8 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
-    The steps are in the order of their time; empty without a change. Steps before a publication that ended before the
-    change belong to an earlier take-over.
+    The steps are in the order of their time; empty without a change. Steps before the last completed publication before
+    the change belong to an earlier take-over.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]
@@ -87,9 +87,12 @@ _OVER: Final = {"published": "handed over", "publication-accepted": "accepted"}
 """The end of a take-over. Other servers record only that the log permits the publication; the publisher alone records
 that its router took the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
-"""A change of the leader alone publishes nothing: a structure of that time has another reason."""
+"""Steps that lead to a publication.
+
+A change of only the leader does not: a structure of that time has another reason.
+"""
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})
-"""While reports become stale and return, several servers are chosen one after another."""
+"""Only the last event of these kinds is a step: while reports become stale and return, several servers are chosen."""
 
 
 def _step(event: TraceEvent, what: str) -> Step:

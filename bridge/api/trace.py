@@ -1,4 +1,4 @@
-"""The trace of a node: its events, the same at `/v1/events` and in a line of a file.
+"""The trace of a node: its events, in the same form at `/v1/events` and in the lines of a file.
 
     {"cursor": 17, "timeMs": …, "logTimeMs": … or null, "kind": "leader-elected", "node": "node-2", "data": {…}}
 

@@ -10,8 +10,8 @@ there is always exactly one verdict.
 
 `bridge.api.farm_facts` computes the inputs of the rules.
 
-The texts name servers, not only their number, and hold no running figures: a text changes only when the facts do, so
-that each change is worth an event.
+The texts name servers, not only their number, and do not contain continuously changing figures. So a text changes only
+when the facts change, and each change is an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
-"""Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
+"""Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
 _DOWN_ACTION = "start them again, and check that UDP (gossip) and TCP (consensus) reach them"
 _REPLACE_ACTION = (
     "to replace a server that will not return, start another node, with the key file that `garlicfarm keys export"
@@ -175,7 +175,7 @@ OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is no
 GRAVE_ALARMS = frozenset(
     kind for kind, each in ALARMS.items() if each.severity is Severity.CRITICAL and each not in OF_VERDICTS
 )
-"""Concerns of the node itself. Each of them prevents the node's work."""
+"""Alarms about the node itself. Each of their causes prevents the node's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ def _no_quorum(facts: FarmFacts) -> Concern | None:
     text = f"No quorum: {_published_meanwhile(facts.publishing)}{down}"
     lost = next((each for each in view.alarms if each.kind in _OWN_FAULTS), None)
     if lost is not None:
-        # The others may be healthy: advice to start or replace them would do harm.
+        # The other servers may be healthy. Advice to start or replace them would be harmful.
         return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
@@ -349,7 +349,7 @@ def _not_published(facts: FarmFacts) -> Concern | None:
 
 def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
     if each.publisher_id is None and any(standing.inability is None for standing in each.standings):
-        # After `recover` or a restart of the log, the earlier choice is void; the next entry makes one.
+        # After `recover` or a restart of the log, the earlier choice is invalid; the next entry makes a new choice.
         return None if _holds(each) else ("Not published yet: the farm is about to choose a publisher", NOTHING_TO_DO)
     if each.publisher_id is None:
         reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})
@@ -440,7 +440,7 @@ def _not_reporting(facts: FarmFacts) -> Concern | None:
 
 
 def _down_action(facts: FarmFacts) -> str:
-    """Return a remedy that the farm accepts: it does not remove a voter while it has at most `expect` voters."""
+    """Return a remedy that the farm permits: a farm with at most `expect` voters refuses to remove one."""
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
     lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != EVICTED]
@@ -571,7 +571,7 @@ def _publishing_trouble(each: PublishingView) -> str:
 
 
 def _holds(each: PublishingView) -> bool:
-    """Return True if a router took a structure of this master that has not ended."""
+    """Return True if a router took a structure of this master that is still valid."""
     return (each.seconds_to_expiry or 0) > 0
 
 

@@ -5,8 +5,8 @@
     the farm's state     ─┘
 
 Every operator surface shows a `FarmView` and nothing else. So two surfaces cannot disagree, and nothing is computed
-twice. It is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), times carry their
-unit in the name, and unknown values are null, never a made-up figure. Nothing in it is secret.
+twice. A view is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), the names of
+times contain the unit, and unknown values are null. Nothing in it is secret.
 
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
 epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.

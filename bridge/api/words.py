@@ -8,9 +8,9 @@ down or its last report is too old.
 both words are used, because no router reports that it published something.
 
 *The feature level.* Each voter announces the level that it supports in its signed description, and the level rises only
-if all of them support more. So a voter that runs an old version, or pretends to, keeps what a new level brings from the
-farm. Each node sees that immediately; the alarm `feature-level` waits for hours, since every upgrade looks so for a
-while.
+if all of them support more. So a voter with an old version, or with a false announcement, withholds the features of a
+new level from the farm. Each node shows this immediately. The alarm `feature-level` is raised only after hours, because
+every upgrade looks the same for a while.
 """
 
 from collections.abc import Iterable, Mapping

@@ -28,7 +28,7 @@ UNITS: Final[Mapping[SeriesKind, str]] = {
 }
 _OK, _WARNING, _CRITICAL = range(3)
 _SEVERITIES: Final = tuple(Severity)
-"""A state has the place in it."""
+"""Severities by number: a recorded state has the position in this tuple."""
 _STATUS: Final[Mapping[MemberStatus, int]] = {
     MemberStatus.ALIVE: _OK,
     MemberStatus.SUSPECT: _WARNING,
@@ -119,7 +119,8 @@ def observed(view: FarmView) -> dict[Row, State]:
         state = State(without_figures(alarm.text), _SEVERITIES.index(alarm.severity))
         found[Row(RowKind.ALARM, alarm.kind)] = state
     for member in recorded_members(view):
-        # Names are free to choose: if two members give one, the row belongs to the first, a server.
+        # Members choose their names freely. If two members have the same name, the row belongs to the first one, since
+        # servers come first.
         found.setdefault(Row(RowKind.NODE, member.name), State(member.status.value, _STATUS[member.status]))
     leaves = ((each, leaf) for each in view.reports for leaf in each.leaves)
     for report, leaf in islice(leaves, LEAVES_MAX):

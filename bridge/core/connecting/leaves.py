@@ -6,15 +6,15 @@
     weight of a leaf    1 / max(cost, 10)
     cheapest            weighed cost at most 4 times the least; a cost above 100 (unhealthy) only without any other
 
-The first leaves of the order are the cheapest, drawn at random by weight. The more expensive ones follow by cost, then
-suspect leaves, then failed ones: not within the last 5 s, then the fewest failures in a row, then the newest byte. The
-farm changes a published cost only for a difference of 10, so smaller costs do not differ here either: with a weight of
-1 / cost all clients would use an idle leaf.
+The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
+suspect leaves, then failed leaves. Among failed leaves, the order depends on three facts: no failure in the last 5 s,
+fewer failures in a row, a more recent byte. The farm changes a published cost only for a difference of at least 10, so
+costs below 10 have the same weight. With a weight of 1 / cost, all clients would use an idle leaf.
 
-A failed leaf is last until it replies, or for 40 s, for 10 s if no stream to it was opened: a router may need long for
-the first look-up of a lease set. Each further failure without a reply doubles the time, up to 600 s. A router keeps the
-old lease set of a dead leaf for so long, but the farm withdraws the leaf sooner. A leaf is suspect if half of the
-timeout of a reply has passed.
+A failed leaf is last until it replies, for at most 40 s. If the router did not open a stream to it, the limit is 10 s,
+because a router may need a long time for the first look-up of a lease set. Each further failure without a reply doubles
+the time, up to 600 s. A router keeps the old lease set of a dead leaf for that time, but the farm withdraws the leaf
+sooner. A leaf is suspect after half of a reply's timeout.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,14 @@ JUST_FAILED_S: Final = 5.0
 OPENING_LEAST_S: Final = 12.0
 """i2pd queries the next floodfill after 5 s, and the third one after 10 s."""
 PROVEN_FOR_S: Final = 20.0
-"""After a missing reply, the leaves that have replied since are first for so long: a router replaces its broken tunnels
-in that time."""
+"""Seconds after a missing reply: until then, leaves that have replied since come first.
+
+In that time a router replaces its broken tunnels.
+"""
 FAILURE_COUNTS_MAX_S: Final = 600.0
 _DOUBLINGS_MAX: Final = 6
 RECORDS_MAX: Final = 64
-"""Leaves in memory, listed or not: four structures without a common leaf."""
+"""Maximum number of leaves in memory, listed or not: room for four structures without a common leaf."""
 
 
 class LeafState(StrEnum):
@@ -103,11 +105,11 @@ class LeafRecord:
 
     @property
     def retry_at_s(self) -> float:
-        """The earliest time of another attempt: before it, the outcome would be the same."""
+        """The earliest time of another attempt: an earlier one would fail for the same reason."""
         return -inf if self.failed_at_s is None else self.failed_at_s + JUST_FAILED_S
 
     def failed_rank(self, now_s: float) -> tuple[bool, int, float, float]:
-        """Return its place among failed leaves. A dead leaf has sent nothing since its end."""
+        """Return its rank among failed leaves. A recent byte ranks higher, because a dead leaf does not send."""
         newest_s = -inf if self.received_at_s is None else self.received_at_s
         return now_s < self.retry_at_s, self.failures_in_row, -newest_s, self.failed_at_s or 0.0
 
@@ -184,7 +186,7 @@ class LeafTable:
         proven: list[LeafRecord] = []
         if now_s < self._unanswered_at_s + PROVEN_FOR_S:
             proven = [each for each in usable if (each.received_at_s or -inf) > self._unanswered_since_s]
-            # A leaf without a byte since its failure is not the next leaf to try, even if the failure has ended.
+            # A leaf that has not sent a byte since its failure is not tried next, even if its failure no longer counts.
             failed += [each for each in (*usable, *suspects) if each.failures_in_row]
             usable, suspects = ([each for each in some if not each.failures_in_row] for some in (usable, suspects))
         ordered = [
@@ -232,8 +234,8 @@ class LeafTable:
     def replied_late(self, leaf_hash: bytes, reply_s: float, now_s: float) -> None:
         """Record a reply after its stream has failed: the leaf is alive.
 
-        A time above the base timeout is not a measured time: a router may have repeated a lost packet. If the network
-        is slow instead, the doubt makes the timeouts longer.
+        A time above the base timeout is not added to the measured times, because a router may have repeated a lost
+        packet. If the network is slow instead, the factor `doubt` makes the timeouts longer.
         """
         if reply_s <= self.base_timeout_s:
             self.replied(leaf_hash, reply_s, now_s, is_late=True)
@@ -262,7 +264,7 @@ class LeafTable:
             self._doubt.failed(failure.unanswered_since_s, now_s, listed)
 
     def forgive(self, leaf_hash: bytes) -> None:
-        """Withdraw the last failure of a leaf: it had another cause."""
+        """Withdraw the last failure of a leaf, because the cause was not the leaf."""
         record = self._records[leaf_hash]
         if record.failed_at_s is not None:
             record.failed_at_s = None

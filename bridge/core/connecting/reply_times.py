@@ -11,8 +11,8 @@
                reply of any leaf: the network is slow or down
 
 A leaf without measured times has the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
-missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. With a
-doubled timeout after the second failure, one dead leaf and one lost packet would stop a client for half a minute.
+missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. If the
+timeout doubled after the second failure, one dead leaf and one lost packet would delay a client by half a minute.
 
 A failure counts for the doubt only if its attempt began after the last failure that counted. Otherwise a hundred
 streams to one dead leaf would look like a hundred failures in a row.
@@ -32,9 +32,9 @@ _SLOW_FACTOR: Final = 1.5
 _LEAST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
 _ROUNDS: Final = 2
-"""Next to a dead leaf, the first packet to each living leaf may be lost, too."""
+"""Failed rounds over all leaves until a doubt: next to a dead leaf, the first packet to each live leaf may be lost."""
 _FAILURES_LEAST: Final = 2
-"""With a single leaf, one failure does not show more than a lost packet."""
+"""Minimum number of failures: with a single leaf, one failure may be only a lost packet."""
 
 
 class ReplyTimes:
@@ -43,7 +43,7 @@ class ReplyTimes:
     def __init__(self) -> None:
         self._samples = deque[float](maxlen=SAMPLES_MAX)
         self._late = deque[float](maxlen=SAMPLES_MAX)
-        """For each of them the same time if the timeout was too short for it, else 0."""
+        """For each measured time: the same time if the reply arrived after its timeout, else 0."""
 
     def __bool__(self) -> bool:
         """Return True if a time has been measured."""
@@ -94,7 +94,7 @@ class NetworkDoubt:
         self._doubled_at_s = -inf
 
     def failed(self, began_s: float, now_s: float, leaves: int) -> None:
-        """Count a failure of an attempt that began at `began_s`, while the client has so many leaves."""
+        """Count a failure of an attempt that began at `began_s`; `leaves` is the number of the client's leaves."""
         if self._counted_at_s is not None and began_s < self._counted_at_s:
             return
         self._counted_at_s = now_s

@@ -67,7 +67,7 @@ def refusal(offered: OfferedStructure, newest_published_s: int | None) -> str | 
 def refresh_delay_s(left_s: float, random: Random) -> float:
     """Return the delay before the next refresh of a structure that ends in `left_s` seconds.
 
-    The random part keeps the clients of one farm from a common rhythm.
+    The random part prevents the clients of one farm from refreshing at the same moment.
     """
     delay_s = min(left_s / 2, REFRESH_LONGEST_S) * random.uniform(0.75, 1.0)
     return max(delay_s, REFRESH_SHORTEST_S)

@@ -1,9 +1,9 @@
 """Compare the time that a majority needs to store an entry with the election timeout.
 
-Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, disks included,
-takes about as long as followers wait, any delay causes an election. The leader measures the time from proposing a clock
-entry until it is committed, without extra messages. The median of several measurements is used, so that one slow write
-does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a fifth.
+Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, with disk
+writes, takes about as long as the election timeout, any delay causes an election. The leader measures the time from
+proposing a clock entry until it is committed, without extra messages. The median of several measurements is used, so
+that one slow write does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a fifth.
 
 A module of its own: it is pure, and the measuring task is not.
 """

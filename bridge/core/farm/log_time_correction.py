@@ -1,7 +1,8 @@
 """Set log time back to the time that the clocks of a majority of the voters show (M), by an operator's entry.
 
-docs/how-to/log-time.md describes it for operators. Log time never goes back automatically, and does not advance until
-wrong clocks of a majority, once corrected, have caught up; that may take years. The operator ends this:
+docs/how-to/log-time.md describes it for operators. Log time never goes back automatically. If the clocks of a majority
+were ahead and are then corrected, log time does not advance until these clocks have caught up with it, which may take
+years. The operator ends this:
 
     accepted   if log time leads M by more than a period and the allowance, so by more than correct reports explain,
                and the time that the entry names lies within M and M + allowance
@@ -49,7 +50,7 @@ CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """Return the largest lead over M without a correction: log time waits until the clocks have caught up."""
+    """Return the largest lead over M that does not justify a correction: log time waits until the clocks catch up."""
     return period_ms + allowance_ms(period_ms)
 
 

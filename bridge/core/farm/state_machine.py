@@ -104,9 +104,9 @@ from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
 
 _NUMBER_BYTES = 8
-"""The result of a request is index and term of the applied entry, each of so many bytes."""
+"""Bytes of each number in the result of a request: the index and the term of the applied entry."""
 _UNKNOWN_MARK = "?"
-"""Like `AUTHORS_MARK`, for unknown authors."""
+"""Prefix of the sessions of unknown authors; see `AUTHORS_MARK`."""
 _CLIENT_DIGITS = 32
 """Length of the hash that replaces the author's own name of a session: the table bounds the length of names."""
 _AS_REQUEST = {
@@ -418,7 +418,7 @@ class Farm:
 
 
 def result_of_first_term(result: bytes) -> bytes:
-    """Return the result of a request in a new cluster whose terms begin again."""
+    """Return the result of an earlier request, with its term reset for a new cluster whose terms restart."""
     return result[:_NUMBER_BYTES] + min(int.from_bytes(result[_NUMBER_BYTES:]), FIRST_TERM).to_bytes(_NUMBER_BYTES)
 
 
@@ -462,7 +462,8 @@ def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:
     clocks = state.clocks.reported(report.server_id, report.date_ms, state.applied_term)
     if report.server_id in state.removed:
-        # It votes until the leader has removed it; while its vote is needed, log time needs its clock.
+        # A removed server votes until the leader has removed it from the group. While its vote is needed, log time
+        # needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
     # Log time is behind the true time by at most one period, because it advances only once a period.
@@ -524,8 +525,8 @@ def _apply_identity(
 def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
     """Return the state with this table of identities.
 
-    Other data of a deleted id are deleted with its row, since the id is never used again. A new row counts on the share
-    of `leader`, which is None below `BOUNDS_LEVEL`.
+    If a row is deleted, the other data of its id are deleted, too, since the id is never used again. A new row counts
+    against the share of `leader`, which is None below `BOUNDS_LEVEL`.
     """
     if leader is None or admitted.keys() == state.admitted.keys():
         return replace(state, admitted=admitted)
@@ -551,7 +552,7 @@ def _apply_kafka(
             refusal = kafka.group_refusal(group, log_time_ms, owner) or offset_refusal(offset, state.applied_index)
             if refusal is not None:
                 return state, [CommandRefused("offset", refusal)]
-            # A client that names a later term would keep other clients of its group from this one.
+            # A later term is stored as unknown: otherwise other clients of the group would reject the present term.
             known_term = leader_epoch if leader_epoch <= state.applied_term else UNKNOWN_TERM
             noted = NotedOffset(offset, known_term, metadata, log_time_ms)
             return replace(state, kafka=kafka.noted(group, noted, owner)), []
@@ -589,7 +590,7 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
 
 
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
-    """Return the part of an advance of log time that does not count as missing reports.
+    """Return the part of an advance of log time that is not evidence of missing reports.
 
     A leader writes a clock entry each period. A longer gap means that there was no leader, or that log time waited for
     the clocks. No report could be committed during the gap.

@@ -155,7 +155,7 @@ def _incomplete(situation: Situation, founders: Founders) -> str:
     )
     if not blocked_by:
         return _waiting(situation, founders)
-    # Every node must name the same set to keep, or the operator would get contradicting advice.
+    # Every node must recommend the same set, or the operator would get contradicting advice.
     kept = min(promised)
     yielding = sorted(each for rival, nodes in promised.items() if rival != kept for each in nodes)
     return (
@@ -180,7 +180,7 @@ def _waiting(situation: Situation, founders: Founders) -> str:
 
 
 def _unendorsed(situation: Situation, endorsed: Founding) -> str:
-    """Return an alarm: all promises are seen, and some node does not confirm that it sees the same ones."""
+    """Return an alarm: this node has seen all promises, but another node has not confirmed the same ones."""
     members = situation.members
     missing = situation.unendorsed_by
     absent = [each for each in missing if each not in members or not members[each].reachable]
@@ -201,7 +201,7 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
 def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     """Return the remedy.
 
-    A withdrawal is refused once all founders endorse the founding: then only a list of them helps.
+    A withdrawal is refused once all founders endorse the founding. Then the only remedy is a list of the founders.
     """
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):

@@ -8,11 +8,11 @@
 Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail: "the
 lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
 creates two if there are more nodes than `expect`. So each founder durably promises one set, and durably endorses one
-founding. The proposals decide nothing; they make colliding promises rare.
+founding. Proposals do not decide anything; they only make conflicting promises rare.
 
-The page has the proof of one cluster, its limits against holders of the farm key that are not nodes of the farm, the
-proof that a node needs to recognize its farm, and the condition of a withdrawal. Loss, repetition, reordering and
-restarts do not enter the argument: even an old notice reports durable state of its author.
+The document proves that only one cluster is created. It also describes the limits against holders of the farm key
+outside the farm, the proof of its farm that a node needs, and the condition of a withdrawal. The proof does not depend
+on the delivery of notices: even an old notice reports durable state of its author.
 """
 
 from collections.abc import Mapping
@@ -250,7 +250,7 @@ class Formation:
         if promise is None or self._durable.known is not None:
             return None
         if self._expect == 1:
-            # This promise is the only one in it, so no promise can differ elsewhere.
+            # This promise is the only one in the set, so other nodes cannot have seen a different one.
             made = founding_of({self._node_id: promise})
         if made is None or not made.rests_on(self._node_id, promise):
             return None

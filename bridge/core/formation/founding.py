@@ -6,8 +6,8 @@
     founding    a first configuration, made only of the promises of *all* founders
 
 A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
-the same set always gives the same cluster id, for any copies of the promises that a founder has seen. With a nonce per
-promise, two founders of one set could create two clusters.
+the same set of founders always results in the same cluster id, regardless of the copies of promises that a founder has
+seen. With a new nonce in each promise, two founders of one set could create two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
 a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognizes that farm's

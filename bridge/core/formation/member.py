@@ -59,11 +59,14 @@ class FarmMember:
     status: MemberStatus
     metadata: NodeMetadata
     credential: bytes = b""
-    """The public key of its identity, and a signature. Like `signed`, it is the same object that gossip keeps."""
+    """The public key of its identity, and a signature.
+
+    Like `signed`, this is the object that gossip keeps, not a copy.
+    """
     signed: bytes = field(default=b"", repr=False)
     """The bytes that the metadata was decoded from."""
     equivocates: bool = False
-    """Two different signed descriptions of one incarnation exist, so it shows different nodes different facts."""
+    """True if two different signed descriptions of one incarnation exist, so that other nodes see different facts."""
 
     @property
     def name(self) -> str:

@@ -4,8 +4,8 @@
 
 The rate of records is limited, so that a row that changes all the time cannot displace a day of the others. A row has
 20 changes, and one more in each two minutes. The rows of nodes and leaves share a budget of bytes, too. If a limit
-holds a change back, the row is compared with its recorded state again at the next observation: only states between
-two records are lost.
+delays a change, the next observation compares the row with its recorded state again. So only short states between two
+records are lost.
 
 The node's clock decides the times. It may move back: a short step repeats the last time, a longer one is a break, after
 which all states are recorded again. Breaks need time between them; until then, the last time is repeated.
@@ -38,7 +38,7 @@ _SHARING: Final = frozenset({RowKind.NODE, RowKind.LEAF})
 _RECORD_BYTES: Final = 20
 """Bytes of a record of a state, without its text."""
 STEP_BACK_MS: Final = 2_000
-"""A clock may move back so far without a break."""
+"""Milliseconds that a clock may move back without a break."""
 PAUSE_MS: Final = 5 * MINUTE_MS
 """Longer than any time between two checks: the view of a very large farm is built less often."""
 BREAK_CHECKS: Final = 600

@@ -6,7 +6,7 @@
     Break        the node did not observe before this record: it was not running, its clock changed, it was suspended
 
 The states of all rows between two records are known, so a row needs a record only when it changes. A sample is recorded
-in each minute, even without figures: it is the evidence that the node observed until then.
+in each minute, even without figures, to show that the node was observing until then.
 """
 
 from dataclasses import dataclass

@@ -5,16 +5,16 @@
     every server     applies entries of the kinds that the level allows; at a level beyond its own it stops
     every voter      refuses an append or a snapshot with a level beyond its own before it stores anything of it
 
-Servers of different versions must compute the same state. An older server takes an entry of an unknown kind for a
-foreign JSON object; its state would differ silently from then on. So entries of a new kind are proposed only at the
-level that introduces them, and the level is raised only when all voters support it. No server applies such an entry
-before that (`bridge.core.farm.state_machine`). A server with an older version, such as a learner, whose level does not
-count, refuses the level's entry and all later ones. If its log holds that entry already (a downgrade), it stops there,
-before any new entry. In both cases it names the required version.
+Servers of different versions must compute the same state. An older server treats an entry of an unknown kind as a
+foreign JSON object. From then on its state would differ, without an error. So entries of a new kind are proposed only
+at the level that introduces them, and the level is raised only when all voters support it. No server applies such an
+entry before that (`bridge.core.farm.state_machine`). The levels of learners are not considered. So a learner may have
+an older version; it refuses the level's entry and all later ones. If its log holds that entry already (a downgrade), it
+stops there, before any new entry. In both cases it names the required version.
 
-The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged one
-neither stops a server nor permits entries that servers do not understand. JSON objects of applications are foreign at
-every level.
+The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged
+level entry does not stop a server or permit entries that servers do not understand. JSON objects of applications are
+foreign at every level.
 """
 
 from collections.abc import Collection, Mapping

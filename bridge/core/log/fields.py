@@ -31,7 +31,7 @@ from bridge.core.log.hashes import HASH_CHARACTERS
 
 ENTRY_LIMIT_BYTES: Final = 65_536
 BRACKETS_LIMIT: Final = 256
-"""Limits nesting by the bytes alone: the maximum depth of a parser depends on its caller's stack."""
+"""Limit of nesting by the number of brackets: the maximum depth of a parser depends on its caller's stack."""
 BOXES_LIMIT: Final = 256
 """The most boxes of one entry, so that it stays below the limit of all entries."""
 BOX_BYTES: Final = 92
@@ -62,8 +62,9 @@ _BoxText = Annotated[str, Meta(max_length=4 * -(-BOX_BYTES // 3))]
 ABSENT: Final = Raw()
 """The default of a member that a later version added: a `Raw`, read with `value_or_none`.
 
-Older versions skip such a member, and skipping accepts more values than decoding does, even as `Any`: numbers out of
-range and text that is not UTF-8. The entry would be foreign in one version and not in another."""
+Older versions skip such a member. Skipping accepts values that decoding refuses, even as `Any`: numbers out of range,
+and text that is not UTF-8. With decoding, the entry would be foreign in one version and not in another.
+"""
 
 
 class ApplicationError(ValueError):
@@ -149,7 +150,7 @@ BOXES: Final = Json(
 PRINCIPAL: Final = Json(
     Raw, read=_read_principal, write=lambda principal: Raw(msgspec.json.encode(principal)) if principal else ABSENT
 )
-"""The hash of a user. Older versions do not read it, so a value that is not such a hash counts as none."""
+"""The hash of a user. Older versions ignore the member, so a value that is not such a hash is ignored, too."""
 
 
 class RecordJson:

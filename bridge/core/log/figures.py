@@ -10,9 +10,9 @@ follow from these. The rest derives from `FIGURES`:
     docs/reference/router-report.md       the table of keys
 
 A new figure needs its field here, the code that measures it (`bridge.wire.i2p.i2pcontrol`, `bridge.node.router`), and a
-field in `ReportView` if screens show it.
-Before, each of these modules had its own list of figures, and a figure that one list lacked was missing without notice.
-A value outside its range makes the whole entry foreign on all servers, so the ranges include all possible values.
+field in `ReportView` if screens show it. With a separate list in each of these modules, a figure could be missing in
+one of them without an error. A value outside its range makes the whole entry foreign on all servers, so the ranges
+include all possible values.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 COUNT_MAX: Final = 2**53 - 1
-"""JSON readers hold integers exactly only up to here."""
+"""The greatest integer that all JSON readers represent exactly."""
 
 
 class Unit(Enum):
@@ -193,6 +193,6 @@ FIGURES: Final = _figures()
 
 
 def known_of(first: RouterStatus, second: RouterStatus) -> RouterStatus:
-    """Return `first` with each figure that it does not know taken from `second`."""
+    """Return `first`, with its unknown figures replaced by figures of `second`."""
     missing: dict[str, Any] = {name: figure.of(second) for name, figure in FIGURES.items() if figure.of(first) is None}
     return replace(first, **missing)

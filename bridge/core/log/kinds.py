@@ -9,8 +9,8 @@
     name      in events, keys of the Kafka topic and tables of the pipeline
     type      in `garlicfarm log --type`
 
-Decoder, rules, counters and words derive from this table. The names differ where they were published before the table
-existed: events, metrics and tables of existing farms contain them.
+Decoder, rules, counters and words derive from this table. Some kinds have several different names, because events,
+metrics and tables of existing farms contain older names.
 
 A new kind needs its class in `bridge.core.log.records`, a row here, its effect in `bridge.core.farm`, and its sentences
 in `bridge.api.entry_words` (entry) and `bridge.api.events` (change). An operator's command also needs its order in
@@ -159,8 +159,9 @@ def kind_of(record: Record) -> Kind:
 def kinds_in(members: AbstractSet[str]) -> list[Kind]:
     """Return the kinds that the members of an object name.
 
-    Kinds from `KAFKA_LEVEL` on yield to kinds of earlier levels: an older version ignores the member of an unknown
-    kind. Kinds of one level, and all below `KAFKA_LEVEL`, exclude each other.
+    If members of several kinds are present, a kind of an earlier level has precedence over kinds from `KAFKA_LEVEL` on,
+    because an older version ignores the member of an unknown kind. Kinds of one level, and all below `KAFKA_LEVEL`,
+    exclude each other.
     """
     named = [_BY_MEMBER[each] for each in _BY_MEMBER.keys() & members]
     if len(named) > 1:

@@ -170,7 +170,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The publisher commits to a structure before it signs it: fences a deposed publisher, orders the seconds."""
+    """The publisher's plan, committed before it signs the structure.
+
+    This fences a deposed publisher and orders the seconds.
+    """
 
     master: Annotated[str, Json(DestinationText)]
     server_id: Annotated[int, Json(ServerId, "id")]
@@ -187,7 +190,7 @@ class Admission:
     key: Annotated[bytes | None, PUBLIC_KEY] = None
     """Its public key."""
     server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
-    """The Raft id that it assigns, or that the identity has; the leader's signature covers it."""
+    """The Raft id that the entry assigns, or that the identity already has; the leader's signature covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +389,6 @@ class ProvenRecord:
     record: Record
     author: Author | None = None
     forged: bool = False
-    """It ends like a proof, and the signature does not verify."""
+    """True if the entry ends like a proof but the signature does not verify."""
     data: bytes = b""
     """The entry's bytes; kept if others check the signature again (`bridge.core.membership.admission`)."""

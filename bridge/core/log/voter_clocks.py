@@ -2,15 +2,15 @@
 
     M(term)   the greatest time that the readings of a majority of the voters have reached; None without a majority.
               A reading counts only if it was committed in `term`, so after the election of its leader, and not more
-              than `READING_CLOCK_ENTRIES` clock entries ago. So a wrong clock of a server that stopped reporting
-              does not count permanently
+              than `READING_CLOCK_ENTRIES` clock entries ago. So a stopped server's wrong clock does not count
+              permanently
     V         the greatest M by which any clock entry so far was measured
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
 Each report is signed by its author and carries the author's clock (`date`), so the reports prove the time without extra
 messages. A clock entry sets log time to min(its time, limit), and never back. If fewer than half of the clocks are
-wrong, each majority includes a server with a right clock. So M and V never lead the true time by more than that clock
-does. docs/reference/publishing-rules.md ("Log time") has the reason for the allowance.
+wrong, each majority includes a server with a right clock. So M and V are never further ahead of the true time than that
+clock. docs/reference/publishing-rules.md ("Log time") has the reason for the allowance.
 
 Without a majority (at an election, before the first reports) V bounds all entries: together they cannot exceed one
 allowance. The voters come from the configurations in the log, so the limit depends on the log alone and is equal on
@@ -24,7 +24,7 @@ ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
 """Together less than the tolerance of 30 s for the date of a report (`FarmTuning.clock_tolerance_ms`)."""
 READING_CLOCK_ENTRIES = 6
-"""Number of clock entries for which a reading counts: a period has at most two, and one report of each server."""
+"""Number of clock entries until a reading expires: a period has at most two, and one report of each server."""
 
 
 @dataclass(frozen=True, slots=True)

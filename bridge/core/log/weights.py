@@ -199,7 +199,7 @@ def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
 
 
 def _damped(now: int, target: int) -> int:
-    # Rounded towards `now`, so that no change exceeds the damping.
+    # Rounded towards `now`, so that a change never exceeds the damping.
     lowest = -(-now * (100 - DAMPING_PERCENT) // 100)
     return min(max(target, lowest), now * (100 + DAMPING_PERCENT) // 100)
 
@@ -211,7 +211,7 @@ def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
 
 
 def _full(rows: int, by: Mapping[str, bytes], author: bytes | None, limits: tuple[int, int]) -> str | None:
-    """Return the limit that leaves no room for another row of this author; None if there is room.
+    """Return the text of the limit that this author has reached; None if there is room for another row.
 
     `limits`: of one author and of all; below `BOUNDS_LEVEL` authors are not known, and the first applies to all rows.
     """

@@ -12,9 +12,9 @@ The id follows from the previous entries, so two leaders cannot assign the same 
 leader's signature covers the binding of id and identity, and every node that knows the founders can verify it without
 the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
-The row of the highest id is kept, as LAPSED, until a higher one is assigned, so that the next id still follows from the
-table. An id that is lower than the highest id and without a row counts as lapsed (`is_lapsed`): its admission lapsed,
-or `with_room` dropped its row. A node that presents an admission with such an id is refused.
+The row of the highest id is kept, as LAPSED, until a higher id is assigned, because the next id follows from the
+highest one in the table. An id below the highest one without a row counts as lapsed (`is_lapsed`): its admission
+lapsed, or `with_room` dropped its row. A node that presents an admission with such an id is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,9 +31,12 @@ ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes. A normal
 one has less than 450 bytes; with unknown JSON fields it could grow to 64 KiB, in each of a thousand rows."""
 LAPSE_MS = 1_800_000
-"""Log time within which an admitted identity must come alive: a newly approved node needs seconds. Half an hour leaves
-room for a node that gets a large log over a slow line. It also keeps one admission per reporting period from using up
-1,024 places within a day: at 30 s per admission, only about sixty are pending at the same time."""
+"""Log time within which an admitted identity must come alive.
+
+A newly approved node needs seconds; half an hour is enough for a large log over a slow line. The limit also protects
+the 1,024 places: with one admission in each reporting period of 30 s, only about sixty admissions are pending at the
+same time.
+"""
 
 
 class Standing(Enum):
@@ -275,8 +278,8 @@ def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # Retired rows go first. An evicted identity without a row could be admitted again, but a retired one belongs to a
-    # node that already has a new identity.
+    # Retired rows are dropped first: a retired identity belongs to a node that already has a new identity, but an
+    # evicted identity without a row could be admitted again.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 
@@ -373,7 +376,7 @@ def _recorded(
     if before is None:
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
-        # The first entry is kept: its author was admitted before this identity, so the chain of authors from any
-        # identity to a founder is free of cycles.
+        # The identity's first entry is kept, because its author was admitted before this identity. So the chain of
+        # authors from any identity to a founder does not contain cycles.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

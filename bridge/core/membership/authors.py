@@ -3,9 +3,8 @@
 docs/reference/application-json.md ("The proof of an entry's author") lists the authors of each kind.
 
 The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
-decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). Clients are checked for
-leadership when they connect (`bridge.node.raft.replica`). A server that an operator removed from the group keeps its
-identity; its reports do not count (`bridge.core.farm.state_machine`).
+decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). x A server that an operator
+removed from the group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
 For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it: the
@@ -14,7 +13,7 @@ one below the window, does not have an effect.
 
 Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
 identity or client key leaves its table, so that an old entry does not have an effect if the key is admitted again. Such
-a row gives way only when the table is full (`NUMBERED_MAX`).
+a row is dropped only when the table is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from bridge.core.membership.admission import ADMITTED_MAX, Admitted, raft_id_of
 from bridge.core.membership.client_keys import CLIENTS_MAX, Client
 
 NUMBERS_WINDOW = 64
-"""Size of the window below the highest number: so many entries of one author may be in flight."""
+"""Size of the window below the highest number, and so the maximum number of an author's entries in flight."""
 NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
 """Authors whose numbers are kept, from `BOUNDS_LEVEL` on. Each has one row; half of the table is for former ones."""
 
@@ -110,7 +109,7 @@ class AuthorNumbers:
         rise = number - self.highest
         if rise < 0:
             return replace(self, seen=self.seen | 1 << (-rise - 1))
-        # A rise beyond the window leaves it empty; the shift itself must not grow with the number.
+        # A rise beyond the window empties it. The shift is limited, because its cost must not grow with the number.
         seen = (self.seen << 1 | 1) << (rise - 1) if rise <= NUMBERS_WINDOW else 0
         return replace(self, highest=number, seen=seen & ((1 << NUMBERS_WINDOW) - 1))
 

@@ -7,9 +7,9 @@ would give it far more rights. A client key is an Ed25519 key with a name and sc
 to one admitted key at a time. A removed key stays in the table; if it is admitted once more, it continues its numbers
 (`bridge.core.membership.authors`), so its earlier entries never count again.
 
-*Shares.* From `BOUNDS_LEVEL` on a key counts on the server that signed its admission. One server has at most
-`CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for the keys of four servers. Removed keys count on no
-server; one of them gives way in a full table. So the row also shows the keys admitted by an evicted node.
+*Shares.* From `BOUNDS_LEVEL` on a key counts against the share of the server that signed its admission. The share is
+`CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for the shares of four servers. Removed keys do not count;
+in a full table one of them is dropped. The recorded server also identifies the keys that an evicted node admitted.
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,10 @@
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
 carry. It also passes on the descriptions of the other servers that it considers alive, so a newcomer with one working
-seed discovers all. A second-hand description makes a server known and replaces an older one. It does not show that the
-server is alive, or two servers would keep a dead one alive between them. A server is alive if a Raft connection to it
-is open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
+seed discovers all. A second-hand description makes a server known and replaces an older one. A second-hand description
+does not show that its server is alive. Otherwise two servers could keep sending each other the description of a dead
+one, and it would never be marked dead. A server is alive if a Raft connection to it is open or has just been opened.
+Servers do not exchange judgments, so nothing needs a refutation.
 
 Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
 first hand, with its own generation or a later one and other content, a second instance of its identity runs: an
@@ -176,7 +177,7 @@ class ConnectionMembership:
         if first_hand:
             same = replace(info, credential=b"") == replace(own, credential=b"")
             if info.incarnation < own.incarnation or same:
-                return []  # this process called itself
+                return []  # this process has connected to itself
             return [
                 Alarm(
                     AlarmKind.IDENTITY_CONFLICT,

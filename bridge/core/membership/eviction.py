@@ -13,9 +13,9 @@ A voter is demoted first and evicted as a learner, which still receives the entr
 docs/explanation/changing-servers.md ("How a farm decides it").
 
 Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Up to
-`BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm no
-key can be replaced; an eviction then evicts the identity and leaves the keys as they are, since it is the remedy for
-everything else that the identity does.
+`BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm the
+keys cannot be replaced. An eviction then removes the identity's rights and does not change the keys, because it still
+prevents all other actions of the identity.
 """
 
 from collections.abc import Collection, Mapping
@@ -85,7 +85,7 @@ SPONSORS_LEAST = 2
 def sponsors_needed(voters: int) -> int:
     """Return the number of other voters that must vouch for a key, before a node that was away accepts it.
 
-    An identity evicted since then was a member when that node went offline: a single signature could be its own.
+    Since that node went offline, a member may have been evicted. A single signature could be the evicted member's own.
     """
     return max(SPONSORS_LEAST, voters // 2 + 1)
 

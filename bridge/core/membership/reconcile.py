@@ -7,8 +7,8 @@
 
 docs/explanation/changing-servers.md ("How a farm decides it") has the rules and their reasons. Gossip alone does not
 admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping have no effect: a server
-must be alive, or dead, for an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers
-the leader is alive.
+must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step. A server
+that answers the leader is alive.
 
 The leader measures times from its first observation. A new leader starts these times again, which only delays
 decisions. The core does not store anything else, so its decisions follow from its inputs.
@@ -39,7 +39,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """`expect` of the farm key; `voters_max` is odd. A server must be alive for `settle_ms` to get further."""
+    """`expect` of the farm key; `voters_max` is odd. A server must be alive for `settle_ms` before each step."""
 
     expect: int
     voters_max: int = VOTERS_MAX_DEFAULT
@@ -49,7 +49,7 @@ class ReconcileSettings:
     admits_all: bool = False
     """True if newcomers are admitted without an operator."""
     admission_every_ms: int = 30_000
-    """Time between such admissions: an operator can watch one in a reporting period, and a farm does not need more."""
+    """Time between such admissions: one in a reporting period, so that an operator can follow them."""
 
     @property
     def ceiling(self) -> int:

@@ -8,7 +8,8 @@ does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Ja
 and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the structure.
 
 I2CP returns a destination and not its structure. So a look-up finds any structure of the master that has not ended,
-also an earlier one. A missing structure is therefore noticed if it is the first one, or after the earlier one ended.
+also an earlier one. So a structure that did not arrive is noticed only if it is the master's first one, or after the
+earlier one has ended.
 
 The look-ups are not a part of the farm's state, because no server decides by them for the others. After a restart they
 are complete again within about two minutes.
@@ -25,10 +26,13 @@ SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
-"""Largest age of a failed look-up at the last hand-over: the server of an older one may have stopped."""
+"""Largest age of a failed look-up, relative to the last hand-over: the server of an older look-up may have stopped."""
 SUCCESSION_MS: Final = 600_000
-"""Longest time between two hand-overs of a publisher with one expectation. The earlier structure is still valid at the
-second one. After a longer pause of the farm, the first look-ups fail."""
+"""Longest time between two hand-overs of a publisher that share one expectation.
+
+Within it the earlier structure is still valid at the second hand-over. After a longer pause of the farm, the first
+look-ups may fail.
+"""
 LOOK_UPS_MAX: Final = MASTERS_MAX * SERVERS_MAX
 
 
@@ -44,7 +48,7 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class _Expectation:
-    """The last hand-over of a master in the reports, and the log time since which look-ups have not confirmed one."""
+    """The last hand-over of a master in the reports, and the log time since the last confirmation by a look-up."""
 
     last: StructureHandOver
     since_ms: int
@@ -93,7 +97,7 @@ class LookUps:
             name, last_ms = hash_of(part.destination), part.last_published_time_ms
             expected = self._expected.get(name)
             if expected is not None and 1000 * expected.last.published_s > latest_ms:
-                expected = None  # An operator moved log time back.
+                expected = None  # Dropped: an operator has moved log time back.
             last = StructureHandOver(report.server_id, last_ms // 1000)
             is_later = expected is None or last.published_s > expected.last.published_s
             if is_later and 0 < last_ms <= latest_ms:

@@ -4,15 +4,16 @@
     rank  = (publishConfig is on, score, -server id)        a server that is not able does not have a rank
 
 A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
-The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each cap that remains.
-The choice follows the log: an unable publisher is replaced immediately; a better candidate takes over only after it has
-led by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
-small change of the job queue. Each change of the publisher costs a signature, a publication, and a race between two
-structures.
+The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each cap that remains. The choice
+follows the log: an unable publisher is replaced immediately; a better candidate takes over only after it has led by the
+margin for several clock entries in a row. If the best candidate always took over, each small change of a job queue
+would change the publisher. Each change of the publisher requires a signature and a publication, and for a while two
+structures compete.
 
-The *standby* would publish if the publisher stopped being able to: it keeps a session at its router ready. Reports
-contain the present one, so that all servers select the same one. It has the margin, too, but not a count of clock
-entries: the servers themselves delay each change. The log decides nothing by it.
+The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
+ready. Reports show the present standby, so that all servers select the same one. Another candidate must lead it by the
+margin, too, but not for several clock entries, because the servers themselves delay each change. No decision of the log
+depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +45,8 @@ def penalty(cap: int, value: float | None, worst: float | None) -> int:
     """Return `cap` * value / worst within [0, cap], in whole points; half of `cap` for an unknown figure."""
     if value is None or worst is None or worst <= 0:
         return cap // 2
-    # Zero comes first: a NaN compares false with everything, and max then keeps its first argument. Limiting before
-    # dividing keeps absurd integers from overflowing.
+    # Zero is the first argument, because `max` returns its first argument if the other one is NaN. The value is limited
+    # before the division, so that an absurdly large integer does not overflow.
     return int(cap * (min(worst, max(0, value)) / worst))
 
 
@@ -68,7 +69,7 @@ def _figures(report: Report) -> Iterator[tuple[ScoreFigure, int, float | None, f
     limit = router.configured_bandwidth_bytes_per_s
     yield ScoreFigure.JOB_LAG, 300, router.job_lag_ms, JOB_LAG_WORST_MS
     yield ScoreFigure.UPTIME, 200, uptime_missing, UPTIME_GOOD_MS
-    # All leaves of a server without leaves are healthy: it can publish.
+    # A server without leaves can publish: it counts as a server with only healthy leaves.
     yield ScoreFigure.LEAVES, 200, sum(not leaf.healthy for leaf in leaves), len(leaves) or 1
     yield ScoreFigure.BANDWIDTH, 150, router.current_bandwidth_bytes_per_s, limit
     yield ScoreFigure.PROCESSOR, 100, router.cpu_percent, 100

@@ -6,8 +6,8 @@
     not chosen: its score 834 is below …
     cannot publish: it does not have a router         not a candidate
 
-`choose` in `bridge.core.publishing.candidates` decides; docs/reference/publishing-rules.md lists the rules. Without a
-quorum the sentences depend on the members that this node reaches, else on the log alone.
+`choose` in `bridge.core.publishing.candidates` decides; docs/reference/publishing-rules.md lists the rules. With a
+quorum the sentences depend only on the log; without a quorum they depend on the members that this node reaches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,7 @@ def _inability_text(inability: Inability, cause: str | None = None) -> str:
 def choice_texts_alone(
     acting: int | None, last_publisher: int | None, candidates: Sequence[Candidate], label: Callable[[int], str]
 ) -> Mapping[int, str]:
-    """Return the same without a quorum: `acting` publishes alone, `last_publisher` published last."""
+    """Return the reasons without a quorum: `acting` publishes alone, `last_publisher` published last."""
 
     def text(candidate: Candidate) -> str:
         if candidate.server_id == acting:

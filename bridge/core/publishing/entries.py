@@ -1,6 +1,6 @@
 """The entries of a structure, and their greatest number.
 
-Clients and the wire format use this module without the state of the farm. The modules of the state load slowly.
+Clients and the wire format import this module without the modules of the farm's state, which load slowly.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ that clients do not try 16 dead leaves when a server dies. An operator's exclusi
 No server can fill the structure alone: with n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of
 them: the server with the fewest leaves for this master, among equals the one with the lowest Raft id. So a server that
-claims the leaves of another one uses up its own places and none of that server's.
+claims another server's leaves uses up its own places, not the other server's.
 """
 
 import hashlib
@@ -129,7 +129,7 @@ def _members(
         return destination not in healthy, costs[destination], destination
 
     def rank(destination: str) -> tuple[bool, bool, int, str]:
-        # Health before membership, membership before cost: that is the hysteresis.
+        # The order is health, then membership, then cost. Membership before cost is the hysteresis.
         return destination not in healthy, destination not in current, costs[destination], destination
 
     members: set[str] = set()

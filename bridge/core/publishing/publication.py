@@ -8,9 +8,10 @@
     overtake           like a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
-Seconds must rise, after `recover` too, but not run ahead of log time: routers refuse structures from the future. A
-publisher could otherwise advance them by one with each publication. So the state machine accepts a second only up to
-`latest_second`. The planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next second.
+Seconds must rise, also after `recover`, but must not run ahead of log time, because routers refuse structures from the
+future. Without a limit a publisher could add one second with each publication. So the state machine accepts a second
+only up to `latest_second`, and the planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next
+second.
 
 The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
 fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the
@@ -29,8 +30,11 @@ from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTunin
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10
 LEAD_MAX_MS = UNFENCED_AHEAD_MS
-"""Largest lead of a planned second over log time: equal to the lead of a publication without a quorum, so that the next
-publication need not wait. It is less than the state machine accepts, and half of the minute that routers allow."""
+"""Largest lead of a planned second over log time.
+
+It equals the lead of a publication without a quorum, so that the next publication need not wait. It is less than the
+state machine accepts, and half of the minute that routers allow.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Pace:
 
     @classmethod
     def of_period(cls, period_ms: int) -> "Pace":
-        """Publish a change with each reporting period, and refresh as rarely as ever."""
+        """Return the pace that publishes changes in each reporting period; the refresh interval does not change."""
         return cls(change_ms=period_ms, gather_ms=period_ms)
 
 
@@ -91,10 +95,10 @@ def plan_publication(
 
     `log_time_ms` is the caller's estimate of log time (`LogTime.paced`), which advances between clock entries.
     `handed_over` is the last publication that this process gave to its router. It may differ from the last accepted
-    one: the process died between the two steps, or the router refused. Then clients lack the structure, and it is made
-    again immediately. `noted_s` is the last second that this server handed over in any of its runs. The log may not
-    have it yet: the server published it without a quorum, and has not reported since it started. Propose one plan at a
-    time: a second one with the same second would be refused.
+    one, if the process ended between the two steps or the router refused the structure. Then clients lack the
+    structure, and a new plan is due immediately. `noted_s` is the last second that this server handed over in any of
+    its runs. The log may lack this second, if the server published without a quorum and has not reported since its
+    start. Propose one plan at a time: a second one with the same second would be refused.
     """
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:

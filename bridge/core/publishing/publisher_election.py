@@ -1,12 +1,13 @@
 """Elect the publisher of each master and choose its leaves, after each entry that can make a difference.
 
-A master is known while a server reports for it, and for `forget_after_ms` after its last publication. So the seconds of
-its structures still rise when its servers return.
+A master is known while a server reports for it, and for `forget_after_ms` after its last publication. So its seconds
+still rise when its servers return.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
 reports invented masters can take all of them. From that level on, the first master of each server comes before all
-others, so that two servers cannot take all places either. Then come the others up to `MASTERS_OF_SERVER_MAX` of each
-server, and any further one gives way to a master of a server that has fewer. Among equals, the older ones stay.
+others, so that two servers cannot take all places either. Then come each server's other masters up to
+`MASTERS_OF_SERVER_MAX`. A further master loses its place to a master of a server with fewer masters. Among equals, the
+older ones keep their places.
 """
 
 import math

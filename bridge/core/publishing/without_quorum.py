@@ -28,8 +28,10 @@ from bridge.core.publishing.publication import Pace, PlannedPublication, plan_pu
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, MasterState, ServerState
 
 PATIENCE_PERIODS = 2.5
-"""The quorum is considered lost after this many periods without a clock entry. One entry may be late, and an election
-may delay the next."""
+"""Number of periods without a clock entry until the quorum is considered lost.
+
+One entry may be late, and an election may delay the next.
+"""
 PATIENCE_ELECTIONS = 3
 MIN_PATIENCE_MS = 5_000
 """Minimum limit, so that an ordinary election is never treated as an outage, for any reporting period and any distance

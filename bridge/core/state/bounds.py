@@ -1,11 +1,11 @@
 """Bounds of a farm's state: of every figure that later entries build on, and of the size of every table.
 
 A state computed from a log keeps these bounds, because an entry beyond them does not have an effect. The state in a
-snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
-in all plans of this node, also after a restart. `numbers` declares the range of each number, `tables` the range of each
-table.
+snapshot was computed by one other server. Without this check, one snapshot could bring a log time beyond the last
+second of a Meta LS2, and no plan of this node could be valid, even after a restart. `numbers` declares the range of
+each number, `tables` the range of each table.
 
-A module of its own: `numbers` and `tables` declare, and do not import each other.
+A module of its own, because `numbers` and `tables` do not import each other.
 """
 
 from collections.abc import Iterator

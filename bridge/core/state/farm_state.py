@@ -1,11 +1,11 @@
 """The farm's state at one log index: immutable, equal on all servers, comparable by `==`.
 
-Nothing here depends on a local clock, a random source or the network. `heard_ms` needs an explanation. Log time
-advances only with clock entries, one in a reporting period, so the log shows only within one period when a report was
-made. The report's `date` gives the place within these bounds, corrected by `lag_ms`: the lag of the sender's clock
-compared with log time. `lag_ms` starts at zero, and each report changes it as little as possible. With log time alone,
-a report just before a clock entry would look stale one period too early; with the plain date, a server with a slow
-clock would.
+Nothing here depends on a local clock, a random source or the network. *`heard_ms`.* Log time advances only with clock
+entries, one in a reporting period. So the log alone shows the time of a report only to within one period. The report's
+`date` gives the place within these bounds, corrected by `lag_ms`: the lag of the sender's clock compared with log time.
+`lag_ms` starts at zero, and each report changes it as little as possible. With only log time, a report made just before
+a clock entry would be stale one period too early. With the uncorrected date, all reports of a server with a slow clock
+would be stale too early.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +41,7 @@ AUTHOR_SESSIONS_MAX = 16
 """Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
 restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
-"""A second published without a quorum counts only up to this lead over log time: a wrong clock must not bind a farm."""
+"""Largest counted lead of a second published without a quorum over log time: a wrong clock must not bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
@@ -142,7 +142,7 @@ class FarmState:
     """The leader that signed the admission of each Raft id, from `BOUNDS_LEVEL` on."""
 
     def after(self, index: int, term: int) -> "FarmState":
-        """Return this state after one more entry; for speed, not by `replace`, which takes several times as long."""
+        """Return this state after one more entry, without `replace`, which takes several times as long."""
         return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:

@@ -1,7 +1,7 @@
 """The clients of Kafka in the farm's state: idempotent producers, and the offsets of consumer groups.
 
-    {"kafkaProducer":{"name":…}}                at index i ──▶ producer id i, epoch 0, next sequence 0
-    {"request":"kafka:ID.EPOCH.SEQUENCE",…}     an entry that a producer had committed, signed by its node
+    {"kafkaProducer":{"name":…}} at index i ──▶ producer id i, epoch 0, next sequence 0
+    {"request":"kafka:ID.EPOCH.SEQUENCE",…} an entry of a producer, signed by the node that received it
         ──▶ sequence is the next one            new: counts, and its place is recorded
         ──▶ was before                          duplicate: a copy, which a reader of the topic does not see
         ──▶ lies ahead, or the epoch is another out of order, fenced: does not count either
@@ -12,10 +12,11 @@ docs/reference/kafka.md ("Once") has the rules for owners, shares and expiry, do
 reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The places of the
 last records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first copy.
 
-In a full table the author with the most rows gives way, never an author with few; ties go to the lesser author. So all
-servers choose the same rows, for any order in which a table was built or restored. Expiry goes by log time, so it is
-the same on all servers. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies
-of other requests (`consensus.sessions`), so a reader of the topic sees each of them once, on every server.
+In a full table the author with the most rows loses rows; among authors with equally many, the lesser one. So all
+servers choose the same rows, regardless of the order in which a table was built or restored. Rows expire by log time,
+so they expire on all servers at the same entry. The newest skipped indexes are kept, since the list is in each
+snapshot. It also has the copies of other requests (`consensus.sessions`), so a reader of the topic sees each of them
+once, on every server.
 """
 
 import hashlib
@@ -152,7 +153,8 @@ class Producer:
         if produced.epoch < self.epoch:
             return ProducedStatus.FENCED
         if produced.epoch > self.epoch:
-            # The first batch of the new epoch may come after this one: its client sends several, and again.
+            # The first batch of the new epoch may arrive after this one, because a client sends several batches at a
+            # time and repeats them.
             return ProducedStatus.OUT_OF_ORDER if produced.sequence else ProducedStatus.NEW
         ahead = (produced.sequence - self.sequence) % SEQUENCES
         if ahead == 0:

@@ -6,7 +6,7 @@ time since then. The *majority time* is the time that a majority of these clocks
 number of voters it is the median.
 
     the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
-                         has reported recently. Its own clock counts only as one of the voters'
+                         has reported recently. Its own clock counts only as one voter's
     it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`: if the farm was off
                          for long, the first reports after the election correct log time, not the next period
     every server judges  its own clock and the others' by the majority time (`ClockJudgment`)
@@ -22,7 +22,10 @@ from bridge.core.log.voter_clocks import VoterClocks, time_of_majorities
 
 STEP_MS = 5_000
 CLOCK_OFF_MS = 10_000
-"""A clock that differs by more raises an alarm. A report may take seconds until it is applied, over I2P above all."""
+"""Milliseconds; a clock that differs by more raises an alarm.
+
+Smaller values are not useful, because a report may take seconds until it is applied, especially over I2P.
+"""
 SERVERS_MAX = 64
 
 
@@ -67,7 +70,7 @@ class LogTime:
     def clock_applied(self, log_time_ms: int, now: int) -> None:
         """Note an applied entry that sets log time, forwards or back; `log_time_ms` is log time after it."""
         self._log_time_ms = log_time_ms
-        # The leader knows when it read the clock for its own entry, so the time until commitment is added.
+        # The leader knows when it read the clock for its own entry, so it adds the time since then.
         own = self._written is not None and self._written[0] == log_time_ms
         self._anchor = self._written if own and self._written is not None else (log_time_ms, now)
 

@@ -6,8 +6,8 @@
 One pair of numbers is kept for each change of log time, at most `MOMENTS_MAX` of them: 16 bytes each, half a year of
 30 s periods in 8 MB. The times of older entries are unknown.
 
-An operator can set log time back. Between two such places times rise, so each stretch is searched by bisection. A scan
-of all moments would hold the event loop for tens of milliseconds at each compaction.
+An operator can set log time back. Between two such corrections times rise, so each of these stretches is searched by
+bisection. A scan of all moments would block the event loop for tens of milliseconds at each compaction.
 """
 
 from array import array

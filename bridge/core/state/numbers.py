@@ -5,13 +5,13 @@
     FarmState.removed.item                  the elements of a tuple
 
 `bounds` checks each number of a snapshot against its range, and `recovery` resets all numbers of one kind in all
-fields. A list of fields in each of these modules missed later fields: a recovered farm kept the old terms in the
-offsets of Kafka's groups, and log times that never ended. So a number without a declaration is an error here, and
+fields. Separate lists of fields in these modules missed later fields: a recovered farm kept old terms in the offsets of
+Kafka's groups, and log times that never expired. So a number without a declaration is an error, and
 `tests/spec/test_number_table.py` finds it.
 
-A step limits how far one entry moves a number that other authors build on. A number that only its own author moves has
-no step: its end harms that author alone. Times of the past have wide ranges: a correction of log time moves them, also
-below zero, and they enter only into differences.
+A step limits how far one entry moves a number that other authors build on. A number that only its own author moves does
+not have a step limit: if it reaches its maximum, only that author is affected. Times in the past have wide ranges: a
+correction of log time may move them below zero, and they are used only in differences.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +27,10 @@ from bridge.core.state.kafka_clients import EPOCH_MAX, SEQUENCES
 from consensus import MAX_NUMBER
 
 NUMBER_MAX = 2**53 - 1
-"""Limit of indexes and of clocks in milliseconds: JSON readers hold integers exactly only up to here."""
+"""Limit of indexes and of clocks in milliseconds: the greatest integer that all JSON readers represent exactly."""
 SECOND_MAX = 2**32 - 1
 RAFT_ID_MAX = 2**30
-"""Half of the ids that an entry can name: the next id must fit as well, and ids are given out one at a time."""
+"""Half of the ids that an entry can name. The next id must also fit, and ids are assigned one at a time."""
 STORED_MIN, STORED_MAX = -(2**63), 2**63 - 1
 """The range of the integers of a snapshot."""
 

@@ -7,11 +7,12 @@ storages of the old cluster never open under the new one. So only the survivor i
 ones, under any name. Evicted and retired identities stay excluded.
 
 The reports of the other servers are dropped: they are declared lost, and it is better to omit their leaves than to list
-them for another hour. A node that joins again reports its leaves. The last publications are kept, so that the next
-seconds are later. Client keys stay admitted; their entries for the old cluster do not have an effect in the new one.
+dead leaves for another hour. A node that joins again reports its leaves. The last publications are kept, so that the
+next seconds are later. Client keys stay admitted; their entries for the old cluster do not have an effect in the new
+one.
 
-Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead, the
-last era of the keys. Only a new cluster may reset them (`Reset`), because its servers and the servers of the old
+Forged numbers would also be kept: a term or a log time near its limit, a publication's second years ahead, or the last
+possible era of the keys. Only a new cluster may reset them (`Reset`), because its servers and the servers of the old
 cluster refuse each other. All numbers of one kind in the state are reset (`numbers`): the terms in the offsets of
 Kafka's groups, the log times of producers. Routers may still hold a structure with the old second; the operator sees
 the time until which they refuse earlier ones (`refused_until_s`).
@@ -80,7 +81,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    # The entries that admitted them are signed for the old cluster and do not prove anything in the new one.
+    # The entries that admitted these keys are signed for the old cluster, so they are not proof in the new one.
     survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
     out = [replace(each, entry=b"") for each in out]
     return replace(
@@ -90,7 +91,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
         servers={} if own is None else {SURVIVOR_ID: replace(own, report=replace(own.report, server_id=SURVIVOR_ID))},
         masters={each: _recovered_master(master, old_id) for each, master in farm.masters.items()},
         removed=(),
-        # From here on the clock of the one voter counts.
+        # From here on only the new cluster's single voter limits log time.
         clocks=VoterClocks(farm.log_time_ms, ((SURVIVOR_ID,),)),
     )
 

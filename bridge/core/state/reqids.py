@@ -30,7 +30,11 @@ from consensus.sessions import TableReader, number_bytes
 
 REQID_BYTES: Final = 12
 REQIDS_MAX: Final = 32_768
-"""Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest are deleted earlier."""
+"""Reqids per table, in 4 MB.
+
+With up to this number of updates in eight hours, each reqid is kept for the full time; with more, the oldest are
+dropped earlier.
+"""
 REQIDS_OF_AUTHOR_MAX: Final = REQIDS_MAX // 4
 SKIPPED_MAX: Final = 16_384
 OLDEST_S: Final = 7 * 3600 + 45 * 60
@@ -56,7 +60,7 @@ class ReqidStatus(Enum):
     AHEAD = "ahead"
     """Made too far in the future of log time."""
     FULL = "full"
-    """The share of its author is used up for now."""
+    """The share of its author is full at present."""
 
 
 def request_text(reqid: bytes) -> str:
@@ -146,7 +150,7 @@ class ReqidTable:
             self.floor = max(self.floor, lowest)
             author = self._author_of.pop(lowest, None)
             if author is not None:
-                # The lowest of all is the lowest of its author.
+                # The lowest reqid of the table is also the lowest reqid of its author.
                 heappop(self._of_author[author])
                 if not self._of_author[author]:
                     del self._of_author[author]

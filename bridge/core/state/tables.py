@@ -4,9 +4,9 @@
     VoterClocks.majorities.item             the tuples within a tuple
     Farm.sessions                           a table of the state machine outside of its state
 
-A table with a limit alone can be used up by one author: a member, a client key, a user of Kafka or a leader. Then no
-other author gets a place, and if rows never leave, that is permanent. So each table has a share for one author, and a
-rule to free its places (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
+A table with a limit alone can be used up by one author: a member, a client key, a user of Kafka or a leader. Then other
+authors do not get a place, permanently if rows are never dropped. So each table has a share for one author, and a rule
+to free its places (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
 
 The module that owns a table enforces its share, from `BOUNDS_LEVEL` on. `tests/spec/test_table_shares.py` walks over
 all fields of the state and fails for a table without a declaration. For each declaration it lets one author submit
@@ -42,7 +42,10 @@ from bridge.core.state.farm_state import (
 from bridge.core.state.reqids import REQIDS_MAX, REQIDS_OF_AUTHOR_MAX
 
 AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
-"""More than can be admitted: a recovered farm keeps the numbers of authors that it no longer has."""
+"""Limit of authors.
+
+It exceeds the number of admitted ones, because a recovered farm keeps the numbers of earlier authors.
+"""
 REPORTED_MAX = 1024
 """Leaves and measurements of one report; an entry of 64 KiB holds fewer."""
 
@@ -57,7 +60,7 @@ class Release(Enum):
     COMMAND = "command"
     """An operator's command ends the row."""
     WITH_ROW = "with its row"
-    """The table is a part of a row of another table, and leaves with it."""
+    """The table is part of a row of another table, and is dropped with that row."""
 
 
 @dataclass(frozen=True, slots=True)
