@@ -1,7 +1,8 @@
 """Reasons to drop a message or an event; each reason has a counter.
 
 The code that finds a reason counts it. The value of a member identifies it in status, view and metrics. Its `meaning`
-is the text in the reference of metrics. A counter named by a free text would be renamed with each better sentence.
+is the text in the reference of metrics. Identifiers are separate from the texts, so that a better text does not rename
+a counter.
 """
 
 from enum import StrEnum
@@ -15,7 +16,7 @@ class CountedReason(StrEnum):
 
     def __new__(cls, identifier: str, meaning: str) -> Any:
         """Take the identifier as value and store the meaning with it."""
-        # Typed results would fail when compiled: mypyc takes a member of a subclass for another class.
+        # The results are not typed: when compiled, mypyc would treat a member of a subclass as another class.
         create: Any = str.__new__
         member: Any = create(cls, identifier)
         member._value_ = identifier

@@ -1,8 +1,8 @@
 """Effects: the outputs of `step(event, now)`, which the executor carries out in order.
 
-Durability is explicit. `Persist` effects are numbered from 1 in each process and complete in order; adjacent ones may
-be merged into one fsync. An effect with `after=n` must not happen before Persist n is durable; `after=0` waits for
-nothing. Completion comes back as the event `Persisted(n)`.
+Durability is explicit. `Persist` effects are numbered from 1 in each process and complete in order. One fsync may cover
+several adjacent ones. An effect with `after=n` must not happen before Persist n is durable; `after=0` waits for
+nothing. The event `Persisted(n)` reports completion.
 """
 
 from dataclasses import dataclass, field
@@ -179,14 +179,14 @@ class ChangeRefusal(Enum):
     SERVER_TWICE = "server-twice"
     """The target lists a server twice, or as a voter and as a learner."""
     IMPOSSIBLE_ID = "impossible-id"
-    """The target names an id that no server can have, or one of another kind than the group's."""
+    """The target names an id that no server can have, or an id of another type than the group's ids."""
     TOO_MANY_SERVERS = "too-many-servers"
     MORE_THAN_ONE_SERVER = "more-than-one-server"
     """The protocol, or a server that lacks joint consensus, allows one server more or less at a time."""
     NO_LEARNERS = "no-learners"
     """The protocol, or a server that lacks the extension, cannot name learners."""
     CATCH_UP_TOO_SLOW = "catch-up-too-slow"
-    """A new server could not come within an election timeout of the leader's log in the rounds that it had."""
+    """After the permitted rounds, a new server still lagged the leader's log by more than an election timeout."""
     CATCH_UP_STALLED = "catch-up-stalled"
     """A new server does not reply, or does not make progress."""
     NEW_SERVER_IN_LATER_TERM = "new-server-in-later-term"
@@ -231,7 +231,7 @@ class ReadReady:
 
 
 class ReadRefusal(Enum):
-    """Reason for refusing a read here and now. The refusal contains no information about the state."""
+    """Reason why this server refuses a read at present. The refusal contains no information about the state."""
 
     NOT_LEADER = "not-leader"
     BUSY = "busy"

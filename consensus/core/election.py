@@ -6,10 +6,10 @@
                    └──────── timeout ──▶ again from the start, with a new random timeout
 
 A pre-vote request changes no term and no vote, so a server that was cut off does not raise other servers' terms. A peer
-whose handshake excludes pre-vote counts as granting: if it counted as denying, a mixed cluster could not elect a
-leader. A peer that was never reached counts as neither; otherwise a server that was cut off from the start would raise
-its term with each timeout. Sending the request makes the transport connect to the peer, and the handshake then shows,
-within the same round, whether the peer supports pre-vote.
+whose handshake excludes pre-vote counts as granting. If it counted as denying, a cluster with old and new servers could
+not elect a leader. A peer that was never reached does not count as either; otherwise a server without any connection
+since its start would raise its term with each timeout. Sending the request makes the transport connect to the peer, and
+the handshake then shows, within the same round, whether the peer supports pre-vote.
 
 A server that leads or is in contact with a leader refuses votes before this module sees the request
 (`ServerRole.sticks_to_leader`). Without that rule, one server that misses heartbeats would depose leader after leader.
@@ -44,8 +44,8 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """Return the reason to deny a vote, if any, under protocols that add rules to Raft's (KIP-595, Vote).
 
     A candidate outside the configuration is refused, unless its log is more up to date than ours (term first, then
-    length): an entry that we lack may have made it a voter. Without this exception, if a change of the voters reached
-    only one server, possibly no server could win an election.
+    length): an entry that we lack may have made it a voter. Without this exception, if an entry with new voters reached
+    only one server, it is possible that no server could win an election.
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER

@@ -1,4 +1,4 @@
-"""Entries, configurations and no-ops as bytes, in one canonical form each.
+"""Entries, configurations and no-ops as bytes; each has one canonical form.
 
     group         = entry …                            adjacent entries, as a log stores them
     entry         = term 8 │ kind 1 │ length 4 │ data

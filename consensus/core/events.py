@@ -25,7 +25,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class AppendNotSent:
-    """The transport kept back the append with this correlation: the peer lacks the entries from `next_index` on.
+    """The transport did not send the append with this correlation, because the peer lacks entries from `next_index` on.
 
     This is not a reply, so it counts neither for check-quorum nor for a read. Only the peer's progress changes.
     """
@@ -153,7 +153,7 @@ class SnapshotChecked:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The disk has become full, or has space again."""
+    """The disk became full, or has space again."""
 
     full: bool
 

@@ -1,19 +1,20 @@
-"""The features of each wire protocol, and the extensions that two of our servers negotiate.
+"""The features of each wire protocol, and the extensions that two servers of this project negotiate.
 
 `Features` is a table, so that the core contains no code for a single protocol.
 
     garlic-farm   replies in connection order, so many requests may be in flight; pre-vote, TimeoutNow, joint and
                   learner configurations are extensions; instead of a no-op a new leader appends its configuration
     zmq-raft      one request per follower in flight, heartbeats included; joint configurations only; no pre-vote and
-                  no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of 12 bytes; other
-                  makes end if an append begins below their commit index, so the leader probes from its own end
+                  no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of 12 bytes;
+                  servers of other projects stop at an append below their commit index, so the leader probes from its
+                  own end
     kraft         followers fetch, one request at a time; Vote has a pre-vote flag (KIP-996); voters change one at a
                   time (KIP-853) or never (`KRAFT_STATIC`); other servers that fetch are observers; a resigning leader
                   names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
 
-A wire protocol has a fixed set of messages; servers of our own make negotiate extensions when they connect
-(`Extensions`). The core never sends an extension message to a peer without that extension; it uses a slower way. Each
-field of `Extensions` states the assumption before the first handshake.
+A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
+(`Extensions`). The core never sends an extension message to a peer without that extension, and uses slower messages
+instead. The default of each field of `Extensions` is the assumption before the first handshake.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,8 +97,10 @@ class LeaderRecords:
     controls: Callable[[], tuple[bytes, ...]] = tuple
     """Data of the control records between the no-op and the first members."""
     named: Callable[[ServerId], ServerId] = _as_it_is
-    """The form in which its no-op names a server. Values that the wire does not carry must be absent from the leader's
-    own entry: its followers would read a different one.
+    """The form in which its no-op names a server.
+
+    Values that the wire does not carry must be absent from the leader's own entry, or its followers would store a
+    different entry.
     """
 
 
@@ -130,8 +133,10 @@ class Features:
     one, heartbeats and chunks of a snapshot count as well.
     """
     probes_from_the_end: bool
-    """True if a leader probes an unresponsive follower from its own end, not from the last known match. The follower
-    may have committed more than it could report, and must never receive an append that begins below that.
+    """True if a leader probes an unresponsive follower from its own end, not from the last known match.
+
+    The follower may have committed more than it has reported, and must never receive an append that begins below its
+    commit index.
     """
 
     @property

@@ -1,21 +1,22 @@
 """A leader: takes proposals and reads, acknowledges committed ones, and resigns if no majority replies.
 
-The strategy brings the entries to the followers (`replication.port`); `ProgressTracker` counts their replies. To commit
-an entry of its own term, a new leader immediately appends the protocol's no-op, or its configuration if the protocol
-has none. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the no-op when a read or a change needs
-it.
+The replication strategy transfers the entries to the followers (`replication.port`); `ProgressTracker` counts the
+followers' replies. To commit an entry of its own term, a new leader immediately appends the protocol's no-op, or its
+configuration if the protocol has none. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the no-op
+when a read or a change needs it.
 
 *Check-quorum.* A leader becomes a follower if no majority replies to it within an election timeout. The clients of an
 isolated leader are then redirected, and the leader no longer refuses other candidates.
 
-A leader with replies can still be useless, if its own disk and that of one of two followers hang. So it also resigns if
-proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It does not
-resign while a voter that lacks the oldest waiting proposal makes progress: under the next leader, the transfer of a
-long log or a snapshot would restart. It also does not resign if it is the only voter.
+A leader that receives replies can still be unable to commit: in a group of three, its own disk and the disk of one
+follower may hang. So it also resigns if proposals wait and nothing has been committed for
+`PolicyTimes.stall_timeout_ms`. It does not resign while a voter that lacks the oldest waiting proposal makes progress:
+a new leader would have to restart the transfer of a long log or a snapshot. It also does not resign if it is the only
+voter.
 
-*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only delay the
-deadline, and code whose work is due earlier calls `ProgressTracker.wake_by`. At the deadline the leader does the due
-work, if any, and computes the next deadline.
+*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only postpone due
+work, so the stored deadline is at most too early. Code with earlier work calls `ProgressTracker.wake_by`. At the
+deadline the leader does the due work, if any, and computes the next deadline.
 """
 
 from collections import deque
@@ -238,7 +239,7 @@ class Leader:
         replica = self._replica
         if not self._pending or not replica.others:
             return None
-        # On a slow link, the transfer of a large command takes this much longer.
+        # On a slow link, the transfer of a large command needs additional time.
         return self.tracker.committed_ms + replica.options.stall_timeout_ms + slow_link_ms(self._pending[0].size_bytes)
 
     def _is_stalled(self) -> bool:
@@ -288,8 +289,8 @@ def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[
         case FirstEntries.NO_OP_ALONE:
             return (no_op,)
         case FirstEntries.NO_OP_IF_NEEDED:
-            # The wire does not carry the content of a no-op, so the content must be empty: followers must read the same
-            # entry.
+            # The wire does not carry the content of a no-op, so the content must be empty: all servers must store the
+            # same entry.
             return (no_op_entry(replica.term, NoOp()),)
         case _:
             assert_never(replica.features.first_entries)

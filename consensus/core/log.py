@@ -1,9 +1,9 @@
 """The log of a replica in memory: runs of terms, the newest entries, and the durable index.
 
-A pure core must not hold a log larger than memory. Decisions need only the term at every index, so the log keeps the
-*runs of terms* (one record per term with entries) and a bounded *tail* of entries. Older entries are read back from
-storage (`ReadEntries`) for a follower that lags or a state machine that restarts. Entries that are not yet durable
-never leave the tail, because storage could not return them.
+The log may be larger than the memory. Decisions need only the term at every index. So this class keeps the *runs of
+terms* (one record per term with entries) and a bounded *tail* of entries. Older entries are read back from storage
+(`ReadEntries`), for a lagging follower or for a state machine after a restart. Entries that are not yet durable never
+leave the tail, because storage could not return them.
 
     index     1  2  3  4  5  6  7  8  9
     term      1  1  1  4  4  5  5  6  6        runs  (1, t1) (4, t4) (6, t5) (8, t6)
@@ -127,7 +127,7 @@ class Log:
 
     @property
     def tail_first(self) -> Index:
-        """The oldest index that is still in memory (one beyond the end if none is)."""
+        """The oldest index in memory (one beyond the end of the log if the tail is empty)."""
         return self._tail_first
 
     @property
@@ -206,7 +206,7 @@ class Log:
         end = bisect_right(self._bytes_up_to, self._size_before(begin) + limit_bytes, begin + 1, end)
         if end == len(tail) and end - begin == len(self._newest):
             return self._newest
-        # Index instead of slicing: the entries are near the end of the deque, and a slice would walk to them from the
+        # Indexing is faster than `islice`: the entries are near the end of the deque, and `islice` would start from the
         # front.
         return tuple([tail[position] for position in range(begin, end)])
 
@@ -221,7 +221,8 @@ class Log:
     def append(self, entries: tuple[Entry, ...], encoded: bytes = b"") -> None:
         """Add entries at the end; `encoded` contains their bytes if already available.
 
-        The entries are durable only once the Persist is durable whose number `written` receives.
+        The caller passes the number of the Persist with these entries to `written`; the entries are durable when that
+        Persist is durable.
         """
         term = self.last_term
         size = self._size_before(len(self._tail))

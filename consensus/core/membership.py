@@ -4,16 +4,17 @@
                      │                     (or C_new directly, if the voters differ by one server)
                      └── no progress: refused, nothing was appended
 
-A direct switch to C_new is safe only if every majority of C_old shares a server with every majority of C_new, as when
-one server is added or removed (`JointConsensus`). With more changed servers, each configuration could elect its own
-leader in one term. Joint consensus needs both majorities during the change. Learners and endpoints may change with any
-step.
+A direct switch to C_new is safe only if every majority of C_old shares a server with every majority of C_new. This is
+true if one server is added or removed (`JointConsensus`). With more changed servers, each configuration could elect its
+own leader in one term. Joint consensus needs both majorities during the change. Learners and endpoints may change with
+any step.
 
 `CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
 
 *One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is
-uncommitted, and before the leader has committed an entry of its own term. Without the last rule a single-server change
-may miss an unfinished one of an older leader, and two majorities without a common server can decide differently.
+uncommitted, and before the leader has committed an entry of its own term. Without the last rule, a leader may not know
+an unfinished single-server change of an older leader. Then two majorities without a common server could decide
+differently.
 """
 
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ def leave_joint(configuration: Configuration) -> Configuration:
 class CatchUp:
     """Progress of one new server to the end of the leader's log. `goal` is the end of the present round.
 
-    A learner that becomes a voter may have lagged for long, so its time limit begins at `requested_ms`.
+    A learner that becomes a voter may have lagged for a long time, so its time limit begins at `requested_ms`.
     """
 
     goal: Index
@@ -184,7 +185,8 @@ class Reconfiguration:
         self._tracker.wake_by(now + self._replica.options.catch_up_stall_ms)
         for newcomer in change.newcomers:
             if newcomer.server_id not in current.member_ids:
-                # This server was removed a moment ago and still gets the log. It may return with an empty directory.
+                # A just removed server still gets the log for a moment. It may return with an empty directory, so its
+                # progress restarts.
                 self._followers.pop(newcomer.server_id, None)
                 self._known = None
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
@@ -286,7 +288,7 @@ class Reconfiguration:
             return None
         step = self._first_step(change.target)
         if isinstance(step, ChangeRefusal):
-            # The handshake with a newcomer has since shown that it lacks the extension.
+            # Checked again: a later handshake with a newcomer may have shown that it lacks the extension.
             self._end(change, step)
             return None
         return configuration_entry(replica.term, step, change.head)

@@ -1,8 +1,9 @@
 """Raft's messages in the core, for all wires.
 
-Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires without such a number
-(Garlic Farm replies in connection order) translate it in their mapping. Every request that reaches a server gets
-exactly one reply, even a refused one: wires that reply in order would stall otherwise.
+Every request carries `correlation`, a number that its sender chose; the reply repeats it. For wires without this
+number, the mapping of the wire matches replies in another way (Garlic Farm: by their order on the connection). Every
+request that reaches a server gets exactly one reply, even a refused one: wires that reply in order would stall
+otherwise.
 
 Both ways of replication use `RequestVote`. A leader that sends entries uses AppendEntries, InstallSnapshot and
 TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's names (KIP-595, KIP-630):
@@ -72,8 +73,8 @@ class Fetch:
     """A replica's request for the entries after `position`; the replica holds all entries up to `position` durably.
 
     The reply may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
-    of at most `max_bytes`, but at least one entry if available. The reply to a sign of life comes immediately and
-    without entries, and a waiting fetch continues to wait.
+    of at most `max_bytes`, but at least one entry if available. The reply to a sign of life (`is_sign_of_life`) comes
+    immediately and without entries, and an earlier waiting fetch continues to wait.
     """
 
     term: Term

@@ -1,4 +1,4 @@
-"""The nouns of all parts of Raft: servers, terms, indexes, positions, entries, configurations.
+"""The basic types of Raft: servers, terms, indexes, positions, entries, configurations.
 
 A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with a
 directory (KRaft). The core compares and hashes ids, and sorts them so that one random seed always gives the same run.
@@ -171,8 +171,8 @@ def names_each_once(configuration: Configuration) -> bool:
 class SnapshotDescription:
     """A snapshot: the state machine after the entry at `last`, with the configuration in force at `last`.
 
-    `last` is also its name: every server that holds a snapshot of this position holds an equal state, though not
-    necessarily equal bytes. `size_bytes` and `checksum` describe the bytes that travel between servers.
+    `last` identifies it: all snapshots of one position contain equal states, but not necessarily equal bytes.
+    `size_bytes` and `checksum` describe the bytes that servers exchange.
     """
 
     last: LogId

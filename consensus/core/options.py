@@ -18,8 +18,7 @@ from consensus.core.model import MAX_NUMBER
 STALLED_TIMEOUTS = 5
 """Minimum election timeouts of the derived stall timeout.
 
-One minimum timeout would be too short: disks often pause for a second or two, and an election costs more than such a
-pause.
+One minimum timeout would be too short: disks often pause for a second or two, and an election takes longer than that.
 """
 
 
@@ -66,7 +65,7 @@ class Options:
     """Entries kept in memory; older ones are read back from storage. Entries that are not yet durable always stay."""
     tail_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_bytes: int = 256 * 1024
-    """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
+    """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower determines the rate."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
     """The largest snapshot that a follower takes from its leader."""
     catch_up_rounds: int = 10
@@ -79,8 +78,10 @@ class Options:
     max_pending_reads: int = 4096
     """Linearizable reads that wait for their round; beyond it a read is refused as busy."""
     max_term: int = MAX_NUMBER
-    """The last term that the protocol's messages and files have room for: in it no server campaigns any more. Beyond it
-    a server could neither send its term nor read the file that it had written."""
+    """The greatest term that fits into the protocol's messages and files.
+
+    In this term servers no longer campaign: with a greater term a server could not send its term, or read its own file.
+    """
     lease_clock_bound_ms: int | None = None
     """Switches leases on (`reads`): bound on the difference of the elapsed times of two servers' monotonic clocks over
     one lease. None: every read needs a majority. A leader has a lease only if every voter has promised in the handshake
@@ -88,8 +89,9 @@ class Options:
     """
 
     check_invariants: bool = False
-    """Check all invariants after every step, not only a few numbers (`invariants`). It costs more than most steps, so
-    the tests and the simulator do it, and production does not.
+    """Check all invariants after every step, not only a few numbers (`invariants`).
+
+    The check takes longer than most steps, so only the tests and the simulator use it.
     """
 
     policies: PolicyTimes = PolicyTimes()
@@ -132,7 +134,7 @@ class Options:
 
     @property
     def lease_promise_ms(self) -> int | None:
-        """The promised time of refusing candidates, over a restart as well; None with leases off."""
+        """The promised time of refusing candidates, which also applies after a restart; None with leases off."""
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:

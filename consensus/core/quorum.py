@@ -1,8 +1,9 @@
 """Majorities: the result of a vote and the index held by a majority. Pure functions over sets of voters.
 
 There is one set, or two in joint consensus, and a decision needs a majority in each (Raft section 6). A majority of
-their union is not enough: a majority of five new and three old servers may lack a majority of the old servers, which
-could then make a different decision. Only voters count: replies of other servers never affect the result.
+their union is not enough: a majority of the union of five new and three old servers may contain only one old server,
+and the other two old servers could make a different decision. Only voters count: replies of other servers never affect
+the result.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,12 +21,12 @@ class VoteResult(Enum):
 
 
 def majority(voters: Collection[ServerId]) -> int:
-    """Return the least number of voters such that any two sets of this size share one."""
+    """Return the least number of voters such that any two sets of this size have a common voter."""
     return len(voters) // 2 + 1
 
 
 def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[ServerId]]) -> VoteResult:
-    """Won when every set's majority granted; lost when in one of them no majority can grant any more."""
+    """Return won if a majority of each set granted, and lost if a majority of some set can no longer grant."""
     verdicts = {_tally_one(votes, voters) for voters in majorities}
     if VoteResult.LOST in verdicts:
         return VoteResult.LOST

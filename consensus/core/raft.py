@@ -2,10 +2,10 @@
 
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
-Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes a follower, a
-request of an older term is refused with our term, an older reply is ignored. Exceptions: within the minimum election
-timeout after contact with the leader, a vote request (section 6) and a leader from outside the group are refused.
-Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
+Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
+follower; a request of an older term is refused with our term; a reply of an older term is ignored. Exceptions: within
+the minimum election timeout after contact with the leader, a vote request (section 6) and a leader from outside the
+group are refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
 (`Replica.adopt_term`).
 
 `append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
@@ -142,7 +142,7 @@ class Raft:
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
-        if not replica.outbox.changes_snapshot:  # such a step appends nothing; the next one will
+        if not replica.outbox.changes_snapshot:  # such a step does not append; the next step will
             self._advance()
         if self._fetch_receiver is not None:
             self._fetch_receiver.maybe_fetch()
@@ -258,8 +258,8 @@ class Raft:
 
     def _vote_requested(self, request: RequestVote) -> None:
         replica, role = self._replica, self._role
-        # A transfer requests a later term. In the term of a known leader its request is late, and a vote would break
-        # the refusal on which the lease of that leader rests.
+        # A transfer requests a vote in a later term. In the term of a known leader the request is too late, and a vote
+        # would break the promise that the leader's lease depends on.
         late = role.leader is not None and request.term <= replica.term
         handed_over = request.transfer and not late and replica.may_lead(request.candidate)
         if role.sticks_to_leader() and not handed_over:
@@ -306,7 +306,7 @@ class Raft:
                 replica.dropped[Drop.UNMATCHED_REPLY] += 1
 
     def _takes_term_of(self, reply: Reply) -> bool:
-        """Return True if a reply from a different term is still useful."""
+        """Return True if this server should process a reply from a different term."""
         if isinstance(reply, VoteReply) and reply.pre_vote and reply.granted:
             return True
         if not self._role.check_term(reply.term):
@@ -467,7 +467,7 @@ class Raft:
             self._announce_members(configuration, newcomers)
 
     def _announce_members(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
-        """Announce the members, unless another entry has only repeated them."""
+        """Announce the members, unless an entry has only repeated the same members."""
         self._seen_configuration = configuration
         members = ConfigurationChanged(configuration, newcomers)
         if members != self._members:

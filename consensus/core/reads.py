@@ -12,9 +12,9 @@ well.
 
 *Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for a minimum
 election timeout. If the elapsed times of the clocks differ by less than a stated bound, a leader may answer from memory
-until t + timeout - bound. A machine that is suspended breaks this assumption. A lease needs voters that keep the
-refusal over a restart and in each term, as our own servers do. After a TimeoutNow, the leader does not use leases for
-the rest of its term.
+until t + timeout - bound. A machine that is suspended breaks this assumption. A lease requires that voters keep this
+refusal after a restart and in each term; servers of this project do. After a TimeoutNow, the leader does not use leases
+for the rest of its term.
 """
 
 from consensus.core.model import Index, Milliseconds
@@ -84,5 +84,5 @@ class Lease:
         self._until_ms = until_ms if self._until_ms is None else max(self._until_ms, until_ms)
 
     def end(self) -> None:
-        """End leases for the rest of the term: a voter may be about to elect another leader."""
+        """End leases for the rest of the term, because a voter may soon elect another leader."""
         self._allowed = False

@@ -10,10 +10,10 @@ that depend on it name it as `after`. Independent effects (an established leader
 even if they follow the Persist in the list.
 
 `Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine in order,
-each once in a run of the process, including old entries. After a restart the commit index is that of the snapshot, or
-0, and rises with the first contact of a leader, so the state machine receives the later log again. Entries that left
-the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is applied, which keeps the
-order.
+each once in a run of the process, including entries of earlier runs. After a restart the commit index is that of the
+snapshot, or 0, and rises with the first contact of a leader, so the state machine receives the later log again. Entries
+that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is applied, which
+keeps the order.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ class Outbox:
         self._effects.append(Send(recipient, message, after))
 
     def add(self, effect: Effect) -> None:
-        """Add any other effect."""
+        """Add an effect other than a Send or a Persist."""
         self._effects.append(effect)
 
     def drain(self) -> list[Effect]:
@@ -191,8 +191,8 @@ class Applier:
 TERM_STEP_MAX = 2**24
 """Limit for the change of our term by one message: otherwise one message of the highest term would end all elections.
 
-A correct server gets this far ahead only if it loses 16 million elections (half a year at one per second), and then 64
-messages bridge 2**30 terms. An attacker needs 2**39 forged messages to exhaust the terms.
+A correct server is ahead by more than this only after 16 million lost elections (half a year at one per second). Even a
+lead of 2**30 terms needs only 64 messages. An attacker needs 2**39 forged messages to exhaust the terms.
 """
 _MAX_KNOWN_PEERS = 256
 
@@ -249,7 +249,7 @@ class Replica:
         self.majorities = self._configuration.majorities
         """The voter sets; a decision needs a majority in each of them."""
         self.others = tuple(sorted(self.voters - {self.server_id}))
-        """The other voters, in order of id: with the order of a set, one random seed would give different runs."""
+        """The other voters, in order of id: in the order of a set, runs with the same random seed would differ."""
 
     def may_lead(self, server_id: ServerId) -> bool:
         """Return True if the server is a voter of the latest configuration, or of the previous one during a change.
@@ -341,7 +341,10 @@ class Replica:
         return number
 
     def answer_vote(self, request: RequestVote, *, granted: bool, error: RefusalReason | None = None) -> None:
-        """Answer a vote request; a vote and a term wait for their Persist, but a granted pre-vote waits for none."""
+        """Answer a vote request.
+
+        The reply waits for the Persist of a vote or a term; a granted pre-vote does not wait.
+        """
         term = request.term if granted else self.term
         after = 0 if granted and request.pre_vote else self.hard_state_number
         reply = VoteReply(

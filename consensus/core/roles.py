@@ -21,8 +21,8 @@ leader that lives sends a heartbeat. Until the latest election timeout the slots
 get the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers
 without pre-vote rest on the timeouts, so with them the evidence is ignored.
 
-*Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server raises its own
-term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
+*Terms.* A higher term in any message makes the server a follower. If the term is too far ahead, the server raises its
+own term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class ServerRole:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        # With leases, a voter must assume after a restart that it confirmed a lease just before.
+        # With leases, a voter must assume after a restart that it confirmed a lease just before the restart.
         contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
         self.current: Follower | Candidate | Leader
         self.as_follower: Follower | None
@@ -118,8 +118,8 @@ class ServerRole:
         """Return True if `claimant` is a leader of a later term from outside the group, during contact with our leader.
 
         A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower with an
-        older configuration only loses time: it listens after its minimum election timeout without contact. At term 0
-        this server has not followed a leader yet, even if a lease makes it assume one after a start.
+        older configuration only loses time: after a minimum election timeout without contact, it accepts the new
+        leader. At term 0 this server has never followed a leader, even if leases make it assume one after its start.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():

@@ -3,10 +3,10 @@
     up to SMALL_BYTES   no time beyond the timeout of the request
     each further byte   1 / SLOWEST_LINK_BYTES_PER_S
 
-A sender does not see its bytes arrive, because the kernels and proxies on the way buffer megabytes. With one timeout
-for all sizes, a follower on a slow link never receives a large entry: the entry is still in transfer when the leader
-sends it again. The leader allows this time for appends and for commands that wait for commitment, and
-`net.transfer_time` allows it for large frames.
+A sender cannot observe the arrival of its bytes, because the kernels and proxies on the way buffer megabytes. If the
+timeout were the same for all sizes, a follower on a slow link would never receive a large entry: the entry would still
+be in transfer when the leader sends it again. The leader allows this time for appends and for commands that wait for
+commitment, and `net.transfer_time` allows it for large frames.
 """
 
 from typing import Final

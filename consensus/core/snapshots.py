@@ -3,7 +3,7 @@
     SnapshotWanted(index) ──▶ TakeSnapshot(last, configuration) ──▶ … ──▶ SnapshotTaken ──▶ Persist with `Compact`
 
 *Taking a snapshot* does not need a leader, because a snapshot covers only committed entries. The Persist that stores
-the snapshot also shortens the log; a crash before leaves the old snapshot and the whole log.
+the snapshot also shortens the log; a crash before that leaves the old snapshot and the whole log.
 
 *Sending a snapshot with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time. The reply contains the
 next offset, so bytes are not sent twice after a loss. After a refusal the leader waits a heartbeat interval, so that
@@ -49,7 +49,7 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
     """Make the written snapshot the stored one; the log before `first_kept` may be deleted."""
     log = replica.log
     if (log.snapshot is not None and snapshot.last.index <= log.snapshot.last.index) or not log.matches(snapshot.last):
-        # The leader's snapshot was installed before this one was complete.
+        # The leader's snapshot was installed first, so this one is outdated.
         replica.dropped[Drop.UNNEEDED_SNAPSHOT] += 1
         return
     first_index = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
@@ -115,7 +115,7 @@ class OutgoingSnapshot:
         if reply.correlation != self.correlation:
             self.late.remove(reply.correlation)
             if reply.accepted and reply.next_offset > self.offset:
-                # The same bytes are under way again. Their reply adds no information.
+                # The same bytes are already under way again, so this reply does not add information.
                 self.offset, self.correlation, self.sent_ms, self.end = reply.next_offset, None, None, 0
             return
         self.correlation = self.sent_ms = None
@@ -306,7 +306,8 @@ class SnapshotReceiver:
             replica.dropped[Drop.SNAPSHOT_REJECTED_BY_STATE_MACHINE] += 1
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif incoming.term != replica.term:
-            # There is another leader, or we campaign: the next leader determines the entries that we lack.
+            # The transfer ends if there is another leader or we campaign, because the next leader determines the
+            # entries that we lack.
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif self._is_superfluous(incoming.last):
             self._answer_superfluous(incoming.leader, incoming.last, incoming.correlation)

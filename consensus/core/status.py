@@ -47,7 +47,7 @@ class ChangeProgress:
 
 @dataclass(frozen=True, slots=True)
 class SoftState:
-    """The role, term and leader for replies: cheap, compared with a `RaftDescription`."""
+    """The role, term and leader for replies; making it is cheap compared with a `RaftDescription`."""
 
     role: Role
     term: Term

@@ -4,10 +4,10 @@
                     │                                          └▶ (a peer without TimeoutNow) abdicate, abstain ─▶ done
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
-Proposals are held, in bounded number, so that the log stops growing and the target can catch up. They are appended if
-the transfer fails and refused if it succeeds; both replies are correct, since they were not in the log.
+A bounded number of proposals is held, so that the log stops growing and the target can catch up. If the transfer fails
+they are appended; if it succeeds they are refused, which is correct because they were never in the log.
 
-TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that lets voters
+After TimeoutNow the target campaigns immediately and without pre-vote. A flag in its vote requests permits voters to
 grant the vote although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower
 when the peer is caught up, and does not campaign for two election timeouts. Another server may then win; the outcome is
 `ELSEWHERE`.

@@ -1,16 +1,17 @@
-"""Accepts connections so that a flood from unknown sources costs little and does not delay the farm's own servers.
+"""Accept connections such that a flood from unknown sources costs little and does not delay the farm's own servers.
 
     kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
                        └── too many, or too long: the oldest of a source, then the oldest unknown one is closed
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
-it is one descriptor in a selector. So a flood is drained from the kernel's queue, and a server of the farm does not
-wait there.
+it is one descriptor in a selector. So this process empties the kernel's queue even in a flood, and servers of the farm
+do not wait in that queue.
 
 Sources with a recent proof of a server's identity and all others (unknown sources) have separate places. Connections of
-the first class are handled immediately. Unknown ones begin at a limited rate, one source after the other, the newest
-connection of each source first: in a flood the oldest are already abandoned. A /64 of IPv6 is one source.
+the first class are handled immediately. Connections of unknown sources are handled at a limited rate. Sources take
+turns, and the newest connection of a source comes first, because in a flood the oldest ones are already abandoned. A
+/64 of IPv6 is one source.
 
 When the process has no descriptor left, the oldest unknown connection without data is closed, and accepting continues a
 moment later.
@@ -231,7 +232,7 @@ class AcceptQueue:
                 if error.errno in _EXHAUSTED:
                     self._drop_oldest()
                     return False
-                continue  # It broke before it was accepted.
+                continue  # The connection broke before it was accepted.
             self._arrive(connection, str(address[0]))
         return True
 
@@ -313,7 +314,8 @@ class AcceptQueue:
     async def _expire(self) -> None:
         while True:
             if not self.waiting:
-                # Usually no connection waits, and each needless wake-up costs an idle node.
+                # The loop does not poll: usually no connection waits, and each needless wake-up costs an idle node
+                # processor time.
                 self._some_wait = trio.Event()
                 await self._some_wait.wait()
             await trio.sleep(self.options.waiting_s / 10)

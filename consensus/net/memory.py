@@ -5,10 +5,10 @@
 
     send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
 
-It behaves like one TCP connection for each pair of servers. Each direction keeps its order, and a reply takes its place
-in the order when it is given, not when its request came. Messages are not lost while both servers run. If one of them
-stops, messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection,
-and each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not wait.
+It behaves like one TCP connection for each pair of servers. Each direction keeps its order. A reply enters the order
+when it is made, not when its request arrived. Messages are not lost while both servers run. If one of them stops,
+messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection, and
+each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not wait.
 """
 
 from collections import deque
@@ -38,13 +38,16 @@ MEMORY = Features(
     max_requests_in_flight=64,
     probes_from_the_end=False,
 )
-"""The features of this network: the leader can append any entry. It carries any other row of the table as well."""
+"""The features of this network: the leader can append any entry.
+
+The network also works with any other row of the table.
+"""
 
 ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
 
 
 class MemoryNetwork:
-    """Joins the transports that it makes. `delay_s` is what each message takes."""
+    """The network between the transports that it makes. `delay_s` is the delay of each message."""
 
     def __init__(self, delay_s: float = 0.0, queue_max: int = 1024) -> None:
         self.delay_s = delay_s

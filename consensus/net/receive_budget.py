@@ -7,10 +7,10 @@
 Up to `FREE_BYTES` per connection are not counted: votes, heartbeats and ordinary submissions are smaller.
 
 A server's request reserves room for all of its bytes before the first of them is read, so two requests cannot each hold
-half of the budget and wait for the other half. A request with room needs only its own bytes and this server's disk for
-its reply, so its room is released. Clients have a separate budget: their replies wait for commitment and therefore for
-a leader's appends, which must never wait for clients. One server gets at most a part of the servers' budget, so a
-hostile server that sends its bytes one by one delays only itself.
+half of the budget and wait for the other half. A request with reserved room depends only on its own bytes and on this
+server's disk, so it is always answered and its room is released. Clients have a separate budget. Their replies wait for
+commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most
+a part of the servers' budget, so a hostile server that sends its bytes one by one delays only itself.
 """
 
 from collections import Counter
@@ -80,7 +80,7 @@ class ReceiveBudget:
         if self._waiting or not self._fits(account, size):
             waiting = _PendingReceipt(account, size)
             self._waiting.append(waiting)
-            # The waiting requests may have reached only the limit of their own server.
+            # Requests of other servers may wait only because of their own server's limit.
             self._admit()
             try:
                 await waiting.admitted.wait()
@@ -121,7 +121,10 @@ class ReceiveBudget:
             self.release(account, account.used_bytes)
 
     def _close_one(self) -> None:
-        """Close the oldest connection of the source that holds most: a proper request is complete within moments."""
+        """Close the oldest connection of the source that holds most.
+
+        Requests of correct clients are complete within moments.
+        """
         bytes_by_owner: Counter[str] = Counter()
         for account in self._others:
             bytes_by_owner[account.owner] += account.used_bytes

@@ -2,10 +2,10 @@
 
 There is no authority: a node signs its own certificate on first start, gossip carries its SHA-256 (signed by the node's
 identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
-nothing here and would reveal the program to an observer, so they are neutral. The common way, an authority per farm,
-would add a secret, and its theft would be undetected.
+nothing here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per
+farm, would add a secret whose theft would not be detected.
 
-The dates of such a certificate do not count either. A board without a battery-backed clock first starts in 1970. A
+The dates of these certificates are not checked either. A board without a battery-backed clock first starts in 1970. A
 certificate dated by it would be refused once the time is correct. A pin ends when the node announces another
 fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
 clock.

@@ -3,10 +3,10 @@
     send_now(data)  ─▶ encrypt ─▶ `DirectStream`
     receive_some()  ─▶ `DirectStream` ─▶ all decrypted bytes, from any number of records
 
-trio's own SSLStream serves any transport and any version of TLS, in some of which a send may need a receive first. For
-that it takes locks, retries and yields several times for each call. That costs more than the encryption of a small
-message, and a round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3: after
-the handshake neither direction waits for the other, so a send is one call of OpenSSL and one of the kernel.
+trio's own SSLStream supports any transport and any version of TLS. In some versions a send may need a receive first, so
+each call takes locks, retries and yields several times. That costs more than the encryption of a small message, and a
+round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3: after the handshake
+neither direction waits for the other, so a send is one call of OpenSSL and one of the kernel.
 
 Errors are trio's: BrokenResourceError for a connection that broke or a peer without TLS, ClosedResourceError after our
 own close. A peer that closes without close_notify ends the stream like one that sends it: each protocol above detects
@@ -101,7 +101,8 @@ class TlsStream(DirectStream):
         records: list[bytes] = []
         size = 0
         incoming, tls = self._incoming, self._tls
-        # Most reads end here: an attempt without bytes costs OpenSSL an exception, more than a small record.
+        # Most reads end here, because a further attempt without bytes raises an exception in OpenSSL, which costs more
+        # than a small record.
         while size < limit and (incoming.pending or incoming.eof or tls.pending()):
             try:
                 record = tls.read(limit - size)

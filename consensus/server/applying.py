@@ -1,9 +1,9 @@
 """Committed entries on their way to the state machine: in order, exactly once, at the state machine's own pace.
 
-Turns of the event loop push entries; a separate task calls the state machine and waits for it. A slow state machine
-therefore never delays a heartbeat. It gets a few entries at a time, so a state machine that never waits does not delay
-one either. Beyond `queue_bytes` pushed entries are dropped, and the task reads them back from storage later. Only the
-commit index is kept for them.
+Turns of the event loop push entries; a separate task calls the state machine and waits for it. So a slow state machine
+never delays a heartbeat. The state machine gets a few entries at a time. So even a state machine that never yields does
+not delay a heartbeat. Beyond `queue_bytes` pushed entries are dropped, and the task reads them back from storage later.
+For dropped entries only the commit index is kept.
 
 Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns immediately, and its
 iterator yields the state of that moment even if later entries are applied. The task also *restores* the state machine
@@ -97,7 +97,9 @@ class Applying:
             heappush(self._watchers, (index, self._watched, notify))
 
     async def capture(self) -> tuple[Index, Iterator[bytes] | AsyncIterator[bytes]]:
-        """Capture the state machine after some entry, soon: its index, and the bytes. One caller at a time.
+        """Wait until the state machine is captured; return the index of its last entry and its bytes.
+
+        One caller at a time.
 
         The entry is the newest applied one, or the one that `snapshot_index` names, if that is older.
         """
@@ -111,7 +113,7 @@ class Applying:
         return captured
 
     def end(self) -> None:
-        """Stop: no entry is committed or applied here any more, and every waiting caller is notified."""
+        """Stop: entries are no longer committed or applied here; notify every waiting caller."""
         self._ended = True
         self._wake()
 
@@ -130,7 +132,7 @@ class Applying:
                 await self._apply_next(read)
             self._wake()
             if not self._is_idle:
-                # A state machine that never waits must not keep the owner task from its heartbeats.
+                # Yield here, so that a state machine that never waits does not delay the heartbeats of the owner task.
                 await trio.lowlevel.checkpoint()
 
     @property

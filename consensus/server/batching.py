@@ -9,12 +9,12 @@ proposal in the core stays admitted until the core replies.
 term, so the place of each proposal follows from the place of the batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
-`linger_in_flight_ms`: each batch costs every server an append, a write and a reply. If nothing is in flight no request
-waits. The time limit is for slow networks with long round trips.
+`linger_in_flight_ms`, because each batch costs every server an append, a write and a reply. If no batch is in flight,
+proposals do not wait. The time limit is for slow networks with long round trips.
 
-*Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. The first alone
-would be a batch, and two groups of clients would alternate in twice as many rounds. So after a batch of several
-proposals the next one waits for the same number of proposals, at most `linger_idle_ms`.
+*Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. Otherwise the first
+of them would be a batch on its own, and two groups of clients would alternate in twice as many rounds. So after a batch
+of several proposals the next one waits for the same number of proposals, at most `linger_idle_ms`.
 """
 
 from collections import deque
@@ -32,12 +32,12 @@ from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import PendingCalls
 
 _LINGER_MIN_PROPOSALS = 4
-"""Batches of fewer proposals are not worth a pause."""
+"""Least number of proposals in a batch that justifies a pause after it."""
 
 
 @dataclass(slots=True)
 class ProposalLimit:
-    """Counts what is submitted and unanswered."""
+    """The number and size of submitted, unanswered proposals."""
 
     max_proposals: int
     max_bytes: int
@@ -45,7 +45,10 @@ class ProposalLimit:
     size_bytes: int = 0
 
     def allows(self, size_bytes: int) -> bool:
-        """Return True if one more fits. The first always does, so that no size is refused permanently."""
+        """Return True if one more proposal fits.
+
+        The first one always fits, so that a large proposal is not refused permanently.
+        """
         return not self.proposals or (
             self.proposals < self.max_proposals and self.size_bytes + size_bytes <= self.max_bytes
         )
@@ -112,7 +115,10 @@ class Proposal:
                 log_failure(on_reply, error)
 
     def abandon(self) -> None:
-        """Abandon it for the caller. Before submission it never takes effect; after submission it may."""
+        """Abandon the proposal for its caller.
+
+        Before submission it then never has an effect; after submission it may have one.
+        """
         self._on_reply = None
         if not self.submitted:
             self.abandoned = True
@@ -184,7 +190,7 @@ class Batches:
 
     @property
     def due_s(self) -> float:
-        """When what waits is due at the latest."""
+        """Latest time to submit the waiting proposals, in seconds."""
         return self._first_waits_since_s + self._in_flight_s if self.in_flight else self._idle_until_s
 
     def add(self, proposal: Proposal) -> None:
@@ -240,7 +246,10 @@ class Batches:
                 proposal.resolve(ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER))
 
     def _resolve_batch(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
-        """Answer every proposal of a batch, each with its own place; None: the server stops, their fate is unknown."""
+        """Reply to every proposal of a batch with its own place.
+
+        None: the server stops, and the fate of the proposals is unknown.
+        """
         answer = answer or ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN)
         self._unaccepted.pop(number, None)
         places: Iterable[tuple[Proposal, LogId | None]] = ((proposal, None) for proposal in batch)

@@ -3,12 +3,12 @@
     async with open_server(…) as server:        a failed disk ends the block with OSError, not with
         …                                       ExceptionGroup(ExceptionGroup(OSError))
 
-trio wraps every error that leaves a nursery in an `ExceptionGroup`. A function that documents `VoterError` then raises
-a group that `except VoterError` does not catch, and an `OSError` that a caller expects ends the process. So each public
+trio wraps every error that leaves a nursery in an `ExceptionGroup`. So a function that documents `VoterError` would
+raise a group, which `except VoterError` does not catch, and an expected `OSError` would end the process. So each public
 block opens its nursery by `block_nursery`, and each function that documents its exceptions has `single_errors` around
 its nursery; `docs/explanation/architecture.md` has the rule.
 
-If several tasks fail, the first error is raised and has the others as notes. An interrupt comes before errors.
+If several tasks fail, the first error is raised and has the others as notes. An interrupt takes precedence over errors.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +37,7 @@ def single_errors() -> Iterator[None]:
     except BaseExceptionGroup as group:
         ended = group
     if ended is not None:
-        # Outside of the handler, so that the error does not get the group that contains it as its context.
+        # Raised outside of the handler, so that the group does not become the context of the error.
         raise _single(ended)
 
 

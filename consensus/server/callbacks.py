@@ -17,7 +17,7 @@ _FAULT = "a fault of the program: %s raised an error; the server continues"
 
 
 def run_callback(callback: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> None:
-    """Call a function of another part; an error in it is logged, and raised no further."""
+    """Call a function of another part; an error in it is logged and not raised again."""
     try:
         callback(*arguments, **options)
     except Exception as error:  # noqa: BLE001 - logged
@@ -35,6 +35,7 @@ async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **o
 def log_failure(called: object, error: Exception) -> None:
     """Log an error raised by this function.
 
-    For calls with each message: a handler there is free, while `run_callback` costs one more call.
+    For functions called with each message: an exception handler at the call is free, but `run_callback` would cost one
+    more call.
     """
     LOG.error(_FAULT, getattr(called, "__qualname__", type(called).__name__), exc_info=error)

@@ -4,7 +4,7 @@ from consensus.core.model import ServerId
 
 
 class ServerBusyError(Exception):
-    """Too much is under way; nothing was done."""
+    """A limit for pending work is reached; nothing was done."""
 
 
 class ServerStoppedError(Exception):

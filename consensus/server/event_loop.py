@@ -4,13 +4,14 @@
     task with an event      takes a turn immediately, unless one is under way
     a turn                  everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
 
-A turn never waits, and none begins within another: events during a turn, such as a submission from within a reply, stay
-in the mailbox until the next. So the core needs no lock, and its effects are carried out in its order.
+A turn never waits, and a turn does not begin within another one. Events during a turn, such as a submission by a
+callback, stay in the mailbox until the next turn. So the core needs no lock, and its effects are carried out in its
+order.
 
-The simpler design wakes the owner task for each event. A round of trio's loop costs more than a step of the core, and
-an entry on its way through a leader and its followers would need five more of them.
+The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core,
+and an entry on its way through a leader and its followers would need five more rounds.
 
-Time is trio's, so that a test's clock governs the core, its timers and a transport's nonces alike.
+All times come from trio's clock, so that a test's clock controls the core, its timers and a transport's nonces.
 """
 
 import math
@@ -106,7 +107,10 @@ class EventLoop:
         self._expect()
 
     def _run_pending(self) -> bool:
-        """Take a turn, unless one is under way; return True if it was taken. The owner raises an error in it."""
+        """Take a turn, unless one is under way; return True if it was taken.
+
+        The owner task raises an error of the turn.
+        """
         if self._busy or not self._at_work:
             return False
         self._busy = True

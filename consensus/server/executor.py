@@ -1,14 +1,13 @@
 """Schedules disk jobs for the core, and holds messages until their Persist is durable: no threads, no files.
 
-    persist, queue_read             wait here for their turn on the disk
-    may_send(effect) ──▶ bool       a message that waits for a Persist is held here
-    next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
-    written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
+    persist, queue_read wait here for their turn on the disk may_send(effect) ──▶ bool a message that waits for a
+    Persist is held here next_job() ──▶ WriteJob | ReadJob | … one at a time; the server passes it to the disk
+    written(job) ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
 *Order.* A Send with `after=n` leaves when Persist n is durable, in the order of emission. A Send with `after=0` leaves
-immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait and
-do not come here. The core bounds the waiting Persists by its window; the server refuses new proposals while
-`backlog_bytes` is too high.
+immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait, so
+the executor does not handle them. The core bounds the waiting Persists by its window; the server refuses new proposals
+while `backlog_bytes` is too high.
 
 The order of groups, reads and snapshots, and the work during a full disk (`HardStateJob`), are in
 docs/explanation/storage.md, 'The order of disk jobs'.
@@ -35,7 +34,7 @@ from consensus.storage.planner import Storage, writes_hard_state
 
 
 class Executor:
-    """Holds what waits for the disk."""
+    """The queue of the disk: jobs, and messages that wait for them."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Executor:
         return self._hard_state_emitted <= max(self._durable, self._hard_state_durable)
 
     def persist(self, effect: Persist) -> None:
-        """Something is to become durable."""
+        """Queue a Persist."""
         size = persist_bytes(effect)
         self._waiting.append((effect, size))
         self._emitted = effect.number
@@ -141,7 +140,7 @@ class Executor:
         return send.after <= self._durable or (send.after <= self._hard_state_durable and _needs_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
-        """Queue a job that no Persist waits for, in turn with the reads."""
+        """Queue a job that no Persist depends on; such jobs and reads take turns."""
         self._reads.append((job, self._emitted if job.settle else 0))
 
     def read(self, job: ReadJob | SnapshotWrite) -> None:
@@ -188,7 +187,10 @@ class Executor:
         return self._begin_read(self._reads.popleft()[0]) if readable else None
 
     def _choose_while_blocked(self) -> HardStateJob | ReadJob | None:
-        """Return a vote, or a read of durable entries that stay: neither needs the space of the blocked group."""
+        """Return a write of term and vote, or a read of durable entries that will stay.
+
+        Neither needs the space that the blocked group lacks.
+        """
         unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
         if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):
             return HardStateJob(self._emitted, tuple(self._storage.plan_hard_state(unwritten[-1].hard_state)))

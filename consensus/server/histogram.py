@@ -1,10 +1,10 @@
 """Durations, counted up to each bound, as in Prometheus' histograms.
 
-A mean hides the few long ones that cause elections; percentiles of one server cannot be added to those of another.
-Counts below fixed bounds can. They cost a few numbers, however often they are read. Prometheus' client library has the
-same, but takes 2.4 MB to load, and most nodes are never scraped: it writes these out for a scrape.
+A mean hides the few long durations that cause elections, and percentiles of several servers cannot be added. Counts up
+to fixed bounds can be added, and need only a few numbers. Prometheus' client library has such histograms, but takes 2.4
+MB to load, and most nodes are never scraped. So it is loaded only for a scrape, and then writes these counts.
 
-A separate module: servers, protocols and the farm measure with it.
+It is a separate module because servers, protocols and the farm all measure durations.
 """
 
 from bisect import bisect_left

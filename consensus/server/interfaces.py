@@ -1,8 +1,8 @@
 """The interfaces of a server: a transport to the other servers, a state machine, and a disk.
 
-    Transport       one folder in `protocols`, or `net.memory`  requests out; everything else in, through `Receiver`
-    StateMachine    the application's                           committed entries in
-    ServerDisk      `storage.disk_worker`                       a directory with a thread, or a test's disk in memory
+    Transport one folder in `protocols`, or `net.memory` requests out; everything else in, through `Receiver`
+    StateMachine the application's committed entries in ServerDisk `storage.disk_worker` a directory with a thread, or a
+    test's disk in memory
 
 A transport matches each reply with its request: by order, by a number in the message, or by a function call. The server
 requires only that the `correlation` of an arriving request is from `next_call`. Then no two calls under way in one
@@ -21,7 +21,7 @@ from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, ServerId
 
 APPLIED_AT_ONCE = 64
-"""Entries that a state machine takes before others get the event loop: heartbeats wait no longer than for these."""
+"""Maximum number of entries that a state machine takes before it yields to other tasks, such as heartbeats."""
 
 _calls = count(1)
 
@@ -47,7 +47,7 @@ class Receiver(Protocol):
         """Process a peer's reply to a request of this server, whose correlation the reply carries."""
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Process an append kept back by the transport, because the peer lacks the entries from `next_index` on."""
+        """Process an append that the transport did not send, because the peer lacks entries from `next_index` on."""
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
         """Record that bytes of an incomplete reply have arrived."""
@@ -88,9 +88,9 @@ class StateMachine(Protocol):
         """
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Restore the state that `snapshot` gave after the entry at `last`; discard everything else.
+        """Restore the state that `snapshot` returned after the entry at `last`; discard everything else.
 
-        An error out of `state` may interrupt it, when a newer snapshot has come; another `restore` follows.
+        The iterator `state` may raise an error if a newer snapshot has arrived; then another `restore` follows.
         """
 
 
@@ -103,9 +103,9 @@ class ContentChecks:
     """Checks by the state machine's owner before this server stores content from another server.
 
     An entry in the log is applied at each restart: an entry that the state machine cannot take would end the server
-    permanently. So it is refused on arrival. A refused append is not contact with a leader: no timer restarts, and no
-    lease and no majority counts its reply. A refused snapshot was complete and is not installed. Each check returns its
-    objection as text, or None; it must not raise.
+    permanently. So it is refused on arrival. A refused append is not contact with a leader: it does not restart a
+    timer, and its reply does not count for a lease or a majority. A refused snapshot has been received completely, but
+    is not installed. Each check returns its objection as text, or None; it must not raise.
     """
 
     entries: Callable[[tuple[Entry, ...]], str | None] = _accept

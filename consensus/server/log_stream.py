@@ -9,10 +9,10 @@ Each chunk contains the size of the whole snapshot. The chunks are the snapshot 
 compacted while a slow consumer lags, and a snapshot may be replaced while it is sent: then the stream continues with
 the newer one, from offset 0, and the consumer restarts.
 
-The stream reads ahead of its consumer by `ahead` items and no further, so a consumer that stops costs this memory and
-one task. It delays neither compaction nor other readers: it has one read under way at a time and waits while the server
-is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that is never entered is free: the
-reading begins with the `with`.
+The stream reads at most `ahead` items ahead of its consumer, so a stopped consumer costs only this memory and one task.
+The stream does not delay compaction or other readers: it has one read under way at a time, and waits while the server
+is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that is never entered does not cost
+anything, because reading begins with the `with` block.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ class LogStreams(TaskOwner):
 
     @contextmanager
     def open(self, first: Index, ahead: int, batch_bytes: int) -> Iterator[LogStream]:
-        """Open a stream of committed entries from index `first` on. It begins with the `with`, and ends with it.
+        """Open a stream of committed entries from index `first` on. The stream begins and ends with the `with` block.
 
         Raises `ValueError` for figures out of bounds, `ServerStoppedError`, or `ServerBusyError` if `limit` are open.
         """
@@ -139,7 +139,7 @@ class LogStreams(TaskOwner):
             return first + len(entries)
         snapshot = self._stored_snapshot()
         if snapshot is None or snapshot.last.index < first or not await self._send_snapshot(items, snapshot):
-            # The entries or the snapshot are being replaced just now: try again.
+            # The entries or the snapshot were replaced during the read: try again.
             await trio.sleep(_BUSY_S)
             return first
         return snapshot.last.index + 1

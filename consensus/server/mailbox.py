@@ -4,11 +4,12 @@
     proposals   clients' commands, as batches (`batching`)                  one batch at a time, when nothing is urgent
 
 A task with an event runs the owner's turn immediately, in its own task, by `run_pending`. The owner's task is woken
-only if a turn is under way, or if proposals linger. Waking it for each message would cost a turn of trio's loop each
-time, several for every entry.
+only if a turn is under way, or if proposals linger. To wake it for each message would cost a turn of trio's loop each
+time, and so several turns for each entry.
 
 Why two lanes: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly
-when it is busy. trio's channels cannot be waited for together with a preference, so the lanes are bounded queues.
+when it is busy. A task cannot wait for several channels of trio with a preference for one of them, so the lanes are
+bounded queues.
 """
 
 from collections import deque
@@ -73,7 +74,8 @@ class Mailbox:
     def put(self, event: Urgent) -> bool:
         """Queue an urgent event; return False without queueing if the lane is full.
 
-        Results of the disk always fit: there is one job at a time, and a dropped result would not be reported again.
+        Results of the disk always fit, because there is one job at a time. They must, because a dropped result would
+        not be reported again.
         """
         if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | JobBlocked | DiskSpace):
             return False
@@ -87,8 +89,8 @@ class Mailbox:
         batches = self._batches
         batches.add(proposal)
         if not self._lingering:
-            # A single client need not wait for the owner's turn; with several clients, the first would be a batch
-            # alone.
+            # A single client need not wait for the owner's turn. With several clients, the first proposal would be a
+            # batch on its own.
             if batches.had_several or not self.run_pending():
                 self._wake.set()
         elif len(batches) == 1 or batches.is_full or (self._lingering_idle and batches.is_as_large_as_last):
@@ -108,7 +110,10 @@ class Mailbox:
         self._lingering = self._lingering_idle = False
 
     def expect(self, deadline_s: float) -> None:
-        """Have `wait` return when the next thing is due, at the latest at the deadline; again after each turn."""
+        """Set the time for `wait` to return: when the next work is due, at the latest at the deadline.
+
+        Called after each turn.
+        """
         batches = self._batches
         if self._urgent or batches.is_due:
             self._wake.set()
@@ -117,7 +122,8 @@ class Mailbox:
         self._lingering = self._lingering_idle or batches.in_flight
         if batches:
             deadline_s = min(deadline_s, batches.due_s)
-        # Never later: an occasional early wake-up costs less than a new deadline with each event.
+        # The deadline is never set to a later time: an occasional early wake-up costs less than a new deadline with
+        # each event.
         if deadline_s < self._wakes_s:
             self._patience.deadline = self._wakes_s = deadline_s
 

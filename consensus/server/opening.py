@@ -5,9 +5,9 @@
 The order matters: nothing is sent before recovery has made its findings durable, and the lock is released only after
 the server has stopped.
 
-A server sends its first notice as soon as it runs. An owner whose callbacks need the server itself, or parts that are
-made of it, opens it by `prepare_server`: the server exists, and `ConsensusServer.run` starts it when all parts exist.
-`docs/explanation/consensus.md` has an example.
+A server sends its first notice as soon as it runs. If callbacks need the server itself, or parts that depend on the
+server, its owner uses `prepare_server`. Then the server exists first, and `ConsensusServer.run` starts it when all
+parts exist. `docs/explanation/consensus.md` has an example.
 """
 
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ async def open_server(parts: ServerParts) -> AsyncIterator[ConsensusServer]:
     """Run one server of a Raft group, with the state in its directory, while the block lasts.
 
     Raises `StorageError`, with the remedy, if the directory cannot be used. An error of the disk, of the state machine
-    or of the core ends the server and leaves the block as itself (`block_nursery`).
+    or of the core ends the server, and the block raises it without a group (`block_nursery`).
     """
     async with prepare_server(parts) as server, block_nursery() as nursery:
         await nursery.start(server.run)

@@ -31,7 +31,7 @@ class ServerOptions:
     snapshot_log_bytes: int = 64 * 1024 * 1024
     """Size of the log after the last snapshot that triggers a new one; well above the size of a snapshot."""
     snapshot_age_ms: int = 24 * 3600 * 1000
-    """… or when this long ago the last one was taken, if anything has been applied since."""
+    """Age of the last snapshot that triggers a new one, if entries have been applied since."""
     snapshot_check_ms: int = 1_000
     retain_bytes: int = 256 * 1024 * 1024
     """Size of the log kept before the end of a snapshot, for followers and readers that are only slightly late."""

@@ -54,7 +54,7 @@ class ServerParts:
     generation: int | None = None
     """A number that the caller stores elsewhere and increments before each start; None: the storage counts its starts.
 
-    Storage last opened with a later number is refused: the caller's state was restored from an older copy.
+    If the storage was last opened with a greater number, it is refused, because the caller's state is an older copy.
     """
     observe: Callable[[Notice], None] = _ignore
     """Called with each role change, change of the configuration and alarm; it must not wait."""
@@ -67,13 +67,19 @@ class ServerParts:
     snapshot_index: Callable[[], Index] | None = None
     """Returns the entry that `state_machine.snapshot()` covers; None: the newest applied one.
 
-    After a restart the state machine receives the entries after it again. No snapshot is taken if that entry is already
-    the last of the stored snapshot.
+    After a restart the state machine receives the entries after that entry again. A snapshot is not taken if the stored
+    one already ends at that entry.
     """
     random: Random = field(default_factory=Random)
     recovered: Callable[[Recovery], None] = _ignore
-    """Called in the thread that has recovered the storage. A `StorageError` of it closes the directory again."""
+    """Called in the thread that has recovered the storage.
+
+    If it raises `StorageError`, the directory is closed again.
+    """
     disk_thread: bool = True
-    """False: the disk is used in trio's thread. For tests with a `MockClock`, whose time would continue otherwise."""
+    """False: the disk is used in trio's thread.
+
+    For tests with a `MockClock`: its time would advance while another thread works.
+    """
     wrap_disk: Callable[[ServerDisk], ServerDisk] = lambda disk: disk
     """Wraps the server's disk, for measurements."""

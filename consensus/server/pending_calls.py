@@ -39,7 +39,10 @@ class CallbackResult(Generic[T]):
         self._given = trio.Event()
 
     def give(self, value: T | None) -> None:
-        """Wake the waiting task. The first value counts: the server may stop before the task takes it."""
+        """Wake the waiting task.
+
+        Only the first value counts, because the server may stop before the task takes the value.
+        """
         if not self._given.is_set():
             self._value = value
             self._given.set()
@@ -74,7 +77,7 @@ class PendingCalls:
         self._waiting: dict[int, tuple[CallKind[Any], Callable[[Any], None]]] = {}
 
     def begin(self, kind: CallKind[T], number: int, on_reply: Callable[[T | None], None]) -> None:
-        """Wait for the answer to a call that is about to be made: the answer may come within it.
+        """Register a call before it is made, because the reply may arrive during the call.
 
         Raises `ServerStoppedError`, or `ServerBusyError` if too many calls of this kind wait.
         """

@@ -4,7 +4,7 @@
     deadline ────────────▶ ├─────────▶ │        ▲            └──▶ executor ──▶ disk worker (a thread)
     clients ────propose──▶ ┘ proposals └────────┴── Persisted ◀──────────────────┘
 
-Only the task that takes the turn uses the core, the executor and the storage's planners, so none of them needs a lock
+Only the task that takes a turn uses the core, the executor and the storage's planners, so none of them needs a lock
 (`event_loop`). The disk worker performs one job at a time in a thread; turns continue during a sync, and new Persists
 join the next group (`executor`). Each effect is dispatched once, in `_carry_out`. The server contains no code for a
 single protocol (`interfaces`, `Features`).
@@ -181,7 +181,7 @@ class ConsensusServer:
         return self.applying.applied
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled, or until the disk, the core or the state machine fails (their error is raised)."""
+        """Work until cancelled, or until the disk, the core or the state machine fails; then raise the error."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._worker.run)
@@ -225,8 +225,8 @@ class ConsensusServer:
         """Submit commands; `on_reply` is called once, immediately or later, unless the proposal is abandoned before.
 
         `accepted` is called before, when they are in the leader's log but not committed. With `control` they are
-        records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` leaves no trace, so
-        it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
+        records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` never has an effect,
+        so it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
         """
         if not commands:
             raise ValueError("a proposal needs at least one command")
@@ -234,7 +234,7 @@ class ConsensusServer:
         features = self._core.features
         if largest > features.max_command_bytes:
             raise ValueError(f"a command has {largest} bytes; at most {features.max_command_bytes} can be stored")
-        # Here, for within a turn the error would end this server.
+        # Checked here, because within a turn the error would end this server.
         features.kind_of(commands, control=control)
         proposal = Proposal(commands, self._proposal_limit, on_reply, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
@@ -509,7 +509,10 @@ class ConsensusServer:
             raise ServerBusyError("too many events wait")
 
     def _refusal(self, size_bytes: int) -> ProposalResolved | None:
-        """Return the refusal of a proposal, if any. A follower without room names the leader, which may have some."""
+        """Return the refusal of a proposal, if any.
+
+        If a follower does not have room, the refusal names the leader, which may have room.
+        """
         if self._calls.ended:
             return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER)
         role, overloaded = self._role, self._is_overloaded()
@@ -602,6 +605,6 @@ class ConsensusServer:
                 self._executor.written(event.job)
         operations = self._storage.plan_close()
         if operations:
-            # The disk itself bounds what it does for a cancelled caller (`STOP_SECONDS`).
+            # Shielded: the disk itself bounds its work for a cancelled caller (`STOP_SECONDS`).
             with trio.move_on_after(CLEAN_STOP_SECONDS, shield=True), suppress(OutOfSpaceError):
                 await self._disk.perform_all(operations)

@@ -7,12 +7,12 @@ The owner task never waits: the state machine returns an iterator over the state
 disk a chunk at a time, each waiting for the previous one. So a snapshot of any size costs one chunk of memory, and the
 disk's writes for the log continue between chunks.
 
-*When.* The paper's advice (section 7) is a fixed size of the log, well above that of a snapshot. A log without traffic
-gets a snapshot by age, so that a restart never replays for long. While a follower receives the snapshot, a new one
-would restart the transfer: it is postponed until the log is four times the size.
+*Time.* As the paper recommends (section 7), a snapshot is taken when the log has a fixed size, well above the size of a
+snapshot. With little traffic a snapshot is taken by age, so that a replay after a restart is short. While a follower
+receives the snapshot, a new one would restart the transfer: it is postponed until the log is four times the size.
 
 *Kept log.* `retain_bytes` before the end of the snapshot stay, for followers that are slightly late and for readers of
-the log; `keep_from` may reduce them by age. No reader can hold the log back.
+the log; `keep_from` may reduce them by age. A reader cannot prevent the removal of entries.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -79,7 +79,7 @@ class Snapshotting:
                 try:
                     await self.take()
                 except ServerStoppedError:
-                    return  # the owner of the core raises the reason
+                    return  # the owner of the core raises the error
 
     async def take(self) -> SnapshotDescription | None:
         """Store a snapshot of the state machine now; None without entries since the last one, or without space."""
@@ -138,7 +138,7 @@ class Snapshotting:
         first_kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
         before = self._storage.snapshot
         self._step(SnapshotTaken(snapshot, first_kept))
-        # The Persist that makes it the stored one, if there is one, precedes this job in the queue.
+        # If a Persist makes this file the stored snapshot, it precedes this job in the queue.
         await self._write(writer, [], settle=True)
         if self._storage.snapshot is before or self._storage.snapshot != snapshot:
             await self._write(writer, [RemoveFile(writer.file)])

@@ -29,7 +29,7 @@ class ShellDrop(CountedReason):
 
 @dataclass(frozen=True, slots=True)
 class DiskFull:
-    """An alarm: writes fail since now because the disk is full (`full`), or work again."""
+    """A notice: from now on writes fail because the disk is full (`full`), or they succeed again."""
 
     full: bool
 
@@ -53,7 +53,7 @@ class ServerDescription:
     applied: Index
     durable: Index
     hard_state_durable: bool
-    """True if term and vote are on the disk as `raft` reports them, which does not wait for the disk."""
+    """True if the disk has the term and the vote in `raft`, which may be newer than the disk's content."""
     segments: int
     backlog_bytes: int
     disk_full: bool

@@ -1,8 +1,8 @@
 """CRC-32C (RFC 3720) of every record on disk, by the package `crc32c`.
 
-Its extension module is loaded without the package, which reads its own version at its import. With `importlib.metadata`
-come parsers of mail, archives and command lines, two megabytes in every process that keeps a log. If a later release
-names the extension differently, the whole package is used.
+Its extension module is loaded without the package, which reads its own version at its import. That import of
+`importlib.metadata` loads parsers of mail, archives and command lines: two megabytes in every process with a log. If a
+later release names the extension differently, the whole package is used.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,8 @@ is 0700. All calls block; the server makes them in a worker thread, one at a tim
 
 A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So every
 `OSError` ends the process, with one exception: a full disk (or quota). `perform_all` then raises `OutOfSpaceError` with
-the place to resume from. It comes after the last successful sync, so that later writes are repeated.
+the number of the operation to resume at: the first one after the last successful sync, so that unsynced writes are
+repeated.
 """
 
 import errno
@@ -150,7 +151,7 @@ class Directory:
             for offset_bytes in range(0, size_bytes, len(_ZEROS)):
                 _write_all(descriptor, _ZEROS[: size_bytes - offset_bytes], offset_bytes)
         except OSError:
-            # Release the allocated part: others may need it to free space.
+            # Release the allocated part, because other programs may need it to free space.
             self.perform(RemoveFile(file))
             raise
 
@@ -158,7 +159,7 @@ class Directory:
         try:
             os.rename(file, to, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except FileNotFoundError:
-            # Repeated after a full disk: the rename had been done, its directory sync had not.
+            # Repeated after a full disk: the rename was done before, but not the sync of its directory.
             os.stat(to, dir_fd=self._directory)
             return
         self._forget(to)
@@ -198,7 +199,7 @@ def _open_lock(path: Path, directory: int) -> int:
 
 
 def _named(error: OSError, directory: Path, operation: DiskOperation) -> OSError:
-    """Return the error with the path of its file: calls on a descriptor do not name it."""
+    """Return the error with the path of its file, which errors of calls by descriptor lack."""
     path = directory if isinstance(operation, SyncDirectory) else directory / operation.file
     return OSError(error.errno, error.strerror, str(path))
 
@@ -238,7 +239,8 @@ class ThreadedDisk:
     async def aclose(self) -> None:
         """Close all files and release the lock, even if cancelled; raises `DiskHangsError` if the disk hangs.
 
-        Then the thread does it if the disk ever responds: a lock is not released while a write may be under way.
+        In that case the thread releases the lock when the disk responds, if ever: the lock is held while a write may be
+        under way.
         """
         await self._thread.run_last(self._directory.close)
 
@@ -283,7 +285,7 @@ def open_directory(
     """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
 
     `generation` is the node's restart epoch, raised before each start. None: the storage counts its starts itself, and
-    cannot detect older state of the node. Raises `StorageError` with the remedy.
+    cannot detect that the node's other state is older. Raises `StorageError` with the remedy.
     """
     directory = Directory(path)
     try:
@@ -308,7 +310,7 @@ def check_place(path: Path) -> None:
     try:
         directory = Directory(path)
     except StorageInUseError:
-        return  # the caller that takes the lock next reports it better
+        return  # the caller takes the lock next, and reports this error in more detail
     try:
         state = HardStateFile.read(directory)[0].state
         check_owner(state, Owner(state.binding.node_id, state.generation, directory.place))

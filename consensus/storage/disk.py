@@ -11,9 +11,9 @@ Guarantees of a disk, for planners:
   its own range ("powersafe overwrite"; sectors are rewritten with their old bytes).
 * `CreateFile`, `RenameFile` and `RemoveFile` are durable only after a later `SyncDirectory`. Until then a crash may
   undo any subset of them. The content and size of a created file are durable after `SyncFile`, under any name.
-* Every operation may be repeated after a failure: a group that met a full disk resumes after the last successful sync,
-  and must then lead to the same bytes. So plans finish one file before the next, `CreateFile` replaces, and
-  `RemoveFile` of a missing file, like `RenameFile` of a renamed one, does nothing.
+* Every operation may be repeated after a failure: after a full disk a group resumes after the last successful sync, and
+  must then result in the same bytes. So plans finish one file before the next, `CreateFile` replaces, and `RemoveFile`
+  of a missing file, like `RenameFile` of a renamed one, does nothing.
 * Between operations of one process reads see every write, durable or not.
 """
 
@@ -34,8 +34,8 @@ class CreateFile:
 class WriteBytes:
     """Overwrite `data` at `offset_bytes`.
 
-    Planners write beyond the size that a file was created with only while it has a name that ends in `.new`: a snapshot
-    grows, because its size is not known before its end.
+    Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot grows, because its
+    size is unknown before its end.
     """
 
     file: str
@@ -52,7 +52,7 @@ class SyncFile:
 
 @dataclass(frozen=True, slots=True)
 class RenameFile:
-    """Give `file` the name `to`, replacing what has that name."""
+    """Rename `file` to `to`, and replace a file with that name."""
 
     file: str
     to: str
@@ -89,8 +89,10 @@ class DiskReader(Protocol):
 STOP_SECONDS = 5.0
 """Time that a stopping server waits for an unresponsive disk. A slow disk needs less; a hung one never ends."""
 PROCESS_STOP_SECONDS = 12.0
-"""Time that a process has to close: its server waits for a write, then for the mark of a clean stop, this long for
-each. A shorter time would mistake a slow disk for a hung one.
+"""Limit in seconds for the end of a process.
+
+Its server waits up to `STOP_SECONDS` for a write, and then as long for the mark of a clean stop. With a shorter limit a
+slow disk would be treated as a hung one.
 """
 
 
@@ -99,7 +101,7 @@ class StorageError(Exception):
 
 
 class DamagedStorageError(StorageError):
-    """Durable state is damaged or missing: the server must be rebuilt, never guessed."""
+    """Durable state is damaged or missing. The server must be rebuilt, because lost state cannot be guessed."""
 
 
 class ForeignStorageError(StorageError):
@@ -111,7 +113,7 @@ class StorageInUseError(StorageError):
 
 
 class DiskHangsError(StorageError):
-    """The disk has not done what was begun within `STOP_SECONDS` of the stop of its server, which waits no longer."""
+    """The disk did not finish its work within `STOP_SECONDS` of the stop of its server, which no longer waits."""
 
     def __init__(self) -> None:
         super().__init__(

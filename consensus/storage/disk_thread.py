@@ -4,13 +4,14 @@
     begin(work, ended)  ──▶ queue ──▶ the thread ──▶ back into the event loop, which calls `ended`
 
 trio's own `to_thread` finds a thread for each call, copies its context and counts it against a shared limit. With one
-fixed thread a call costs three fifths: 41 µs instead of 67 µs of processor time (docs/reference/benchmarks.md, where
-the time of consensus goes). An entry needs two such calls, on the leader and on the quicker follower. So `begin` has no
-task that must be woken before and after it. The thread begins with the first call and ends with `close`.
+fixed thread a call costs 41 µs instead of 67 µs of processor time (docs/reference/benchmarks.md). An entry needs two
+such calls, on the leader and on the quicker follower. So `begin` uses a callback instead of a task, which would have to
+be woken before and after it. The thread begins with the first call and ends with `close`.
 
-A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a hung disk
-is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`, by the machine's clock, since a
-test's clock is independent of the thread. The thread is a daemon, so the process can end without it.
+A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a call to a
+hung disk is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`. The time is measured by
+the machine's clock, because a test's clock is independent of the thread. The thread is a daemon, so it does not prevent
+the end of the process.
 """
 
 import time
@@ -46,7 +47,7 @@ class DiskThread:
         return await self._run(work, [])
 
     async def run_last(self, work: Callable[[], object]) -> None:
-        """Have `work` done as the last, even if cancelled, and end the thread; `DiskHangsError` if not in time."""
+        """Run `work` last, even if cancelled, and end the thread; raise `DiskHangsError` if that takes too long."""
         with trio.CancelScope(shield=True):
             try:
                 await self._run(work, [self._left_s()])
@@ -69,7 +70,9 @@ class DiskThread:
         return call.result()
 
     def begin(self, work: Callable[[], object], ended: Callable[[Exception | None], None]) -> None:
-        """Have `work` done. `ended` gets what it raised, or None, in the event loop, which ends if `ended` raises.
+        """Queue `work`.
+
+        At its end `ended` is called in the event loop, with its error or None; an error of `ended` ends the loop.
 
         The trio run must last until then.
         """
@@ -84,13 +87,13 @@ class DiskThread:
         return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)
 
     def end(self) -> None:
-        """End the thread, once it has done what it was given, and do not wait for that."""
+        """End the thread after its queued work, without waiting for it."""
         if self._thread is not None:
             self._thread = None
             self._calls.put(None)
 
     def close(self) -> None:
-        """End the thread, and wait until it has done what it was given. Blocks: not for an event loop."""
+        """End the thread after its queued work, and wait for that. Blocks: not for an event loop."""
         thread = self._thread
         self.end()
         if thread is not None:

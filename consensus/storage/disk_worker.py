@@ -4,9 +4,9 @@ Any other error ends it, and with it the server: after a failed sync the content
 met a full disk is resumed at the place in `OutOfSpaceError`, every `retry_ms`, until there is space. Between two tries
 the worker performs other jobs of the executor: votes and reads.
 
-*Groups* are part of each entry's way, on the leader and on a follower. So a group goes to the disk within the call of
-`submit`, and its end is reported in the first turn of the event loop; the worker's task takes part only after an error.
-All other jobs go through the task.
+*Groups* are on the critical path of each entry, on the leader and on followers. So a group is passed to the disk within
+the call of `submit`, and its end is reported in the next turn of the event loop. The worker's task handles only errors
+of a group. All other jobs go through the task.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from consensus.storage.jobs import (
 
 
 class ServerDisk(Protocol):
-    """A disk that one does not block on: `ThreadedDisk`, or one of a test."""
+    """A disk whose methods do not block the event loop: `ThreadedDisk`, or a disk of a test."""
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
         """Carry out operations from number `start` on; raises `OutOfSpaceError` or `OSError`."""
@@ -81,7 +81,7 @@ class DiskWorker:
         self._jobs, self._jobs_to_do = trio.open_memory_channel[Job | _Failed](1)
         self._blocked: _Blocked | None = None
         self._is_writing = False
-        """True if the disk has a group that did not come through the task."""
+        """True if the disk performs a group of `submit`, without the task."""
         self._written = trio.Event()
 
     def submit(self, job: Job) -> None:
@@ -177,7 +177,7 @@ class DiskWorker:
                 return
 
     async def _write_aside(self, job: SnapshotWrite | PreparationJob) -> None:
-        """Perform a job that nothing waits for; on a full disk remove its file and mark it as abandoned."""
+        """Perform a job that no other work depends on; on a full disk remove its file and mark it as abandoned."""
         try:
             await self._disk.perform_all(job.operations)
         except OutOfSpaceError:

@@ -1,4 +1,4 @@
-"""Replaces a file so that a crash at any moment leaves the old content or the new, never a mixture or nothing.
+"""Replace a file such that a crash at any moment leaves either the old content or the new content.
 
     write aside ──▶ fsync the file ──▶ rename over ──▶ fsync the directory
 

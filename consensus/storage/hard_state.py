@@ -2,16 +2,17 @@
 
 In addition to the current term and the vote in it (Raft figure 2), it holds facts that recovery needs:
 
-* `durable`: entries up to here were durable at this write. Damage at or before it is rot, not a torn tail.
+* `durable`: entries up to here were durable at this write. Damage at or before this index is rot, not a torn tail.
 * `truncating_from`: a truncation has begun. It is written before the first byte of the log is erased and withdrawn
   after the last one, so that recovery finishes an interrupted truncation instead of mistaking it for a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 
 The file has two slots, 4,096 bytes apart, each with a counter and a CRC-32C. An update writes and syncs one slot, then
-the other; only then is it durable. With alternate single slots, rot in the newer one would restore the older vote. Here
-one damaged slot leaves the other, which lacks at most an unacknowledged update. If both are damaged, the start is
-refused. Writing a new file and renaming it needs a directory sync: measured four times slower.
+the other; only then is it durable. If updates alternated between the slots, damage to the newer slot would restore the
+older vote. Here, if one slot is damaged, the other one lacks at most an unacknowledged update. If both are damaged, the
+start is refused. To write and rename a new file instead would need a directory sync, which takes four times as long in
+measurements.
 
 The file is named `ballot` and its slots begin with `GFBALLOT`: both belong to the format on disk.
 """
@@ -43,7 +44,7 @@ _SLOTS = 2
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
 _VERSION_OF_LONG_VOTE = 2
-"""The vote is not a 32-bit integer: its length takes its place, and the vote follows at the end."""
+"""The version for a vote that is not a 32-bit integer: its length replaces it, and the vote follows at the end."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
 _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
@@ -158,5 +159,5 @@ class HardStateFile:
         return operations
 
     def plan_hard_state(self, hard_state: HardState, durable: Index, truncating_from: Index = 0) -> list[DiskOperation]:
-        """Replace what changes while a server runs; node, place and generation stay."""
+        """Replace the parts that change while a server runs; node, place and generation stay."""
         return self.plan(replace(self._state, hard_state=hard_state, durable=durable, truncating_from=truncating_from))

@@ -11,8 +11,8 @@ The log is a row of *segments*: files of a fixed size, zero-filled before use an
 next one is zero-filled in `SPARE`. One group is under way at a time. The reasons for segments, the spare, the
 distinction of a torn tail from rot, truncation and compaction are in docs/explanation/storage.md.
 
-*A truncation* follows `Storage`'s note `truncating_from` in the hard state file. If only later entries of a group are
-removed, a *cut* after it ends it (`records`).
+*A truncation* follows `Storage`'s note `truncating_from` in the hard state file. If only the later entries of a group
+are removed, a record called a *cut* after the group shortens it (`records`).
 """
 
 from array import array
@@ -50,9 +50,10 @@ NEW_SUFFIX = ".new"
 SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 """The next segment, while it is being filled with zeros."""
 STEP_BYTES = 512 * 1024
-"""One step of its preparation, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
+"""Bytes of one preparation step, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
 
-Half as much costs twice as many syncs: 1.1 s instead of 0.6 s for 40 MB of log, whose groups took ten."""
+Half of this needs twice as many syncs: 1.1 s instead of 0.6 s for 40 MB of log, whose groups took 10 s.
+"""
 SMALL_SEGMENT_BYTES = 1024 * 1024
 """The least size of an adopted spare, and the size of a segment that a group makes itself."""
 ZEROS_AT_ONCE_BYTES = 1024 * 1024
@@ -64,7 +65,7 @@ def segment_file(first: Index) -> str:
 
 
 def plan_zeros(file: str, start_bytes: int, end_bytes: int) -> list[DiskOperation]:
-    """Erase [start, end) in pieces, so that no plan holds a segment's worth of zeros."""
+    """Erase [start, end) in pieces, so that a plan does not contain zeros for a whole segment."""
     return [
         WriteBytes(file, offset, bytes(min(ZEROS_AT_ONCE_BYTES, end_bytes - offset)))
         for offset in range(start_bytes, end_bytes, ZEROS_AT_ONCE_BYTES)
@@ -188,7 +189,7 @@ class Journal:
         return self._segments
 
     def restore(self, start: LogId, segments: Sequence[Segment], runs: Sequence[TermRun]) -> None:
-        """Take over what recovery found; it counts as durable once recovery's operations are done."""
+        """Adopt the log that recovery found; it is durable after recovery's operations."""
         self._begin = start
         self._segments = list(segments)
         self._runs = list(runs)
@@ -211,7 +212,7 @@ class Journal:
         for count, payload in groups:
             previous_term = entries[at - 1].term if at else last.term
             record = encode_record(self._seed, first + at, previous_term, self._durable, count, payload)
-            needed_bytes = len(record) + RECORD_HEADER_BYTES  # room for a cut after it
+            needed_bytes = len(record) + RECORD_HEADER_BYTES  # leave room for a cut after the group
             if segment is None or segment.end_bytes + needed_bytes > segment.size_bytes:
                 operations += self._plan_flush(pending)
                 operations += self._plan_segment(needed_bytes)
@@ -261,7 +262,8 @@ class Journal:
         if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and target_bytes < self._segment_bytes):
             return []
         begin_bytes = self._spare_bytes
-        # Large groups would outrun small steps; a step is then up to twice the records written since the last step.
+        # With large groups, small steps would not keep ahead of the log. So a step has up to twice the bytes of the
+        # records written since the last step.
         keeps_pace = self._unprepared_bytes <= STEP_BYTES
         self._step_bytes = min(missing_bytes, STEP_BYTES if keeps_pace else 2 * self._unprepared_bytes)
         self._unprepared_bytes, self._no_space = 0, False
@@ -359,7 +361,7 @@ class Journal:
                 break
             group, newest = segment.group_of(index), segment.group_of(stop)
             start_bytes = segment.offsets[group]
-            # Of the first group perhaps only the last entry is wanted, so it does not count.
+            # The first group does not count, because perhaps only its last entry is requested.
             counted_from = start_bytes if extents else segment.ends[group]
             group = min(newest, bisect_left(segment.ends, counted_from + left, group))
             end = stop if group == newest else segment.firsts[group + 1] - 1

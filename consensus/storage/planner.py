@@ -358,8 +358,8 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     scan = scan_segments(reader, state, snapshot)
     journal = Journal(state.binding, options.segment_bytes)
     journal.restore(scan.start, scan.segments, scan.runs)
-    # A slot written by a process that died may exist only in the cache. If the other slot were written before it is
-    # synced, a crash could tear both.
+    # If a killed process wrote the newest slot, that slot may exist only in the cache. If the other slot were written
+    # before this one is synced, a crash could damage both.
     operations: list[DiskOperation] = [SyncFile(STATE_FILE), *scan.repairs, *plan_removal(outdated)]
     if scan.replaced:
         operations += _plan_giving_up(reader, stored_state, scan.start.index)
@@ -403,7 +403,7 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: Stor
 
 
 def _plan_giving_up(reader: DiskReader, stored_state: HardStateFile, covered: Index) -> list[DiskOperation]:
-    """Finish an installation: the snapshot is durable, so note the removal of the replaced log, then remove it."""
+    """Finish an installation whose snapshot is durable: note the removal of the replaced log, then remove it."""
     state = stored_state.state
     segments: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(SEGMENT_SUFFIX)]
     leftovers: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(NEW_SUFFIX)]

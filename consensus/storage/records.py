@@ -66,7 +66,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The header of a segment: its first index comes after `previous`, and everything up to there was durable."""
+    """The header of a segment, whose first index comes after `previous`.
+
+    All entries up to `durable` were durable when it was written.
+    """
 
     binding: Binding
     previous: LogId

@@ -1,7 +1,7 @@
 """Recovery of a directory after a stop or a crash: read everything, check everything, plan the repairs.
 
 Recovery reads the hard state file, then every segment from the first record on. At the first place without a valid next
-record it decides:
+record, the bytes after it determine the result:
 
     only zeros follow                                         the end of the log
     a proof that the entry had been durable                   rot, or a hole: refuse, the operator must rebuild
@@ -13,8 +13,8 @@ truncation noted in the hard state file is finished first. If the log lacks the 
 snapshot has replaced the log: the interrupted installation is finished.
 
 The repairs may be interrupted by the next crash, and recovery starts over. The newest records without proof are written
-again and synced: they may be only in the page cache, after a process died or a sync failed. The same holds for names
-and for erased bytes. At last the hard state file declares everything found durable.
+again and synced, because after the death of a process or a failed sync they may exist only in the page cache. For the
+same reason, names and erased bytes are synced again. At last the hard state file declares everything found durable.
 """
 
 from bisect import bisect_right
@@ -150,7 +150,7 @@ class _Scanner:
         if self.scan.holds(covered):
             self._rewrite_newest()
         else:
-            # Its rename was durable, the removal of the log that it replaces had not begun.
+            # The snapshot's rename was durable, but the removal of the replaced log had not begun.
             self.scan = Scan([], [], [], self.scan.repairs, start=covered, replaced=True)
         return self.scan
 
@@ -167,7 +167,8 @@ class _Scanner:
                 removed.append(RemoveFile(file))
                 continue
             segments.append(self._open_segment(file))
-        # The names that we see may be in the cache only: a process that died leaves renames and removals there.
+        # The visible names may exist only in the cache, because a killed process may leave unsynced renames and
+        # removals.
         self.scan.repairs += [*removed, SyncDirectory()]
         return segments
 
@@ -316,7 +317,7 @@ class _Scanner:
             self._erase(segment, torn_end)
 
     def _erase_rest(self, segment: Segment) -> None:
-        """Finish a noted truncation. Zeros that are here already may be in the cache only, so all are written again."""
+        """Finish a noted truncation. Zeros may exist only in the cache, so all of them are written again."""
         if self._stop <= segment.last and self._remove_from(segment, self._stop):
             self._cut(segment)
         self._erase(segment, segment.size_bytes)
@@ -344,9 +345,9 @@ class _Scanner:
         return used
 
     def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:
-        """Search the bytes after the damage for a record that calls the missing entry durable.
+        """Search the bytes after the damage for a record that proves the missing entry durable.
 
-        A record with an earlier index is a proof too: then the damage hides a durable cut.
+        A record with an earlier index is also a proof, because then a durable cut is damaged.
         """
         overlap = RECORD_HEADER_BYTES - 1
         for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):
@@ -363,7 +364,7 @@ class _Scanner:
         return ""
 
     def _rewrite_newest(self) -> None:
-        """Write again what nothing calls durable: reading it back does not show that it is on the disk."""
+        """Write records without a proof of durability again: reading them does not show that they are on the disk."""
         if not self.scan.segments:
             return
         segment = self.scan.segments[-1]

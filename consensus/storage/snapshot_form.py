@@ -6,8 +6,8 @@
             them; a fetched chunk does not, so followers that fetch cannot use this form)
 
 A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has its own. The offsets and the size in
-messages between servers are those of the form. A plain snapshot does not detect damage on its way: its protocol, or the
-state machine's own format, must. On disk the header of its file holds a checksum of it.
+messages between servers are those of the form. Damage to a plain snapshot on its way must be detected by the protocol
+or by the state machine's own format. On disk the header of the file holds a checksum.
 
 The file of a snapshot names its form by `file_format`: 1 IMAGE, 2 PLAIN, from 3 on forms of protocols. All but an image
 have the configuration after the bytes, and are checked by size and checksum when they are found.

@@ -13,9 +13,10 @@
               8  size of the image, the trailer included
               4  CRC-32C of everything before the trailer
 
-Every block has a checksum, and so does the whole: a missing or repeated block does not have a wrong checksum itself.
-The image contains its position and the configuration in force there (Raft section 7). `ImageReader` takes it in chunks
-of any size and never holds more than one block; it checks lengths first. It raises `RecordError` and nothing else.
+Every block has a checksum, and so does the whole: a missing or repeated block is detected only by the checksum of the
+whole. The image contains its position and the configuration in force there (Raft section 7). `ImageReader` takes it in
+chunks of any size and never holds more than one block; it checks lengths first. It raises `RecordError` and nothing
+else.
 """
 
 import struct
@@ -98,7 +99,7 @@ class ImageReader:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; gives what whole blocks hold. Raises `RecordError` at the first damage."""
+        """Take more bytes; yield the content of complete blocks. Raises `RecordError` at the first damage."""
         self._buffer, self._at = self._buffer[self._at :] + data, 0
         if self._last is None and not self._take_preface():
             return

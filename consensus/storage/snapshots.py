@@ -41,7 +41,10 @@ CHUNK_BYTES = 256 * 1024
 
 _MAGIC = b"GFSNAPFL"
 _FORMATS = range(IMAGE_FORMAT, 4)
-"""Except for an image, the configuration follows the bytes; its length and checksum follow in the header."""
+"""Formats of files.
+
+Except for an image, the configuration follows the bytes, and its length and checksum are in the header.
+"""
 _HEADER = struct.Struct(">8sH8s16sQQQI")
 _CONFIGURATION = struct.Struct(">II")
 _CHECKSUM = struct.Struct(">I")
@@ -58,7 +61,7 @@ def taking_file(last: LogId) -> str:
 
 
 class SnapshotWriter:
-    """Plans how the state machine's bytes become a file, as much at a time as the caller likes."""
+    """The plan of a file with the state machine's bytes, which the caller adds in parts of any size."""
 
     def __init__(self, last: LogId, configuration: Configuration, form: SnapshotForm = IMAGE) -> None:
         self.file = taking_file(last)
@@ -79,7 +82,7 @@ class SnapshotWriter:
         return [self._write(self._image.blocks(data)), SyncFile(self.file)]
 
     def plan_end(self) -> list[DiskOperation]:
-        """Everything is there."""
+        """Complete the file."""
         return [self._write(self._image.end()), SyncFile(self.file)]
 
     def _write(self, data: bytes) -> WriteBytes:
@@ -106,7 +109,7 @@ class SnapshotFiles:
         self.stored = stored
 
     def plan_chunk(self, chunk: StoreChunk) -> list[DiskOperation]:
-        """Keep a received chunk."""
+        """Store a received chunk."""
         begin: list[DiskOperation] = [] if chunk.offset else [CreateFile(INCOMING, 0)]
         return [*begin, WriteBytes(INCOMING, HEADER_BYTES + chunk.offset, chunk.data), SyncFile(INCOMING)]
 
@@ -263,7 +266,7 @@ def _decode_header(block: bytes) -> tuple[Binding, LogId, int, int, int]:
 
 
 def snapshot_owner(reader: DiskReader, file: str) -> Binding:
-    """Whose snapshot it is, by its header; raises `RecordError`."""
+    """Return the owner of the snapshot by its header; raises `RecordError`."""
     return _decode_header(reader.read(file, 0, HEADER_BYTES))[0]
 
 

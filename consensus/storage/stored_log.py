@@ -12,8 +12,8 @@ It does not need the hard state: the segments' own headers name the owner of the
 is readable. A running server may remove a segment during the read; the error reports it as removed.
 
 Bytes alone do not show the beginning of a record. But a header's checksum starts from the storage's own id, so no
-writer of entries can make bytes that pass for one. So the search is sound: from a hit it goes back to the nearest valid
-header that covers the hit.
+writer of entries can make bytes that pass for one. So the search is reliable: from a hit it goes back to the nearest
+valid header of a record that contains the hit.
 """
 
 import mmap
@@ -60,7 +60,7 @@ A plain tuple: a reader makes millions of them.
 
 @dataclass(slots=True)
 class _Group:
-    """One record, and the number of its entries in the log: a cut after it removed the others."""
+    """One record, and the number of its entries in the log; a cut after the record may have removed the later ones."""
 
     offset_bytes: int
     end_bytes: int

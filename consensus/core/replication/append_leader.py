@@ -4,12 +4,13 @@
 count and bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for
 the leader's own disk. The commit index travels with every append; an idle follower soon gets it in a heartbeat.
 
-*One request at a time.* If the protocol permits one request per follower, heartbeats and chunks count. Each waits for
-the previous reply, or until that reply is overdue. The transport repeats an open request, and a new request ends it. If
-the protocol requires it (`Features.probes_from_the_end`), an unresponsive follower is probed from the leader's end: its
-committed entries lie below, so it replies with a hint, and the leader never sends an append below that. Only the reply
-to the newest request sets the next index: a later request may have brought the follower further. An older reply still
-counts as contact and for stored entries. A follower whose replies are always overdue gets no entries.
+*One request at a time.* If the protocol permits only one open request per follower, heartbeats and chunks of a snapshot
+count as requests. Each request waits for the previous reply, or until that reply is overdue. The transport repeats an
+open request until a new request replaces it. If the protocol requires it (`Features.probes_from_the_end`), an
+unresponsive follower is probed from the leader's end: its committed entries lie below, so it replies with a hint, and
+the leader never sends an append below that. Only the reply to the newest request sets the next index, because a newer
+request may have advanced the follower. An older reply still counts as contact, and for its stored entries. A follower
+whose replies are always overdue does not get entries.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ class AppendLeader:
         self._followers = tracker.followers
         self._round_number = 0
         self._window = min(replica.options.in_flight, replica.features.max_requests_in_flight)
-        """Appends with entries that a follower may owe an answer to."""
+        """Maximum number of appends with entries to one follower without a reply."""
         self._one_at_a_time = replica.features.max_requests_in_flight == 1
         self._patience_ms = min(replica.options.heartbeat_ms, replica.options.retry_ms)
 
@@ -94,7 +95,7 @@ class AppendLeader:
             self._replicate(peer, progress)
 
     def followers_changed(self) -> None:
-        """Do nothing: a new follower begins at the end of the log, as all do at the beginning of the term."""
+        """Do nothing: a new follower begins at the end of the log, like all followers at the beginning of the term."""
 
     def committed(self) -> None:
         """Send the commit index to idle followers; the others get it with the next append."""
@@ -127,12 +128,13 @@ class AppendLeader:
         if message.success:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
         elif progress.overtook(request, replica.now):
-            # It came by another connection while entries before it are still on their way: the logs need not differ.
+            # The heartbeat arrived by another connection while earlier entries are still on their way. So the refusal
+            # does not show that the logs differ.
             replica.dropped[Drop.OVERTAKEN_HEARTBEAT_REFUSAL] += 1
         elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
             self._replicate(sender, progress)
         if was_unreachable:
-            # The requests that it still owes an answer to count as overdue again, perhaps soon.
+            # Its other open requests may be overdue again soon.
             tracker.wake_by(self._due_ms(progress))
         self._resume_requests(sender, progress)
 
@@ -223,9 +225,9 @@ class AppendLeader:
                 self._send(peer, progress, ())
 
     def _resume_requests(self, peer: ServerId, progress: Progress) -> None:
-        """Send queued work after the reply to the only request, or after a disk read.
+        """Send queued work after the reply to the only open request, or after a disk read.
 
-        Entries go first, or are read from disk; a round of reads goes with them, or now if there are none.
+        Entries are sent first, or read from disk. A round of reads is sent with them, or immediately without entries.
         """
         if not self._one_at_a_time or not self._may_send_request(progress):
             return
@@ -348,7 +350,7 @@ class AppendLeader:
         return options.heartbeat_ms
 
     def _is_kept_for_disk(self, progress: Progress) -> bool:
-        """Return True if the only request waits for a disk read, which a heartbeat would make useless."""
+        """Return True if the only permitted request waits for a disk read: a heartbeat would use up that request."""
         return self._one_at_a_time and progress.waits_for_disk
 
     def _check_overdue(self, progress: Progress) -> None:
@@ -387,7 +389,7 @@ class AppendLeader:
         """Send an append; without entries a heartbeat, which keeps leadership and checks that the logs still agree."""
         replica = self._replica
         # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
-        # If the follower needs what is compacted, the heartbeat names the oldest place whose term is known.
+        # If the follower needs compacted entries, the heartbeat contains the oldest place with a known term.
         previous = progress.next - 1 if entries else max(progress.next - 1, replica.log.start.index)
         position = LogId(previous, replica.log.term_at(previous) or 0)
         correlation = replica.next_correlation()
@@ -403,7 +405,8 @@ class AppendLeader:
             encoded=encoded,
         )
         replica.outbox.send(peer, message)
-        # A transport that repeats loses messages without a word, so there the size of a message gives it no time.
+        # A transport that repeats requests may lose messages without a notice. So on it, large messages do not get
+        # additional time.
         size_bytes = group_bytes(entries) if entries and not self._one_at_a_time else 0
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number, size_bytes)
         progress.sent_commit, progress.commit_due_ms = commit, None

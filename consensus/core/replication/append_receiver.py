@@ -6,15 +6,18 @@
     of a second leader             refused and counted: a term has one leader, so one of the two is wrong
     of the leader of our term      a candidate becomes its follower; the timer restarts; the follower takes it
 
-A leader counts every reply of its term towards check-quorum and its lease, even a refusal: the follower listens to no
-other candidate. A refused leader must not count the reply, so it never carries that leader's term (`refuse_leader`).
+A leader counts every reply of its term towards check-quorum and its lease, even a refusal, because the follower refuses
+other candidates. If this server refuses the leader itself, the leader must not count the reply. So such a reply never
+carries that leader's term (`refuse_leader`).
 
 An append passes the consistency check (`previous` is in our log, in that term) or is refused with a hint. Then present
-entries are skipped, a conflicting suffix is cut, the rest is appended. A delayed append that is a prefix of our log
-cuts nothing. The commit index follows the leader's only up to the proven match; later entries may be absent there.
+entries are skipped, a conflicting suffix of our log is truncated, and the rest is appended. A delayed append that is a
+prefix of our log does not truncate it. The commit index follows the leader's only up to the proven match; later entries
+may be absent there.
 
-A success reply waits until its claim is durable. The reply to a heartbeat reports the durable end immediately, so a
-follower with a slow disk is late but never seems dead. The counterpart for followers that fetch is `fetch_receiver`.
+A success reply waits until the entries that it reports are durable. The reply to a heartbeat reports the durable end
+immediately, so a follower with a slow disk lags but never seems dead. `fetch_receiver` is the counterpart for followers
+that fetch.
 """
 
 from dataclasses import replace
@@ -79,9 +82,10 @@ class AppendReceiver:
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
     """Reply to a leader's request that has changed nothing here, not even the known leader.
 
-    The reply gives a leader of an older term our term. Any other leader must not count it: a reply of its term would
-    keep its majority and renew its lease without our promise. So a leader of our term gets a reply of term 0, which is
-    older than every leader's; a leader of a later term gets ours.
+    The reply to a leader of an older term carries our term. Any other leader must not count the reply: with the
+    leader's own term it would count for its majority and renew its lease without our promise. So the reply to a leader
+    of our term carries term 0, which is older than every leader's term; the reply to a leader of a later term carries
+    our term.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:
@@ -122,10 +126,12 @@ def append(replica: Replica, request: AppendEntries) -> None:
 
 
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
-    """Return the part of an old append after our compacted entries; None after acknowledging one without such a part.
+    """Return the part of an old append after our compacted entries.
 
-    Compacted entries were committed, so they equal the leader's entries. They are permanent only when their snapshot is
-    durable, so the reply waits for that.
+    Without such a part, acknowledge the append and return None.
+
+    Compacted entries were committed, so they equal the leader's entries. The reply waits until their snapshot is
+    durable.
     """
     start = replica.log.start
     covered = start.index - request.previous.index

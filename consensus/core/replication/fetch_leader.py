@@ -5,16 +5,16 @@
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-A new commit index waits for entries for `commit_notice_ms`: a reply with the index alone costs as much as one with the
-next entry, and would often leave just before it.
+A new commit index waits for entries for `commit_notice_ms`: a reply with only the index costs as much as a reply with
+the next entry, and would often be sent just before that entry arrives.
 
 The next fetch is the only acknowledgement of the last reply. A follower without a fetch for an election timeout does
 not count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout).
 It announces itself to the voters when it begins (BeginQuorumEpoch, repeated until a voter replies or fetches). It sends
 EndQuorumEpoch when it resigns by choice, with the longest logs first, so that the election need not wait.
 
-There is one parked fetch per replica. The number is bounded for replicas that are not voters: any further fetch gets an
-immediate empty reply, which is correct and costs the observer a little latency.
+There is one parked fetch per replica. For replicas that are not voters the number is bounded. A fetch beyond it gets an
+immediate empty reply, which only increases the observer's latency a little.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ MAX_OBSERVERS = 256
 
 @dataclass(slots=True)
 class Parked:
-    """A fetch whose answer waits: for an event, or for storage to read what left the tail."""
+    """A fetch whose reply waits for an event, or for a read of entries that are no longer in memory."""
 
     fetch: Fetch
     until_ms: Milliseconds
@@ -110,7 +110,7 @@ class FetchLeader:
                 self._announce(peer, progress)
 
     def committed(self) -> None:
-        """Answer the fetches that wait without knowing the new commit index: soon, or with the next entries."""
+        """Report the new commit index in replies to waiting fetches: soon, or with the next entries."""
         replica, notice_ms = self._replica, self._replica.options.commit_notice_ms
         for peer, parked in list(self._parked.items()):
             if parked.read_id is not None or parked.fetch.commit >= replica.applier.commit:
@@ -237,7 +237,7 @@ class FetchLeader:
         self._note_contact(fetch.replica)
         follower = self._followers.get(fetch.replica)
         if follower is not None:
-            # It gets further, although nothing of that is durable yet.
+            # The replica makes progress, although the bytes are not durable yet.
             follower.advanced_ms = self._replica.now
         matches = follower is not None and self._replica.log.matches(fetch.position)
         if follower is not None and matches and self._tracker.acknowledge(follower, fetch.position.index):
@@ -281,7 +281,7 @@ class FetchLeader:
             else:
                 self._reply(fetch, entries)
             return
-        # Bounded: with a longer wait a follower would seem dead to check-quorum.
+        # The wait is bounded, because check-quorum would count a follower with a longer wait as dead.
         wait_ms = min(fetch.max_wait_ms, options.check_quorum_ms // 2, options.election_timeout_min_ms // 2)
         if fetch.commit < replica.applier.commit:
             wait_ms = min(wait_ms, options.commit_notice_ms)
@@ -357,7 +357,7 @@ class FetchLeader:
         progress.announced_ms = None
         if round_number == self._round_number:
             progress.queried_ms = None
-        # It follows us, and yet may fetch nothing: only fetches count for check-quorum.
+        # The voter follows us, but possibly without a fetch. Only fetches count for check-quorum.
         self._tracker.confirmed(progress, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:

@@ -7,16 +7,17 @@
     BeginQuorumEpoch    follow its sender, unless the term has another known leader
     EndQuorumEpoch      the leader resigned: campaign now, or after a back-off that grows with the place in its list
 
-*Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is cut to the newest place of possible
-agreement: terms never fall along a log, so the suffix is absent from the leader's log. If the leader compacted the
-entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index becomes the leader's, up
-to the end of our log, since the reply shows that our log is part of the leader's.
+*Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is truncated to the newest place of
+possible agreement. Terms never decrease along a log, so the removed suffix is absent from the leader's log. If the
+leader compacted the entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index
+becomes the leader's, up to the end of our log, since the reply shows that our log is part of the leader's.
 
 A contradicting cluster id is refused. It ends this process only if an elected leader with that id refuses our fetch or
 announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not compared.
 
-A redirect restarts the follower's timer once; only the leader's own contact makes it refuse candidates. During contact
-it also refuses later leaders outside the group, and replies that name them (`ServerRole.refuses_outsider`).
+A redirect restarts the follower's timer once. The follower refuses candidates only after contact with the leader
+itself. During contact it also refuses later leaders from outside the group, and replies that name such leaders
+(`ServerRole.refuses_outsider`).
 """
 
 from typing import assert_never
@@ -175,8 +176,8 @@ class FetchReceiver:
             foreign = RefusalReason.NOT_LEADER if leader is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
-            # Only a voter's term counts: it may be ahead of ours. Any other server, such as a removed one that
-            # campaigns in vain, would depose leader after leader.
+            # Only a voter's higher term is adopted. Otherwise another server, such as a removed one that campaigns in
+            # vain, would depose leader after leader.
             if fetch.replica in replica.voters:
                 self._role.check_term(fetch.term)
             self._refuse(fetch.replica, fetch, RefusalReason.NEWER_TERM)
@@ -234,7 +235,7 @@ class FetchReceiver:
                 replica.hard_state_number,
             )
             backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
-            # It campaigns now if that time has come.
+            # The server campaigns now if its time is over.
             self._role.follow_no_leader_until(replica.now + backoff_ms)
             self._role.expire()
 
@@ -334,7 +335,7 @@ class FetchReceiver:
 
 
 def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
-    """Return the wait of the successor at this place of the list: nothing, then one unit, doubled at each place."""
+    """Return the wait of the successor at this place of the list: 0, then one unit, doubled at each further place."""
     if place == 0:
         return 0
     return min(replica.options.election_timeout_min_ms, replica.options.heartbeat_ms << min(place - 1, 32))

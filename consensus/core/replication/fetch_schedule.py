@@ -6,18 +6,18 @@
     disk is writing   a fetch acknowledges its position as durable, so the next one waits; if that lasts, a fetch from
                       the durable end shows the leader that this server is alive
 
-A reply belongs to the requested position only: a late report of divergence would cut entries committed since. So each
-request is stored under its correlation, and `fetch_receiver` drops a reply whose position is not the end of the log. If
-the leader no longer has the entries, it names its snapshot. Chunks are fetched in order, each when the previous one is
-durable; entries follow when the snapshot is installed (`snapshots`).
+A reply is valid only for the requested position: a late report of divergence could truncate entries committed since
+then. So each request is stored under its correlation, and `fetch_receiver` drops a reply whose position is not the end
+of the log. If the leader no longer has the entries, it names its snapshot. Chunks are fetched in order, each when the
+previous one is durable; entries follow when the snapshot is installed (`snapshots`).
 
-*Size of a request.* The size is halved when a reply is overdue, and doubled when a full reply comes soon, so a fetch
-takes a part of the timeouts on any link. The bytes of a larger batch are reported as they arrive (`AnswerArriving`).
-Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of zero bytes shows the leader
-that this follower is alive.
+*Size of a request.* The size is halved when a reply is overdue, and doubled when a full reply comes soon. So on any
+link a fetch takes only a part of the timeout. The bytes of a larger batch are reported as they arrive
+(`AnswerArriving`). Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of zero
+bytes shows the leader that this follower is alive.
 
-One fetch is under way at a time. After a reply without a change the next fetch waits for its time; otherwise the two
-would exchange empty messages without a pause.
+One fetch is under way at a time. After a reply without a change the next fetch waits for its time. Otherwise follower
+and leader would exchange empty messages without a pause.
 """
 
 import dataclasses
@@ -143,8 +143,8 @@ class FetchSchedule:
     def drop_others(self, leader: ServerId) -> None:
         """Drop fetches to other servers than the leader, and those to the leader from before it led.
 
-        Otherwise a late "I do not lead" would erase a leader whose lease this server has just confirmed. A reply of
-        the leader that is arriving is large, so its fetch is kept.
+        Otherwise a late reply "not the leader" would erase a leader whose lease this server has just confirmed. If a
+        large reply of the leader is arriving, its fetch is kept.
         """
         waiting = self._waiting
         if waiting is not None and self._is_arriving and (waiting.target, waiting.term) == (leader, self._replica.term):
@@ -196,7 +196,7 @@ class FetchSchedule:
         self._remember(fetch.correlation, pending)
 
     def _show_life(self, target: ServerId) -> None:
-        """Fetch nothing, so that the leader counts us among its majority while a large reply is on its way."""
+        """Send an empty fetch, so that the leader counts us among its majority while a large reply is on its way."""
         replica, position = self._replica, self._durable_position()
         fetch = dataclasses.replace(self._fetch_from(position, 0, 0), is_sign_of_life=True)
         replica.outbox.send(target, fetch, replica.hard_state_number)

@@ -10,13 +10,14 @@ A dead follower costs a heartbeat per interval, not a batch of entries per retry
 (`expired`), because a follower with a slow disk may reply late; replies to other requests are stale. Both tables are
 bounded.
 
-*Size of a request.* A request that seems lost on a slow link is still on its way. So the size of a request and the
-window are halved when a reply is overdue, and doubled when one comes soon. If requests wait for each other, they begin
-small. Otherwise a large request has the time of its bytes on the slowest link, as long as its connection lasts.
+*Size of a request.* On a slow link, a request that seems lost may still be on its way. So the size of requests and the
+window are halved when a reply is overdue, and doubled when a reply comes soon. If only one request may be open,
+requests begin small. Otherwise a large request gets additional time: the time that its bytes need on the slowest link,
+while its connection lasts.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
 of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms
-commit with it, never by counting.
+commit with it, and are never counted themselves.
 """
 
 from dataclasses import dataclass, field
@@ -31,8 +32,10 @@ from consensus.core.snapshots import OutgoingSnapshot
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
 FIRST_HALVINGS = 4
-"""Halvings at the beginning and after a long pause, if a heartbeat waits for the only request: a follower on a slow
-link would campaign before a full request has arrived.
+"""Halvings at the beginning and after a long pause, if only one request may be open.
+
+Without them, heartbeats would wait for a full request, and a follower on a slow link would campaign before it has
+arrived.
 """
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
@@ -74,7 +77,7 @@ class Progress:
     next: Index
     contact_ms: Milliseconds = 0
     advanced_ms: Milliseconds = 0
-    """When it last got further: `match` rose, or it took a chunk of a snapshot."""
+    """Time of its last progress: `match` rose, or it stored a chunk of a snapshot."""
     has_replied: bool = False
     """True if it has sent a message in this term; until then `contact_ms` is when the leader began."""
     match: Index = 0
@@ -115,8 +118,8 @@ class Progress:
     def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
         """Record that it holds our log, which ends at `last_index`, up to `index` durably.
 
-        Under load a follower never reaches the moving end of the log. But its present log may cover our whole log at
-        the time of its previous reply; then it had caught up at that time.
+        Under load a follower never reaches the end of our growing log. But if its present log covers our whole log of
+        the time of its previous reply, it had caught up at that time.
         """
         if index > self.match:
             self.match, self.advanced_ms = index, now
@@ -148,9 +151,9 @@ class Progress:
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
 
     def overtook(self, request: SentAppend, now: Milliseconds) -> bool:
-        """Return True if this is a heartbeat sent after entries that a slow link may still carry.
+        """Return True if this heartbeat was sent after entries that a slow link may still carry.
 
-        Small requests do not need that time: after a loss, the refusal must resend immediately.
+        Small entries do not count: after their loss, the refusal must cause an immediate repetition.
         """
         return not request.carries_entries and any(
             sent.carries_entries
@@ -209,7 +212,7 @@ class Progress:
             sent.transfer_ms = sent.size_bytes = 0
 
     def pop_request(self, correlation: int) -> SentAppend | None:
-        """Remove and return the request for this reply; None if the reply is stale or foreign."""
+        """Remove and return the request for this reply; None if the reply is stale or does not belong to a request."""
         sent = self.in_flight.pop(correlation, None)
         if sent is None:
             return self.expired.pop(correlation, None)
@@ -226,7 +229,8 @@ class Progress:
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
-            # Its backlog is full. An immediate retry would repeat without end; the next heartbeat probes it.
+            # The follower's backlog is full. An immediate retry would be refused again and again; the next heartbeat
+            # probes the follower.
             self.became_unreachable(self.match + 1)
             return
         if self.state is not ProgressState.REPLICATING:
@@ -239,7 +243,7 @@ class Progress:
     def _settle_others(self, request: SentAppend, now: Milliseconds) -> None:
         """Settle other open requests that the success of `request` covers."""
         for correlation, sent in list(self.in_flight.items()):
-            # A heartbeat of a later round of reads is not settled by an older answer: its own is waited for.
+            # An older reply does not settle a heartbeat of a later round of reads, which needs its own reply.
             older = sent.sent_ms <= request.sent_ms and sent.round_number <= request.round_number
             settled = sent.last <= self.match if sent.carries_entries else older
             if settled:
@@ -297,7 +301,7 @@ class Progress:
             self._expire(correlation)
 
     def _expire(self, correlation: int) -> None:
-        """Take the answer for overdue."""
+        """Treat the reply to this request as overdue."""
         sent = self.pop_request(correlation)
         if sent is None:
             return
@@ -313,7 +317,7 @@ class ProgressTracker:
         self._replica = replica
         self.followers: dict[ServerId, Progress] = {}
         self.committed_ms: Milliseconds = replica.now
-        """When something was last committed, or when proposals began to wait."""
+        """Time of the last commitment, or of the first waiting proposal."""
         self.wake_ms: Milliseconds = replica.now
         """Lower bound for the time of the next due work; it is computed again only at this time (`Leader.expire`)."""
 
@@ -332,7 +336,7 @@ class ProgressTracker:
         return quorum.value_of_majorities(contacts, self._replica.majorities)
 
     def wake_by(self, due_ms: Milliseconds) -> None:
-        """Something will be due at this time."""
+        """Record that work will be due at this time."""
         self.wake_ms = min(self.wake_ms, due_ms)
 
     def note_contact(self, progress: Progress) -> None:
@@ -349,7 +353,7 @@ class ProgressTracker:
         return progress.match > self._replica.applier.commit and self._commit()
 
     def own_disk_caught_up(self) -> bool:
-        """Our own log is durable further than before; returns whether something was committed by that."""
+        """Record that more of this server's log is durable; return True if that committed an entry."""
         return self._own_match() > self._replica.applier.commit and self._commit()
 
     def _commit(self) -> bool:
