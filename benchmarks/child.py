@@ -39,23 +39,37 @@ class Child:
         self.name = name
         self.process = process
         self.pid = process.pid
-        self._log = log
+        self.log = log
         self._received = bytearray()
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], log: Path) -> "Child":
-        """Start a process that ends when its standard input closes."""
+    async def start(
+        cls, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> "Child":
+        """Start a process that ends when its standard input closes; `environment` are further variables."""
         with log.open("ab") as errors:
             process = await trio.lowlevel.open_process(
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env=os.environ | (environment or {}),
             )
         return cls(name, process, log)
 
     @classmethod
-    async def start_module(cls, name: str, module: str, argument: Mapping[str, object] | None, log: Path) -> "Child":
+    async def start_module(
+        cls,
+        name: str,
+        module: str,
+        argument: Mapping[str, object] | None,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> "Child":
         """Start a module of this project with a JSON document as its only argument."""
         arguments = [] if argument is None else [json.dumps(argument)]
-        return await cls.start(name, [sys.executable, "-m", module, *arguments], log)
+        return await cls.start(name, [sys.executable, "-m", module, *arguments], log, environment)
 
     @classmethod
     async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
@@ -139,5 +153,5 @@ class Child:
         return ChildError(f"{self.name} ended early{self._last_words()}")
 
     def _last_words(self) -> str:
-        words = self._log.read_text(encoding="utf-8", errors="replace").strip() if self._log.exists() else ""
+        words = self.log.read_text(encoding="utf-8", errors="replace").strip() if self.log.exists() else ""
         return f"; its last words: …{words[-_TAIL_CHARACTERS:]}" if words else ""

@@ -4,6 +4,7 @@ consensus-throughput    the bare group, etcd and PySyncObj, in turns
 consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
 consensus-restart       a log of a million entries: memory, verification, application
 consensus-budget        the time of one entry, hop by hop
+consensus-scale         the cost of an entry by the number of servers, up to 64
 consensus-step          processor time of single steps of the core, compared with an earlier tree (`--base`)
 """
 
@@ -12,11 +13,26 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import consensus_budget, consensus_failover, consensus_restart, consensus_step, consensus_throughput
+from benchmarks import (
+    consensus_budget,
+    consensus_failover,
+    consensus_restart,
+    consensus_scale,
+    consensus_step,
+    consensus_throughput,
+)
+from benchmarks.contenders import compiled
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
-PARTS = ("consensus-throughput", "consensus-failover", "consensus-restart", "consensus-budget", "consensus-step")
+PARTS = (
+    "consensus-throughput",
+    "consensus-failover",
+    "consensus-restart",
+    "consensus-budget",
+    "consensus-scale",
+    "consensus-step",
+)
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
@@ -46,7 +62,7 @@ async def measure(
     if not set(names) & set(PARTS):
         return
     print("\n".join(SETTING), flush=True)
-    core = "compiled" if consensus_throughput.compiled() else "pure Python"
+    core = "compiled" if compiled() else "pure Python"
     print(f"core of the servers           {core}", flush=True)
     home = directory / "consensus"
     for name in PARTS:
@@ -63,6 +79,8 @@ async def measure(
                 figures, remarks = await consensus_failover.measure(where)
             case "consensus-budget":
                 figures, remarks = await consensus_budget.measure(where, options.runs, options.seconds)
+            case "consensus-scale":
+                figures = await consensus_scale.measure(where, options.runs, options.seconds)
             case "consensus-step":
                 figures, remarks = await consensus_step.measure(where, options.base, options.runs)
             case _:

@@ -5,9 +5,10 @@ certificates, so the other servers and the clients can connect.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import trio
 
@@ -24,8 +25,9 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, *, whole_log: bool, traced: bool) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str], *, whole_log: bool, traced: bool) -> None:
         self.directory = directory
+        self._environment = environment
         self._options = {"whole_log": whole_log, "traced": traced}
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, object]] = {}
@@ -88,7 +90,9 @@ class ConsensusGroup:
             "port": announced.get("port", 0),
         } | self._options
         log = self.directory / f"{number}.log"
-        child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
+        child = await Child.start_module(
+            f"server {number}", "benchmarks.consensus_node", specification, log, self._environment
+        )
         self.servers[number] = child
         self._announced[number] = await child.receive_document()
 
@@ -101,11 +105,15 @@ class ConsensusGroup:
 
 @asynccontextmanager
 async def running_consensus_group(
-    directory: Path, *, whole_log: bool = False, traced: bool = False
+    directory: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    *,
+    whole_log: bool = False,
+    traced: bool = False,
 ) -> AsyncIterator[ConsensusGroup]:
     """Start a group in a new directory; its processes end with the block. Options: see `Specification`."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, whole_log=whole_log, traced=traced)
+    group = ConsensusGroup(directory, environment, whole_log=whole_log, traced=traced)
     try:
         await group.start_all()
         await group.settle()

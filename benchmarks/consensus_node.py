@@ -14,7 +14,8 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -39,6 +40,7 @@ from consensus import (
     ServerOptions,
     ServerParts,
     integer_id,
+    lan,
     prepare_server,
 )
 from consensus.net import load_or_create_certificate
@@ -86,6 +88,12 @@ class Specification:
     """True if snapshots never shorten the log."""
     traced: bool = False
     """True if the server stores the time of each hop of an entry (`hop_marks`)."""
+    hosted: int = 1
+    """Number of servers in this process, with consecutive ids and a subdirectory each."""
+    follows: bool = False
+    """True if the servers connect only to server 1."""
+    election_timeout_ms: int = 1_000
+    """The shortest election timeout; the longest is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,66 +185,106 @@ def _identity_key(server_id: int) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(sha256(b"benchmark %d" % server_id).digest())
 
 
-async def _run(specification: Specification) -> None:
-    server_id = specification.server_id
-    path = Path(specification.directory)
-    certificate = load_or_create_certificate(path)
-    identity = Identity(CLUSTER, server_id)
-    credentials = Credentials(USER, specification.password)
-    gateway = Gateway(server_id)
-    keys = {number: _identity_key(number) for number in range(1, specification.servers + 1)}
-    group = ListedPeers(keys[server_id], {number: key.public_key().public_bytes_raw() for number, key in keys.items()})
-    authenticator = Authenticator(
-        CLUSTER,
-        {USER: specification.password}.get,
-        NonceBook(os.urandom(32), os.urandom),
-        lambda: identity,
-        peers=group,
-    )
-    peers: dict[ServerId, PeerAddress] = {}
-    metrics = Metrics()
-    links = PeerLinks(
-        Dialer(Initiator(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
-        peers.get,
-        metrics=metrics,
-        random=Random(),
-    )
-    configuration = Configuration(
-        tuple(Server(each, f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
-    )
-    recoveries: list[Recovery] = []
-    parts = ServerParts(
-        path=path / "raft",
-        server_id=server_id,
-        configuration=configuration,
-        transport=links,
-        state_machine=CountingMachine(),
-        features=GARLIC_FARM,
-        server_options=ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions(),
-        node_id=server_id.to_bytes(8, "big"),
-        generation=_generation(path),
-        observe=_observe,
-        recovered=recoveries.append,
-    )
-    began_s, processor_began_s = time.perf_counter(), time.process_time()
-    async with prepare_server(parts) as server, trio.open_nursery() as nursery:
+class _Node:
+    """One server; `open` binds it, `run` starts it when it has the addresses of the others."""
+
+    def __init__(self, specification: Specification) -> None:
+        server_id, path = specification.server_id, Path(specification.directory)
+        self.specification = specification
+        self.certificate = load_or_create_certificate(path)
+        self.gateway = Gateway(server_id)
+        self.peers: dict[ServerId, PeerAddress] = {}
+        self.metrics = Metrics()
+        self.recoveries: list[Recovery] = []
+        identity = Identity(CLUSTER, server_id)
+        credentials = Credentials(USER, specification.password)
+        numbers = range(1, specification.servers + 1)
+        keys = {number: _identity_key(number) for number in numbers}
+        group = ListedPeers(
+            keys[server_id], {number: key.public_key().public_bytes_raw() for number, key in keys.items()}
+        )
+        self.authenticator = Authenticator(
+            CLUSTER,
+            {USER: specification.password}.get,
+            NonceBook(os.urandom(32), os.urandom),
+            lambda: identity,
+            peers=group,
+        )
+        initiator = Initiator(
+            CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER
+        )
+        self.parts = ServerParts(
+            path=path / "raft",
+            server_id=server_id,
+            configuration=Configuration(tuple(Server(each, f"tcp://{LISTENS}:{each}") for each in numbers)),
+            transport=PeerLinks(Dialer(initiator), self.peers.get, metrics=self.metrics, random=Random()),
+            state_machine=CountingMachine(),
+            features=GARLIC_FARM,
+            options=replace(
+                lan(),
+                election_timeout_min_ms=specification.election_timeout_ms,
+                election_timeout_max_ms=2 * specification.election_timeout_ms,
+            ),
+            server_options=ServerOptions(snapshot_log_bytes=NEVER_BYTES)
+            if specification.whole_log
+            else ServerOptions(),
+            node_id=server_id.to_bytes(8, "big"),
+            generation=_generation(path),
+            observe=_observe,
+            recovered=self.recoveries.append,
+        )
+
+    async def open(self, stack: AsyncExitStack, nursery: trio.Nursery) -> Announcement:
+        """Open the storage and the listener."""
+        began_s, processor_began_s = time.perf_counter(), time.process_time()
+        self._server = await stack.enter_async_context(prepare_server(self.parts))
         opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
-        listener = GarlicFarmServer(authenticator, gateway, metrics)
-        port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
-        fingerprint, found = certificate.fingerprint.hex(), recoveries[0].report.entries
-        announcement = Announcement(server_id, port, fingerprint, opened_s, opened_processor_s, found)
-        print(json.dumps(asdict(announcement)), flush=True)
-        for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
-            announced = Announcement(**line)
-            peers[announced.server_id] = PeerAddress(LISTENS, announced.port, bytes.fromhex(announced.fingerprint))
-        await nursery.start(server.run)
-        gateway.server = server
+        listener = GarlicFarmServer(self.authenticator, self.gateway, self.metrics)
+        port = await nursery.start(listener.listen, LISTENS, self.specification.port, self.certificate)
+        return Announcement(
+            self.specification.server_id,
+            port,
+            self.certificate.fingerprint.hex(),
+            opened_s,
+            opened_processor_s,
+            self.recoveries[0].report.entries,
+        )
+
+    async def run(self, announced: list[Announcement], nursery: trio.Nursery) -> ConsensusServer:
+        """Start the server; `announced` are all servers."""
+        for each in announced[:1] if self.specification.follows else announced:
+            self.peers[each.server_id] = PeerAddress(LISTENS, each.port, bytes.fromhex(each.fingerprint))
+        await nursery.start(self._server.run)
+        self.gateway.server = self._server
+        return self._server
+
+
+async def _run(specification: Specification) -> None:
+    nodes = [_Node(each) for each in _hosted(specification)]
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        for node in nodes:
+            print(json.dumps(asdict(await node.open(stack, nursery))), flush=True)
+        line = await trio.to_thread.run_sync(sys.stdin.readline)
+        announced = [Announcement(**each) for each in json.loads(line)]
+        server, *_ = [await node.run(announced, nursery) for node in nodes]
         marks = HopMarks() if specification.traced else None
         print(READY, flush=True)
         while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             status = asdict(_status(server)) | ({} if marks is None else {"marks": marks.take()})
             print(json.dumps(status), flush=True)
         nursery.cancel_scope.cancel()
+
+
+def _hosted(specification: Specification) -> list[Specification]:
+    """Return the specification of each server of this process."""
+    if specification.hosted == 1:
+        return [specification]
+    found = []
+    for number in range(specification.server_id, specification.server_id + specification.hosted):
+        directory = Path(specification.directory, str(number))
+        directory.mkdir(mode=0o700)
+        found.append(replace(specification, server_id=number, directory=str(directory)))
+    return found
 
 
 def _status(server: ConsensusServer) -> Status:

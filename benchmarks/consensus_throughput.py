@@ -6,15 +6,14 @@ the rounds with the extremes. The goals for compiled modules apply if the server
 (`PYTHONSAFEPATH=1 PYTHONPATH=DIRECTORY:.` before the command, with the compiled package in DIRECTORY).
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.contenders import Contender, Scenario, Turn, all_contenders
+from benchmarks.contenders import COMPILED, OURS, Contender, Scenario, Turn, all_contenders, compiled
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
 ENTRY_BYTES = 256
-OURS, ETCD = "garlicfarm", "etcd"
+ETCD = "etcd"
 
 SCENARIOS = (
     Scenario("1 client", clients=1, processes=1, connections=1),
@@ -64,7 +63,20 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
             Figure(group, f"{name}: processor, clients", "cores", tuple(turn.rate.processor_share for turn in turns)),
             Figure(group, f"{name}: processor for an entry, servers", "us", _costs(turns), "all servers together"),
         ]
-    return rows + _ratios(group, scenario, found)
+    return rows + _of_compiled(group, found) + _ratios(group, scenario, found)
+
+
+def _of_compiled(group: str, found: Found) -> list[Figure]:
+    """Return the compiled modules compared with pure Python in the same round."""
+    if COMPILED not in found:
+        return []
+    pairs = list(zip(found[COMPILED], found[OURS], strict=True))
+    rates = tuple(fast.rate.entries_per_s / pure.rate.entries_per_s for fast, pure in pairs)
+    costs = tuple(fast / pure for fast, pure in zip(_costs(found[COMPILED]), _costs(found[OURS]), strict=True))
+    return [
+        Figure(group, "compiled / pure Python: rate", "times", rates),
+        Figure(group, "compiled / pure Python: processor for an entry", "times", costs),
+    ]
 
 
 def _costs(turns: list[Turn]) -> tuple[float, ...]:
@@ -90,9 +102,3 @@ def _reached(values: tuple[float, ...], goals: tuple[float, float] | None) -> st
         return ""
     goal = goals[compiled()]
     return f"goal at least {goal:g}: {sum(value >= goal for value in values)} of {len(values)} reach it"
-
-
-def compiled() -> bool:
-    """Return True if the core in this process, and in the servers it starts, is compiled."""
-    found = find_spec("consensus.core.raft")
-    return found is not None and not str(found.origin).endswith(".py")
