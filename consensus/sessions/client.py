@@ -25,14 +25,14 @@ from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Outcome of a submission: `position` of its last entry if committed; otherwise the reason as text."""
+    """Outcome of a submission: the `position` of its last entry if committed; otherwise the reason as text."""
 
     outcome: Outcome
     position: LogId | None = None
     leader: ServerId | None = None
     reason: str = ""
     expired: bool = False
-    """The outcome is unknown and will not be known: the session expired, and with it whether it was executed."""
+    """The outcome is unknown permanently: the session expired, and with it the record of the execution."""
 
 
 class Submitter(Protocol):
@@ -76,7 +76,7 @@ class ExactlyOnceClient:
         self._numbers = RequestNumbers(name, self._open_session, limits)
 
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
-        """Execute `command` once. Committed: it was. Unknown: it was or will be once, or never. Otherwise never.
+        """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Any other outcome: it never is.
 
         Raises `SessionExpiredError` if no repetition can settle that any more. Servers without a common extension
         cannot report it, and break the connection: then it is unknown.

@@ -75,7 +75,7 @@ class DedupStateMachine:
         self.log_time_ms: Milliseconds = 0
         """Log time of the applied clock entries; 0 before the first."""
         self.log_time_at_s = 0.0
-        """When, by the local clock, that entry or a snapshot with it was applied here; no part of the state."""
+        """Time by the local clock of the application of that entry or of a snapshot with it; not part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -139,7 +139,7 @@ class DedupStateMachine:
     async def _take_request(self, index: Index, data: bytes) -> None:
         opened = _open(data)
         if opened is None:
-            return  # not of our make: no server executes it
+            return  # not a sealed command: servers do not execute it
         request, command = opened
         if self.sessions.admit(request, index, self.log_time_ms) is RequestStatus.NEW:
             self.sessions.remember(request, await self._execute(index, command))

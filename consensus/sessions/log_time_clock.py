@@ -4,10 +4,10 @@
                                              └ else: wait until it does
 
 Every server runs one; only the leader's writes. Log time comes from the log and advances by elapsed time, so that a
-session expires after the same time on every machine, with any clock. The leader steers it to its own clock only while
-the two are within five seconds. Further apart one of them is wrong, and a leader alone cannot decide which: log time
-keeps its pace, and `apart_ms` reports it to an operator. The farm's state machine does not use this: it has its own
-clock entries, which a majority's reports can correct.
+session expires after the same time on every machine, with any clock. The leader corrects log time toward its own clock
+only while the two differ by at most five seconds. If they differ by more, one of them is wrong, and the leader cannot
+decide which one. Then log time keeps its pace, and `apart_ms` reports the difference to an operator. The farm's state
+machine does not use this: it has its own clock entries, which a majority's reports can correct.
 """
 
 import time
@@ -80,7 +80,7 @@ class SessionClock:
 
     async def _write(self) -> bool:
         log_time_ms, now_s, clock_ms = self._machine.log_time_ms, trio.current_time(), self._clock_ms()
-        # A leader has the clock reading of its own entry: commitment does not subtract time from log time.
+        # For its own entry the leader uses its own clock reading, so that the time until commitment is not lost.
         own = self._written is not None and self._written[0] == log_time_ms
         since_s = self._written[1] if own and self._written is not None else self._machine.log_time_at_s
         elapsed_ms = max(0, round((now_s - since_s) * 1000))

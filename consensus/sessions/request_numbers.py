@@ -3,7 +3,7 @@
     take ─▶ session open and used recently? else open one ─▶ room in the window? else wait ─▶ number ─▶ … ─▶ answered
 
 A session without requests for a quarter of its expiry is not used again: it could expire while a request is under way.
-A number stays less than a whole window above the oldest unanswered one, since the table keeps no more.
+A number is less than one window above the oldest unanswered number, because the table keeps only one window of numbers.
 """
 
 from collections.abc import Awaitable, Callable

@@ -13,7 +13,7 @@ session: a log index that it saw before its first request. The last index of all
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
     start at the request's own index or after    the client cannot have seen it: refused, or the floor would not hold
 
-Registering each client with a separate entry costs a round trip and has no advantage. A client may have `window`
+To register each client with a separate entry would cost a round trip without an advantage. A client may have `window`
 requests under way, in any order. A number below the window is refused, since its result is no longer stored.
 """
 
@@ -88,11 +88,14 @@ class SessionLimits:
     """A longer result is not kept: its repetition is answered as executed, without the result."""
     expiry_ms: Milliseconds = 3_600_000
     reserved_prefix: str = ""
-    """Sessions of clients whose names begin so give way to others only when no other is left: any client can
-    make as many other sessions as there is room for. Empty: no session is preferred."""
+    """Prefix of preferred clients' names.
+
+    Their sessions are dropped only if no others are left: any client can fill the table with other sessions. Empty:
+    sessions do not have a preference.
+    """
 
     def is_reserved(self, client: str) -> bool:
-        """Return True if the client keeps its session while others have one."""
+        """Return True if sessions of other clients are dropped before this client's."""
         return self.reserved_prefix != "" and client.startswith(self.reserved_prefix)
 
 
@@ -223,7 +226,7 @@ class SessionTable:
         return table
 
     def _begin_time(self, now_ms: Milliseconds) -> None:
-        """Log time begins now, so no session has been idle before it."""
+        """Log time begins now, so sessions have not been idle before it."""
         for session in self._sessions.values():
             session.last_ms = now_ms
 

@@ -1,15 +1,15 @@
 """The payload of pings: further gossip within the budget of a datagram.
 
-*Queue.* Each update is sent lambda * log n times, those sent least first (SWIM paper, section 4.1). An update about a
-member replaces an older one about the same member, so the directory bounds the queue. The queue has a level for each
-number of times sent, so that the least sent are found without sorting: a group that loses a fifth of its members has
-hundreds of updates in the queue, and a datagram takes twenty of them.
+*Queue.* Each update is sent lambda * log n times; the updates sent least often come first (SWIM paper, section 4.1). An
+update about a member replaces an older one about the same member, so the directory bounds the queue. The queue has a
+level for each number of sendings, so that the least sent updates are found without sorting. In a group that loses a
+fifth of its members the queue has hundreds of updates, and a datagram has room for twenty.
 
 *Payload.* It is filled in this order, within the budget of a datagram:
 
     1. the notice: this node's verdict about the receiver, which can refute it (Lifeguard's buddy notice)
     2. this node's own description, if the receiver holds an older one
-    3. updates, those sent least first
+    3. updates, the least sent first
     4. user messages of applications
     5. in acks: a sample of live members, and one recorded death or departure, which repairs missed piggybacking
 
@@ -83,7 +83,10 @@ class UpdateQueue:
             del self._levels[queued.sent][node_id]
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """Drop the update that the only peer is alive: it is not for the peer itself, so it would stay queued."""
+        """Drop the update that the only peer is alive.
+
+        An update is not sent to its own subject, so it would stay queued.
+        """
         if len(peers) == 1:
             (only,) = peers
             if only in self.queued and self.queued[only].is_alive:
@@ -217,7 +220,7 @@ class Piggyback:
         """Return one dead and one departed member, for members that missed the update.
 
         The dead member is sent as suspect. A receiver that records it as alive may be right, for example after a healed
-        partition. The suspicion gives the member time to refute before half a group declares it dead.
+        partition. The suspicion gives the member time to refute before half of a group declares it dead.
         """
         members, own_id = self._context.members, self._context.local.node_id
         updates: list[Update] = [notice(entry, own_id) for entry in members.sample(1, Status.LEFT, receiver)]

@@ -27,7 +27,9 @@ class Send:
     boxed_for: bytes = b""
     """The recipient's credential if it cannot open our keys: the message is then boxed for its identity."""
     is_limited: bool = False
-    """True for a reply to an unproved source address. All such replies to one datagram together are not larger than it.
+    """True for a reply to an unproved source address.
+
+    Together, all such replies to one datagram are at most as large as the datagram.
     """
 
 
@@ -129,11 +131,11 @@ class AlarmKind(Enum):
     ISOLATED = "isolated"
     """This node receives no reply from peers or seeds."""
     KEY_RETIRED = "key-retired"
-    """The group refuses this node's key: it was rotated out while the node was away."""
+    """The group refuses this node's key: a rotation replaced it while the node was away."""
     KEYRING_NOT_STORED = "keyring-not-stored"
     """New keys are in use and could not be stored: after a restart this node would use the old keys."""
     GENERATION_NOT_STORED = "generation-not-stored"
-    """This node must begin a later generation and cannot store its number: it sends nothing until it can."""
+    """This node must begin a later generation but cannot store its number. Until it can, it does not send."""
     EQUIVOCATION = "equivocation"
     """A member signed two different descriptions of one incarnation: different nodes get different descriptions."""
     FORGED_VERDICTS = "forged-verdicts"

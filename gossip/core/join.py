@@ -7,12 +7,13 @@ rewiring of a full overlay after a partition.
 may return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's
 name. The third source is its own directory: a node with fewer peers than its capacity looks for more, which makes a
 small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
-the same seed must not return to it in step. When a search finds only members at capacity (one vacancy is left over),
-the search slows down the same way.
+the same seed must not return to it at the same time. If a search finds only members at capacity (one vacancy in the
+group remains), the search slows down in the same way.
 
-*The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, it splits a link:
-a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded as dead, with
-a later generation, or at a different address with the same incarnation: that would break the precedence rule.
+*The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, the receiver
+splits a link, so a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded
+as dead, or with a later generation, or at a different address with the same incarnation, because this would break the
+precedence rule.
 """
 
 from collections import deque
@@ -47,7 +48,7 @@ _UNREADABLE_BEFORE: Final = 3
 _UNREADABLE_SOURCES: Final = 4
 _UNREADABLE_JOINS_PER_SECOND: Final = 0.5
 _UNREADABLE_JOINS_BURST: Final = 2
-"""JoinReqs to such senders: fewer than the joins that may be under way, so the seeds are still tried."""
+"""Limit of JoinReqs to such senders. It is lower than the limit of joins under way, so the seeds are still tried."""
 _UNREADABLE_ALARM_MS: Final = 120_000
 """Members announce themselves every half minute or so."""
 
@@ -350,8 +351,8 @@ class Joiner:
         if seeds_fail:
             what, addresses = "seed addresses", list(self._seeds)
         elif self._alone_since is not None and self._context.now - self._alone_since >= self._alone_limit_ms:
-            # For example after discovery by broadcast: no seed can fail, and the broadcasts of the others do not
-            # arrive.
+            # For example after a discovery by broadcast: this node does not have seeds that could fail, and the
+            # broadcasts of other nodes do not arrive.
             what, addresses = "members that it knew", [each.address for each in self._members.not_left()]
             self._alone_since = None
         else:
@@ -405,7 +406,8 @@ class Joiner:
     def receive_answer(self, source: Address, answer: JoinAck | JoinNak | JoinRedirect) -> None:
         """Handle a reply to a JoinReq, or a notice that a peer closed a link."""
         if answer.receiver_generation != self._local.incarnation.generation:
-            # For an earlier generation: late, or a recording replayed to a node that has just started.
+            # The reply is for an earlier generation: it is late, or a recording is replayed to a node that has just
+            # started.
             self._context.drop(DropReason.FORMER_LIFE)
             return
         match answer:
@@ -435,7 +437,7 @@ class Joiner:
         elif entry is not None:
             # Others have joined this node since its JoinReq, so it cannot link with the peer that replied.
             self._send_link_nak(source, entry.node_id, entry.incarnation, _secret_in(join.token))
-        # This follows the link: in a full directory the sample could evict its own sender.
+        # The sample is applied after the link: in a full directory the sample could otherwise displace its own sender.
         for info in ack.sample:
             self._updates.apply_alive(info, further=False)
 
@@ -444,7 +446,7 @@ class Joiner:
         code = nak.code if nak.domain == DOMAIN else None
         if code == RefusalCode.LINK_REJECTED:
             peer = self._members.peer_at(source)
-            # A notice that crossed this node's JoinReq does not count: the reply to the JoinReq will follow.
+            # A notice that crossed this node's JoinReq is ignored, because the reply to the JoinReq will follow.
             if join is not None or peer is None or not self._is_of_peer(nak.etag, peer):
                 self._context.drop(DropReason.UNSOLICITED)
             else:
@@ -598,7 +600,7 @@ class Admission:
             return
         entry = self._members.get(request.source.node_id)
         if entry is None and not self._members.has_room and not self._may_split(request):
-            # Without admission it is not recorded either: a refusal does not use memory.
+            # A refused joiner is not recorded, so that a refusal does not use memory.
             self._refuse(source, request)
             return
         entry = self._updates.apply_alive(request.source)
@@ -613,7 +615,7 @@ class Admission:
             return
         entry.peer_count = request.peer_count
         if source == entry.address:
-            # Otherwise it may be another key holder with the member's description.
+            # Without a proof the sender may be another key holder with the member's description.
             entry.link_secret = _secret_in(request.token)
         if entry.node_id in self._members.links or self._members.link(entry):
             self._welcome(source, entry)
@@ -647,7 +649,8 @@ class Admission:
             self._answer(source, request.source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
         chosen = self._context.random.sample(with_room, min(_REDIRECT_ADDRESSES, len(with_room)))
-        # Joiners will probably use the first address: spread them until that node has reported its new peer count.
+        # Joiners will probably use the first address. Random order distributes them until that node has reported its
+        # new peer count.
         chosen[0].peer_count = (chosen[0].peer_count or 0) + 1
         addresses = tuple(entry.address for entry in chosen)
         self._answer(source, request.source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))

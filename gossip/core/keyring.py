@@ -1,18 +1,19 @@
 """The farm's gossip keys as a value that merges: all members end with the same keyring in any order of changes.
 
-    install   the key opens                               dated by the keyring's clock, plus one
-    use       the key seals (the primary)                 the register (used_at, key): the highest wins
-    remove    the key opens only JoinReqs                 dated again: the later date of a key wins, then retired
+    install the key opens dated by the keyring's clock, plus one use the key seals (the primary) the register (used_at,
+    key): the highest wins remove the key opens only JoinReqs dated again: the later date of a key wins; at equal dates
+    "retired" wins
 
 docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do not. docs/reference/gossip-protocol.md
 ("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.
 
 `rekeyed` begins an era. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application decides about
-its source. The author of an era chooses its time of use alone. So `rekeyed` replaces a time out of range: the era, not
-its time, excludes members, and members with different times merge.
+its source. Only the author of an era chooses the era's time of use. So `rekeyed` replaces a time out of range by one in
+range. The exclusion of members depends on the era and not on its time, and keyrings with different times can be merged.
 
-Every member and the file of the state directory refuse an unsound keyring. So each change here returns a sound one or
-raises `KeyringError`. Only an era, which begins a new scale, changes a keyring at the end of the scale.
+Members refuse an unsound keyring, and a node refuses to load one from its state directory. So each change here returns
+a sound keyring or raises `KeyringError`. At the end of the scale of times only an era, which begins a new scale, can
+change a keyring.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,11 +32,11 @@ KEY_ID_BYTES: Final = 4
 ERA_LIMIT: Final = 2**32
 LABEL_BYTES: Final = 8
 CLOCK_LIMIT: Final = 1 << 53
-"""The end of the scale: numbers beyond it lose digits in other languages."""
+"""The end of the scale of times: greater numbers lose digits in some programming languages."""
 ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
 """The latest beginning of an era if the time of day is not known: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
-"""Part of the bound: machines whose time of day is still 1970 accept the clocks of each group without false claims."""
+"""Minimum of the bound, for machines whose time of day is still 1970: they accept each group's unforged clock."""
 TICKS_PER_MS: Final = 1 << 10
 
 
@@ -159,7 +160,10 @@ class Keyring:
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]
 
     def state_of(self, each: DatedKey) -> KeyState:
-        """Return the use of a key by a holder of this keyring. A key used and removed concurrently still seals."""
+        """Return the use of a key by a holder of this keyring.
+
+        If one member chose the key for sealing while another removed it, the key still seals.
+        """
         if each.key == self.primary:
             return KeyState.PRIMARY
         return KeyState.RETIRED if each.retired else KeyState.OPEN
@@ -176,7 +180,8 @@ class Keyring:
         return (
             len(self.dated) <= DATED_LIMIT
             and self.primary in keys
-            # Datagrams name their key by its id. Two keys with one id are an attack, and one of them would not open.
+            # Datagrams contain the id of their key. Two keys with the same id are an attack: one of them could not open
+            # its datagrams.
             and len({key_id(key) for key in keys}) == len(keys)
             and all(len(key) == KEY_BYTES for key in keys)
             and 0 <= self.used_at < CLOCK_LIMIT
@@ -280,7 +285,7 @@ class Keyring:
 
 
 def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:
-    """Drop the oldest retired key if there is one too many, and date the remaining older ones again."""
+    """Drop the oldest retired key if there are too many, and date the remaining older ones again."""
     if len(dated) <= DATED_LIMIT:
         return dated
     victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))

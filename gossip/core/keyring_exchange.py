@@ -3,18 +3,18 @@
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
     every ping and ack carries the keyring's digest; if they differ, both send their keyring, at a bounded rate
 
-The flood is quick and may miss a member; the digests find it within a few periods. Such a member cannot read this
-node's datagrams after this node has begun to seal with the new key. The agent detects it, because its datagrams are
-sealed with an open key that is no longer the primary. The reply is the keyring, sealed with that key.
+The flood is quick but may miss a member; the digests reveal this within a few periods. The missed member cannot read
+this node's datagrams after this node has begun to seal with the new key. This node detects the member, because its
+datagrams are sealed with an open key that is no longer the primary. It replies with the keyring, sealed with that key.
 
 *Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
-So a keyring is merged only if some open key stays open. Several such steps in a row may still leave no common key. Then
-each of the two replies to an unreadable datagram from the other's address with its keyring in a box for the other's
-identity (`gossip.wire.box`). Merging is the same in any order, so both end with the same keyring.
+So a keyring is merged only if at least one open key stays open. After several such steps two members may still lack a
+common key. Then each of the two replies to an unreadable datagram from the other's address: it sends its keyring in a
+box for the other's identity (`gossip.wire.box`). Merging is the same in any order, so both end with the same keyring.
 
 A keyring that begins an era is used first and sent afterwards, under its own key: a member without that key must not
 read it. A keyring of another era is never taken from a KeyringUpdate. A clock beyond the clock bound is refused until
-the time of day has reached it. Without a keyring (datagrams in clear) nothing here acts.
+the time of day has reached it. Without a keyring (datagrams in clear) this module does nothing.
 """
 
 from typing import Final
@@ -92,7 +92,7 @@ class KeyringExchange:
             self._context.send(source, KeyringUpdate(self.keyring), None)
 
     def repair(self, source: Address) -> None:
-        """Send the keyring in a box to the member at `source`, if known: no key opens its datagrams."""
+        """Send the keyring in a box to the known member at `source`, because no key opens this member's datagrams."""
         if self.keyring is None or not self._repairs.take(self._context.now):
             return
         entry = next((each for each in self._context.members.entries() if each.address == source), None)

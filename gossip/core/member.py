@@ -10,8 +10,9 @@ of a cell are for a claimed incarnation that is older than, equal to and newer t
     !  this node refutes it with a higher incarnation
 
 It is one total order, (incarnation, status) with left > dead > suspect > alive. So all nodes with the same updates end
-with the same record, in any order of arrival. Under SWIM's own rule death is final, which needs no table. But after a
-partition heals, the halves could never reunite, because each has permanently declared the other dead.
+with the same record, in any order of arrival. In the original SWIM, death is final, so it does not need this table. But
+then the halves of a healed partition could never reunite, because each half has permanently declared the other one
+dead.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
 starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because
@@ -33,15 +34,19 @@ METADATA_LIMIT_BYTES: Final = 512
 CREDENTIAL_LIMIT_BYTES: Final = 128
 _INFO_BASE_BYTES: Final = 64
 INCARNATION_LIMIT: Final = 1 << 53
-"""Generations and numbers from here on are refused: at the end of the scale no update could be refuted any more."""
+"""Generations and numbers from here on are refused: at the end of the scale a false update cannot be refuted."""
 
 LAST_GENERATION: Final = INCARNATION_LIMIT - 2
-"""The last generation that a node begins or stores: its peers accept one more, which leaves room to refute a
-claim about it."""
+"""The last generation that a node begins or stores.
+
+Its peers accept one more, so that a claim about this one can be refuted.
+"""
 GENERATION_STEP_LIMIT: Final = 1 << 24
-"""The maximum advance of a claimed generation over the last generation that its subject signed. A larger advance is
-false, because nodes do not restart that often. The subject would have to begin the generation after it, and two such
-claims would use up the generations of that node."""
+"""The maximum advance of a claimed generation over the last generation that its subject signed.
+
+A larger advance is a forgery, because nodes do not restart that often. To refute it, the subject would have to begin
+the generation after the claimed one, and two such forgeries would use up the generations of that node.
+"""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
 """The maximum advance of an unsigned number: as many refutations as a node makes in eight minutes (two per second)
@@ -192,10 +197,10 @@ def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> UpdateO
 class Awareness:
     """Local health: a score of signs that this node itself is the cause of missed replies (Lifeguard, section IV.A).
 
-    A node that is short of processor time processes replies too late, and counts them as missing. The score rises with
-    each sign of that: a failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered
-    probe. Probe period and timeout are multiplied by score + 1. A fixed timeout would let one overloaded
-    node accuse a healthy group.
+    A node without enough processor time handles replies too late, and counts them as missing. The score rises with each
+    sign of this: a failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered probe.
+    Probe period and timeout are multiplied by score + 1. With a fixed timeout, one overloaded node would accuse the
+    members of a healthy group.
     """
 
     def __init__(self, limit: int) -> None:

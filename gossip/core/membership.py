@@ -46,8 +46,11 @@ class MemberRecord:
     proved: Address | None = None
     """The member's address, once a reply from there contained a secret of this node: a token or a ping number."""
     proved_before: Address | None = None
-    """The address that it proved before. A second instance with its identity may be at the newer one, and the first one
-    learns of it by updates only if it still receives them."""
+    """The address that it proved before.
+
+    A second instance with the same identity may be at the newer address. The first instance learns of the second one by
+    updates, but only if it still receives them.
+    """
     equivocates: bool = False
     """True if the member signed two different descriptions of one incarnation."""
     last_ping: int | None = None
@@ -55,7 +58,10 @@ class MemberRecord:
     link_secret: bytes = b""
     """The last bytes of the token of the JoinReq that made this link; both ends of the link store them."""
     departure: bytes = b""
-    """The member's signature over its departure, while it has left: others accept the departure only with it."""
+    """The member's signature over its departure, if it has left.
+
+    Other members accept a departure only with this signature.
+    """
     place: int = 0
     """The entry's index among the entries with the same status; used only by the membership."""
     size_bytes: int = field(init=False)
@@ -154,7 +160,7 @@ class Membership:
         self._none_older_than = 0
         """The oldest possible mention of an unlinked member.
 
-        A sweep can find old members only long after it.
+        A sweep is needless until this mention is old enough.
         """
 
     def __len__(self) -> int:

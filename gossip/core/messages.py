@@ -11,10 +11,10 @@ which the target answers directly. In a response, `source_id` is the requester o
 node, as the RFC defines them.
 
 Replies to a join, and messages that end or begin a link, carry the generation of their receiver
-(`receiver_generation`): a recording of them has no effect on the same node after a restart.
+(`receiver_generation`). So a recorded message cannot be replayed to the same node after its restart.
 
 *Refusals.* The RFC gives an error a `domain`, which names the space of its `code`, and an `etag`. All codes here are in
-one domain. The number of TOKEN_EXPECTED is from the RFC's example session; the others follow it.
+one domain. The number of TOKEN_EXPECTED is from the RFC's example session; the other codes have the next numbers.
 
 *Drops.* The core counts messages without effect by `DropReason`.
 """
@@ -63,8 +63,8 @@ class VerdictUpdate:
     """A node's verdict (suspect, dead) about a member, or the departure (left) that the member itself announced.
 
     `accuser` is the author of the verdict: independent confirmations shorten a suspicion. For LEFT it is the member,
-    and `proof` is its signature over leaving in this incarnation. The proof travels with the update: no node accepts it
-    without. The wire makes and checks it; a core receives only proved departures.
+    and `proof` is its signature over leaving in this incarnation. The proof is sent with the update, and nodes do not
+    accept the update without it. The wire makes and checks it; a core receives only proved departures.
     """
 
     node_id: NodeId
@@ -130,7 +130,7 @@ class JoinReq:
     """A request to become a peer of the receiver. The first has no `token`, the next has the token from the nak.
 
     `peer_count` is the number of peers of the source. A receiver in a full overlay splits one of its links only for a
-    source that can use both ends. Without that figure two members with one vacancy each would split links without end.
+    source that can use both ends. Without this count, two members with one vacancy each would split links without end.
     `clock` is the Lamport time of the user messages at the source; a receiver that has just started adopts it.
     """
 
@@ -216,7 +216,7 @@ class PingResponse:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Announces that a node runs and can be used as a seed. It admits no node."""
+    """Announces that a node runs and can be used as a seed. It does not admit the node."""
 
     source: NodeInfo
 
@@ -234,8 +234,8 @@ class QueryReply:
 class KeyringUpdate:
     """The keyring of `sender`, signed by it. Always sealed, or boxed for one identity.
 
-    `credential` is the sender's public key and signature; the wire makes and checks it. An update does not need a date:
-    a second merge of one keyring does not change anything.
+    `credential` is the sender's public key and signature; the wire makes and checks it. An update does not need a date,
+    because a second merge of the same keyring does not change anything.
     """
 
     keyring: Keyring

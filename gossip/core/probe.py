@@ -9,9 +9,10 @@ describes how a ping is relayed ("Relay") and how members that are not peers are
 departed members ("Decisions").
 
 Period and timeout are stretched by the local health multiplier. Peers are probed in SWIM's round robin with random
-insertion (SWIM paper, section 4.3). With a random choice in each round, there would not be a bound on the time until
-a given peer is probed. The rotation probes each peer once per pass, so a failed peer is found within two passes.
-Newcomers enter at a random place and the order is shuffled after each pass, so that the group does not fall into step.
+insertion (SWIM paper, section 4.3). With a random choice in each round, there would not be a bound on the time until a
+given peer is probed. The rotation probes each peer once per pass, so a failed peer is found within two passes.
+Newcomers enter at a random place and the order is shuffled after each pass, so that members do not probe in a common
+rhythm.
 
 Gossip pings, and pings to members that are dead or have left, use the same messages outside of rounds: a missing ack
 does not accuse a member.
@@ -131,7 +132,7 @@ class Relays:
             context.drop(DropReason.RELAY_TABLE_FULL)
             return
         forwarded = replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
-        # Three quarters of the timeout: the nack must be back before the requester's round ends.
+        # Three quarters of the timeout, so that the nack arrives before the requester's round ends.
         nacks = options.nacks and (next_hop.node_id == ping.target_id or options.overlay)
         nack_at = context.now + options.probe_timeout_ms * 3 // 4 if nacks else None
         self.passed_on[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
@@ -218,7 +219,7 @@ class Prober:
         return min(self.round_deadline, self._reconnect_at)
 
     def postpone(self, duration_ms: int) -> None:
-        """Extend all rounds by this node's standstill: acks may still be unread in the socket."""
+        """Extend all rounds by a pause of this node's process: acks may still be unread in the socket."""
         self._next_round_at += duration_ms
         current = self._round
         for each in (current, *self._doubted.values()):
@@ -300,7 +301,7 @@ class Prober:
         for address in self._updates.conflict_suspects:
             seq = self._random.getrandbits(_NONCE_BITS)
             self._expect(seq, own.node_id)
-            # Include this node's description, so that the ping is larger than the ack, which carries a signature.
+            # The ping contains this node's description, so that it is larger than the ack, which carries a signature.
             payload = Payload((AliveUpdate(own),))
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0, payload=payload)
             self._context.send(address, ping, own.node_id)
@@ -364,7 +365,7 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Send a node that sent an outdated update about itself this node's record of it, for a refutation."""
+        """Send this node's record of the sender to a sender of an outdated update about itself, for a refutation."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
@@ -401,11 +402,11 @@ class Prober:
         own_id = self._local.node_id
         if ping.source_id == own_id:
             if ping.seq in self._pending or ping.target_id != own_id:
-                # This node's own ping returned: from its other address, or by helpers in a circle.
+                # This is this node's own ping, from its other address or through a circle of helpers.
                 self._context.drop(DropReason.OWN_MESSAGE)
             else:
-                # Ack it, so that the other instance can detect the conflict. This node considers the conflict proved
-                # only after the other instance acks a ping from this node.
+                # Ack the ping, so that the other instance can detect the conflict. For this node the conflict is proved
+                # only when the other instance acks a ping of this node.
                 self._updates.suspect_conflict(source)
                 self.ack(source, ping, None)
             return False
@@ -467,6 +468,6 @@ class Prober:
 
     def _note_direct_ack(self, entry: MemberRecord, current: _ProbeRound | None, sent_at: int) -> None:
         self._members.prove(entry, entry.address)
-        # After helpers have pinged too, it is not known which of the pings is acked.
+        # If helpers have also pinged, the acked ping is unknown, so the round trip is not measured.
         if current is None or not current.helpers_pinged:
             entry.round_trip_ms = self._context.now - sent_at

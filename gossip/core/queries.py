@@ -5,9 +5,9 @@
 Each member replies once, and a query accepts as many replies as the directory has places. The queries open on either
 side are bounded: a further query of this node ends immediately, a further query of another node replaces the oldest.
 
-A reply goes to the address in the query. So replies have a rate, and if no member has proved to receive at an address,
-its replies have a much lower one. A query in the name of a third party then cannot flood it, and does not take
-take replies from members that query in their own name.
+A reply goes to the address in the query. So the rate of replies is limited, and much more so for an address without
+proof that a member receives there. So a query with the address of a third party cannot flood that party, and does not
+use up the replies to members that query in their own name.
 
 Every member answers the query `gossip:keys` automatically, with a summary of its keyring.
 """

@@ -14,7 +14,7 @@ broadcast presence), with Lifeguard's three additions. This file is the control 
 The payload of a ping or an ack is handled in one place (`_handle_payload`), before the ping is acked.
 
 Time is integer milliseconds and never decreases: an older `now` is replaced by the latest `now` so far. A core that
-detected another live instance of its identity is halted: it does not act any more and has no deadline.
+detected another live instance of its identity is halted: it no longer acts, and does not have a deadline.
 """
 
 from random import Random
@@ -116,7 +116,7 @@ class Swim:
             return None
         earliest = min(self._prober.deadline, self._announce_at)
         if self._options.overlay:
-            # Elsewhere a sweep only removes old entries, so the next probe round is soon enough.
+            # Outside of overlays a sweep only removes old entries, so the next probe round is early enough.
             earliest = min(earliest, self._sweep_at)
         for time in (self._updates.deadline, self._joiner.deadline, self._queries.deadline):
             if time is not None and time < earliest:
@@ -125,7 +125,7 @@ class Swim:
 
     @property
     def _wants_to_gossip(self) -> bool:
-        # In an overlay hardly any peer lists the subject of an update: updates are sent only in probes there.
+        # In an overlay only few peers list the subject of an update, so updates are sent only in probes.
         has_updates = bool(self._queue.queued) and not self._options.overlay
         wants = has_updates or bool(self._user_events.queue) or self._leaves_to_send > 0
         return wants and len(self._members.links) > 0
@@ -186,8 +186,8 @@ class Swim:
         """Extend all timeouts by the duration of a standstill, after a very late deadline event.
 
         The process did not run, or the machine was suspended. Refutations and acks may then be unread in the queue,
-        after the current event. A node that acts on the clock alone would declare healthy members dead. So all members
-        get the lost time back, and the standstill counts against local health.
+        after the current event. A node that acts on the clock alone would declare healthy members dead. So the timeouts
+        of all members are extended by the lost time, and the standstill counts against local health.
         """
         self._local.awareness.adjust(1)
         self._updates.postpone(late_ms)
@@ -200,7 +200,7 @@ class Swim:
         self._context.received[type(message).__name__] += 1
         match message:
             case PingRequest():
-                # Of the other messages only a JoinReq gets a reply: to its address, after the token, or a token.
+                # Among the other messages only a JoinReq gets a reply: a token, or, with a valid token, the decision.
                 self._context.unproved_sources = source, message.requester or source
                 self._receive_ping(source, message)
             case PingResponse():

@@ -6,11 +6,11 @@
     left     the same, and only with the member's own signature          unknown: dropped
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
-`first_hand_verdicts`: a verdict of another node only makes this node probe the member. A newcomer is gossiped further
-only while the directory has room, or expired members would circulate. This node refutes updates about itself by raising
-its own incarnation, at a bounded rate. An ack contradicts another node's verdict, and in a correct group that happens
-when datagrams are lost. More than `CONTRADICTED_PER_SECOND` contradictions, and refutations beyond their rate, are an
-alarm. The alarm ends `QUIET_MS` after the last false verdict.
+`first_hand_verdicts`: a verdict of another node only makes this node probe the member. An update about a newcomer is
+passed on only while the directory has room; otherwise expired members would circulate. This node refutes updates about
+itself by raising its own incarnation, at a bounded rate. An ack contradicts another node's verdict, and in a correct
+group that happens when datagrams are lost. More than `CONTRADICTED_PER_SECOND` contradictions, and refutations beyond
+their rate, are an alarm. The alarm ends `QUIET_MS` after the last false verdict.
 
 *Suspicion.* A suspect has Lifeguard's timeout to refute (section IV.B). Each independent accuser makes it less likely
 that the first accusation was the accuser's own fault. With fewer than k possible accusers the timeout is min, which
@@ -47,7 +47,10 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, VerdictUpdate
 from gossip.core.options import SwimOptions, TokenBucket
 
 DOUBTS_LIMIT: Final = 8
-"""The limit of members probed concurrently because of another node's verdict, which will be repeated."""
+"""The limit of concurrent probes because of other nodes' verdicts.
+
+Verdicts beyond the limit will be repeated.
+"""
 DOUBTS_PER_SECOND: Final = 16
 CONTRADICTED_PER_SECOND: Final = 0.5
 CONTRADICTED_BURST: Final = 20
@@ -85,7 +88,7 @@ class Suspicion:
         return True
 
     def postpone(self, duration_ms: int) -> None:
-        """Exclude a period without reception: no refutation could have arrived then."""
+        """Exclude a period without reception, because a refutation could not have arrived then."""
         self._started_at += duration_ms
         self.deadline = self._deadline()
 
@@ -288,7 +291,8 @@ class Updates:
         if entry is None:
             return None
         if evicted is not None:
-            # Otherwise its suspicion would remain, and declare it dead when it is mentioned again.
+            # Otherwise the member's suspicion would remain, and would end in a death when the member is mentioned
+            # again.
             self._suspicions.pop(evicted, None)
             self._equivocation_is_over(evicted)
         self._context.emit(MembershipChanged(info, Status.ALIVE, None))
@@ -371,14 +375,15 @@ class Updates:
             return
         if info is not None and info.address != local.info.address and incarnation >= own:
             self.suspect_conflict(info.address)
-        # Another description under this same incarnation: a start with a lost record, or another instance.
+        # Another description with this same incarnation exists: this node started with an old record, or another
+        # instance runs.
         contradicts = info is not None and incarnation == own and replace(info, credential=b"") != local.info
         if not contradicts and weigh_own(incarnation, status, own) is UpdateOutcome.NOTHING:
             return
         if not local.refutations.take(self._context.now):
             self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)
             return
-        # A false number near the end of the scale would prevent further refutations in this generation.
+        # Limited: a false number near the end of the scale would prevent further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             local.adopt(incarnation.generation + 1)
             self._context.emit(AdoptGeneration(local.info.incarnation.generation))

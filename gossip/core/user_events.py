@@ -3,14 +3,16 @@
     send ──▶ [user message] ──in pings, lambda * log n times──▶ received once by each member, and gossiped further
 
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
-other, and it bounds memory: when the oldest recorded name is dropped, its time becomes the floor. A list of names alone
-would, once full, accept old messages as new. docs/reference/gossip-protocol.md ("Decisions") has the rules for the
-floor. A node that has just started lacks one, so it ignores messages until a join has delivered the group's clock: the
-JoinAck to its own JoinReq since its start (a recorded one names an earlier generation), or a JoinReq with a fresh
-token. A member that receives a message well below its floor sends the event `gossip:clock`.
+other, and it bounds memory: when the oldest recorded name is dropped, its time becomes the floor, and messages below
+the floor are ignored. A list of names alone would, once full, accept old messages as new.
+docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started lacks one, so
+it ignores messages until a join has delivered the group's clock: the JoinAck to its own JoinReq since its start (a
+recorded one names an earlier generation), or a JoinReq with a fresh token. A member that receives a message well below
+its floor sends the event `gossip:clock`.
 
-Samples repair membership, but nothing repairs a user message that misses a member; it is sent twice as often instead.
-In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every member.
+Samples repair a missed update about a member, but a missed user message is not repaired. So user messages are sent
+twice as often. In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every
+member.
 
 User messages are not signed: a holder of the farm's key may send them in any member's name, as with verdicts. The queue
 and the record of names are bounded; a full queue first drops the message with the most sendings.
@@ -94,7 +96,7 @@ class UserEvents:
         self.send(UserEvent(self.next_id(name, body), name, body))
 
     def sync_clock(self, clock: int) -> dict[UserMessageId, UserMessageId]:
-        """Adopt the group's clock from a join: later messages are for this node. Return the changed ids, old to new."""
+        """Adopt the group's clock from a join: this node accepts later messages. Return the changed ids, old to new."""
         if not 0 <= clock <= self._clock_bound.at(self._context.now):
             self._context.drop(DropReason.BAD_USER_MESSAGE)
             return {}
@@ -139,7 +141,7 @@ class UserEvents:
         return new
 
     def _send_clock(self) -> None:
-        """Send the clock to a member that is too far behind: this node would not accept its messages as new."""
+        """Send the clock to a member whose clock is so low that this node would ignore its new messages."""
         if self._context.now >= self._clock_event_at:
             self._clock_event_at = self._context.now + _CLOCK_EVENT_EVERY_MS
             self.send_event(CLOCK_EVENT, b"")

@@ -1,14 +1,14 @@
 """The discovery of other nodes: by broadcast in a LAN, and through seeds with names.
 
 *Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives broadcasts of others
-on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. Any message other
-than a Broadcast is dropped there. A Broadcast only provides a seed, which the node joins as usual, sealed and with a
-token. Both directions are limited, because a broadcast costs every machine of the LAN.
+on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. On that socket, any
+message other than a Broadcast is dropped. A Broadcast only provides a seed, which the node joins as usual, sealed and
+with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
 
 *Names.* A seed's name is resolved throughout the run of the node, because names appear late and their addresses change.
 A failed resolution is retried with growing pauses, a successful one is repeated periodically, and only changes are
-passed on. The core itself retries its given addresses. An address without a name is withdrawn. Otherwise a name with
-changing addresses would fill the list of seeds, with no place for its newest address.
+passed on. The core itself retries the addresses that it was given. An address that no name resolves to any more is
+withdrawn. Otherwise a name with changing addresses would fill the list of seeds, with no place for its newest address.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ class Discovery:
         self._allowance = TokenBucket(ANNOUNCEMENTS_PER_SECOND, ANNOUNCEMENTS_BURST)
 
     def may_announce(self, now_ms: int) -> bool:
-        """Return True if another announcement is within the limit, and count it."""
+        """Return True if one more announcement is within the limit, and count it."""
         return self._allowance.take(now_ms)
 
     @staticmethod
@@ -152,7 +152,7 @@ async def follow_name(host: str, port: int, network: Network, give: Callable[[tu
         with trio.move_on_after(RESOLVE_TIMEOUT_S):
             try:
                 found = tuple(sorted(await network.resolve(host, port)))[:ADDRESSES_OF_A_NAME]
-            except (OSError, UnicodeError):  # not known (yet), or not encodable as a name
+            except (OSError, UnicodeError):  # the name is not known (yet), or cannot be encoded
                 found = ()
         if found and found != known:
             known = found

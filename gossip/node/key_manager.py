@@ -3,9 +3,9 @@
     install   a new key opens everywhere         use   it seals everywhere        remove   the old key no longer opens
 
 Each step must reach every member before the next: a member that misses the last two is cut off, with a key that the
-group refuses. The group repairs lesser gaps automatically, but only the members have the proof. So `list` queries them,
-and `use` and `remove` refuse while a live member has not confirmed the step before (`force` overrides). Keys are named
-by their ids here; only the group's members hold the keys.
+group refuses. The group repairs smaller gaps automatically, but only the members know if they have the keys. So `list`
+queries them, and `use` and `remove` refuse while a live member has not confirmed the step before (`force` overrides).
+Keys are named by their ids here; only the group's members hold the keys.
 """
 
 import os
@@ -32,10 +32,13 @@ _SURVEY_TIMEOUT_S: Final = 2.0
 _CLOCKS_DIFFER_MS: Final = 1_000
 """The tolerated difference of clocks.
 
-After a forged clock, members accept a change once their time of day allows it.
+If a forged clock was merged, members accept a further change only when their time of day permits it.
 """
 _SURVEYS: Final = 5
-"""The limit of surveys. A reply is one datagram: at a loss of one in twenty, three surveys still miss some members."""
+"""The limit of surveys.
+
+A reply is one datagram, and with a loss of one in twenty even three surveys miss some members.
+"""
 _STORE_SURVEYS: Final = 3
 _STORE_PAUSE_S: Final = 0.2
 """A member replies before its disk has the keys, which takes some milliseconds."""
@@ -44,7 +47,7 @@ _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 
 class NotEverywhereError(KeyringError):
-    """A step that would cut members off: those in `behind` have not confirmed the step before."""
+    """The step would cut members off: the members in `behind` have not confirmed the previous step."""
 
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
         named = ", ".join(node_id.hex() for node_id in behind[:8])

@@ -1,18 +1,17 @@
 """Limits on the work for unknown nodes, and the count of all drops.
 
-    SourceLimit      a rate for each host, and one for all hosts together, in bounded memory
-    AdmissionCheck   the call of the application's `admit`, which isolates its mistakes
-    ForeignVersions  the alarm about senders of another version of the protocol
-    OtherFarms       the last senders under another farm's key
-    Counters         datagrams in and out, and each drop by its reason: a drop without a count looks like a datagram
+    SourceLimit a rate for each host, and one for all hosts together, in bounded memory AdmissionCheck the call of the
+    application's `admit`, which isolates its mistakes ForeignVersions the alarm about senders of another version of the
+    protocol OtherFarms the last senders under another farm's key Counters datagrams in and out, and each drop by its
+    reason: without the count, a dropped datagram would look like a datagram
                      that was never sent
 
 *Sources.* A new host replaces the host without datagrams for the longest time in a full table, and starts with a full
-bucket. A flood from ever new (forged) hosts therefore passes the buckets of the hosts; the common bucket stops it.
+bucket. So a flood from continuously new (forged) hosts passes the buckets of the hosts, but not the common bucket.
 
 *Admission.* `admit` runs inside a step of the core: its exception would end the member, and a joiner can often cause
-one by its metadata. If everything were admitted instead, a mistake in the check would disable the check. So the joiner
-is refused (docs/reference/gossip-library.md).
+one by its metadata. If a failed check admitted the joiner, a mistake in the check would disable it. So the joiner is
+refused (docs/reference/gossip-library.md).
 
 *Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
 application decides whether its own members may be among the listed senders.
@@ -268,7 +267,7 @@ def _require_answer(decided: object) -> None:
         return
     if not isinstance(decided, JoinNak):
         raise TypeError(f"it returned {decided!r:.60}, which is neither None nor a JoinNak")
-    decode(encode(decided))  # otherwise the joiner would drop it as malformed and continue to send JoinReqs
+    decode(encode(decided))  # otherwise the joiner would drop the refusal as malformed, and continue to send JoinReqs
 
 
 def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:

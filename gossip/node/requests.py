@@ -7,9 +7,9 @@ determine the number of replies, which must not use up the application's own sha
 refused immediately: after a silent drop the application would assume a loss in the network.
 
 The replies to a query come through a channel. If the application does not read, the channel fills; further replies are
-counted, without waiting. The core reports the end of a query. A stopped core never does: it is halted by an identity
-conflict, or blocked until a generation is on the disk. So a query still open a moment after its deadline is closed
-here.
+counted, without waiting. The core reports the end of a query. But a stopped core does not report it: an identity
+conflict has halted it, or it waits for a generation to be on the disk. So a query that is still open a moment after its
+deadline is closed here.
 """
 
 from collections import deque
@@ -110,7 +110,10 @@ class Requests:
         self._ring_doorbell()
 
     def change_keyring(self, keyring: Keyring) -> None:
-        """Queue a changed keyring. Never refused: a node that cannot follow its group's keys is cut off."""
+        """Queue a changed keyring.
+
+        The queue never refuses it, because a node that does not follow its group's keys is cut off.
+        """
         self._keyring = keyring if self._keyring is None else self._keyring.merge(keyring)
         self._ring_doorbell()
 

@@ -4,8 +4,8 @@
     once a second          /proc/sys/kernel/random/boot_id                                another boot
 
 Such a machine returns to an old counter under the old salt, and would seal other datagrams under used nonces
-(docs/reference/gossip-protocol.md, "Sealing"). So the node calls `resumed` before each datagram, and after a yes it
-draws a new salt first (`fresh_secrets`).
+(docs/reference/gossip-protocol.md, "Sealing"). So the node calls `resumed` before each datagram. If it returns True,
+the node draws a new salt first (`fresh_secrets`).
 
 A resumed guest's monotonic clock continues from the snapshot, while the hypervisor or a time service sets its wall
 clock to the present. So the difference between the two clocks steps. Time services correct clocks as well; such a step

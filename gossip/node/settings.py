@@ -1,8 +1,8 @@
 """The settings of a node, checked before anything is opened.
 
-Settings come from callers that may not run a type checker. A wrong kind that is found late is a traceback from the
-middle of a codec, in another task, long after the line that caused it. Here each wrong kind is refused by name, with
-the expected kind. The text never holds the value of a key.
+Settings come from callers that may not run a type checker. If a value of a wrong type were found late, the traceback
+would come from the middle of a codec, in another task, long after the faulty call. Here each wrong kind is refused by
+name, with the expected kind. The text never holds the value of a key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

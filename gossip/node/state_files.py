@@ -14,7 +14,7 @@ fsynced and renamed over the old one, and the directory is fsynced: a crash leav
 may also report a higher generation of the running node. It adopts the next one and sends no datagram before that is on
 the disk: otherwise a restart could use the same generation again, and peers could not distinguish the two.
 
-New keys are used before they are stored: a node with a full disk must not lose its group as well.
+New keys are used before they are stored, so that a node with a full disk does not also lose its group.
 """
 
 import errno
@@ -187,7 +187,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Lock the directory for this process: two with the same identity would refute each other without end."""
+    """Lock the directory for this process: two processes with the same identity would refute each other without end."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

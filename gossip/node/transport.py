@@ -7,9 +7,10 @@
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
 The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes:
-entering a scope for each datagram would cost as much as opening its seal. A reader task with a queue would make the
-event loop switch tasks twice, often for a single datagram. A switch costs half the work on a datagram. Only the
-broadcast socket has a separate task, since a task can wait for one socket only, and presence is rare.
+entering a scope for each datagram would take the same time as opening its seal. With a reader task and a queue, the
+event loop would switch tasks twice, often for a single datagram, and a switch takes half the time of the work on a
+datagram. Only the broadcast socket has a separate task, since a task can wait for one socket only, and presence is
+rare.
 
 A batch holds the waiting datagrams, at most `BATCH`, so that a flood does not block other tasks and deadlines. Later
 datagrams wait in the kernel, which drops the excess.

@@ -1,7 +1,7 @@
 """UDP sockets under trio, and the interface for the simulated networks of tests.
 
-Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped, which gossip expects
-of a network anyway. The effects of one step are thus executed without interruption.
+Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped. Gossip tolerates this
+like any loss in the network. The effects of one step are thus executed without interruption.
 
 Receiving requests one byte more than allowed from the kernel, so that a datagram that was too long is detected instead
 of arriving cut off.
@@ -117,7 +117,7 @@ class UdpSocket:
     def overflowed(self) -> int:
         """Return the number of datagrams that the kernel dropped because its queue was full; 0 except on Linux."""
         if sys.platform == "linux" and self._socket.fileno() >= 0:
-            with suppress(OSError, struct.error):  # an older kernel, or a kernel that only looks like Linux
+            with suppress(OSError, struct.error):  # an older kernel, or another kernel that imitates Linux
                 figures = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
                 self._overflowed = _MEMINFO.unpack(figures)[_MEMINFO_DROPS]
         return self._overflowed

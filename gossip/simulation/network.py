@@ -202,7 +202,7 @@ class GossipNetwork:
                 return holds is not None and holds()
             self.now = self._times[0]
             self._serve(self._queue[self.now])
-            # Removed after serving, so that a story that fails in the middle can be inspected.
+            # The event is removed after serving, so that a failed run can be inspected.
             del self._queue[heapq.heappop(self._times)]
 
     def _serve(self, due: list[tuple[Node, Event | None]]) -> None:

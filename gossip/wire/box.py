@@ -5,15 +5,15 @@
     key     HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose)
     nonce   zeros: each box has a separate key
 
-Two members with different keys may be unable to read each other's datagrams, and no key of either ring would repair
-that. Their identities have not changed: each has the other's public key from its signed description. So a node that
-receives unreadable datagrams from the address of a member boxes its keyring for that member
-(`gossip.core.keyring_exchange`).
+Two members with different keyrings may be unable to read each other's datagrams, and neither ring has a key that would
+help. But each member has the other's identity key from its signed description. So a node that receives unreadable
+datagrams from the address of a member boxes its keyring for that member (`gossip.core.keyring_exchange`).
 
 The recipient's X25519 key is its Ed25519 identity key on the other curve. The Ed25519 public key (x, y) is the
 Montgomery point u = (1 + y) / (1 - y) (RFC 7748, section 4.1). The secret scalar is the first half of SHA-512 of the
-seed, as in Ed25519 itself (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose derived key hashes the
-shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519 based KEM", 2021.
+seed, as in Ed25519 itself (RFC 8032, section 5.1.5). To use one key for both purposes is secure if the KEM derives its
+key from a hash of the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519
+based KEM", 2021.
 
 A box does not prove its sender. The keyring update in it has the sender's signature.
 """

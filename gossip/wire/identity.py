@@ -52,7 +52,7 @@ VERIFIED_LIMIT: Final = 1024
 """The size of the cache.
 
 Each entry keeps an info of 0.8 kB, which in a large group the directory holds as another object. Several members send
-the same update within seconds; for that this limit is enough. Samples of a larger group cost a few verifications a
+the same update within seconds; for that this limit is enough. In a larger group, samples cause a few verifications a
 second.
 """
 SIGNED_LIMIT: Final = 8
@@ -141,7 +141,7 @@ def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
     """Return life, public key and signature, which prove to another process of this identity that this one has the key.
 
     Any node can make another one sign by a ping in its own name. So the proof includes the id of the run (`LIFE_BYTES`
-    random bytes, new at each start): a node must not accept its own proof as another instance's.
+    random bytes, new at each start). Otherwise a node could receive its own proof and treat it as another instance's.
     """
     return life + key.public_key().public_bytes_raw() + key.sign(_conflict_bytes(life, nonce))
 

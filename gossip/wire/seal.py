@@ -4,8 +4,8 @@ docs/reference/gossip-protocol.md has the bytes ("Messages") and the rules for s
 ("Sealing").
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
-start, so a counter that restarts at 1 never meets the same key. A stored counter would have to be fsynced, and a copied
-disk image would repeat it. `begin` draws a new salt after a resumption (`gossip.node.resumption`).
+start, so a counter that restarts at 1 is never used with the same key. A stored counter would have to be fsynced, and a
+copy of the disk would repeat its values. `begin` draws a new salt after a resumption (`gossip.node.resumption`).
 
 Only datagrams that open create or refresh the window of a salt, so unknown nodes cannot displace windows. A recorded
 datagram can be replayed once to a node without the window of its salt, so the protocol above does not depend on the
@@ -101,7 +101,7 @@ def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Window:
-    """The accepted ones among the last counters of one salt: bit 0 is `highest`."""
+    """The accepted counters among the last ones of a salt, as bits: bit 0 is `highest`."""
 
     highest: int = 0
     taken: int = 0
@@ -112,7 +112,7 @@ class _Window:
 
     def take(self, counter: int) -> None:
         ahead = counter - self.highest
-        if ahead >= WINDOW:  # a counter far ahead must not shift by its own size
+        if ahead >= WINDOW:  # limited: the shift must not grow with a counter far ahead
             self.highest, self.taken = counter, 1
         elif ahead > 0:
             self.highest, self.taken = counter, (self.taken << ahead | 1) & ((1 << WINDOW) - 1)

@@ -8,11 +8,12 @@
                           │ closed without a reply: unknown, unless the request was never sent
 
 `read_index` works the same way. Many submissions share one connection per server, in a pipeline. A submission with an
-unknown outcome may have been committed. The client repeats it only if the caller permits a second copy.
+unknown outcome may have been committed, so the client repeats it only if the caller permits a second copy.
 
 `read_barrier_anywhere` makes a read linearizable at any server. A server that does not lead requests the leader's index
 and waits until it has applied that index. The leader replies after a majority has confirmed its leadership. Everything
-acknowledged before the read is at or below the index. The leader sends a few bytes, for a result of any size.
+acknowledged before the read is at or below the index. The leader sends only a few bytes, regardless of the size of the
+result.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""Time that other servers are queried before this server checks whether it leads itself."""
+"""Time of queries to other servers until this server checks if it is the leader itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class _Attempt:
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
-    """True after an attempt with an unknown outcome: its copy may be committed, for any results of later attempts."""
+    """True after an attempt with an unknown outcome: its copy may be committed, regardless of later attempts."""
     expired: bool = False
     redirect_term: int = -1
     """The highest term of a redirect."""
@@ -251,7 +252,7 @@ async def _carry(connection: ClientConnection) -> None:
     try:
         await connection.run()
     except GarlicFarmError:
-        return  # every submission on it has its answer
+        return  # every submission on this connection has its reply
 
 
 async def read_barrier_anywhere(

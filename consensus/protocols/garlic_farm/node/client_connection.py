@@ -2,11 +2,12 @@
 
     post(request) ─▶ queue ─▶ in flight ─▶ the next reply belongs to the oldest request
 
-A reply does not name its request; only the order matches them. A lost or surplus reply would shift every later one, so
-any irregularity closes the connection. The age of the oldest open request reveals a dead peer, since TCP alone may need
-a quarter of an hour. A reply on another connection shows that the peer is alive (`prolong`): its disk may be slow. Each
-reply restarts the time of the next request. That time grows with the size of the request, at the least assumed rate of
-the network, or at the rate of the slowest link if no other connection shows that the peer is alive.
+A reply does not name its request; only the order matches them. After a lost or surplus reply, every later reply would
+be assigned to the wrong request. So any irregularity closes the connection. The age of the oldest open request reveals
+a dead peer, because TCP may need a quarter of an hour for that. A reply on another connection shows that the peer is
+alive and perhaps has a slow disk (`prolong`). Each reply restarts the time of the next request. That time grows with
+the size of the request, at the least assumed rate of the network, or at the rate of the slowest link if no other
+connection shows that the peer is alive.
 """
 
 from collections import deque
@@ -75,13 +76,19 @@ class ClientConnection:
         self._work = trio.Event()
         self._patience = trio.CancelScope()
         self._expires_s = inf
-        """The deadline of `_patience`: reached too early, `_read` sets the next. So a message does not need a scope."""
+        """The deadline of `_patience`.
+
+        If it is reached too early, `_read` sets the next one, so that messages do not need separate scopes.
+        """
         self._fault: GarlicFarmError | None = None
         self.open = True
         self.replies = 0
 
     def post(self, request: bytes, on_reply: OnReply) -> bool:
-        """Queue a request; `on_reply` is called exactly once. False, and never called, when full or closed."""
+        """Queue a request; `on_reply` is called exactly once.
+
+        Return False, without any call, if the queue is full or closed.
+        """
         if not self.open or len(self._queue) >= self._queue_max:
             return False
         self.posted_s = trio.current_time()

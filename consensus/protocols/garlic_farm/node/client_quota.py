@@ -1,13 +1,13 @@
-"""A limit on the processor time of the servers for all clients without a proven identity together.
+"""A limit on the processor time that all clients without a proven identity may use together.
 
     request ──▶ cost of its entries, in processor time ──▶ within the quota: handled
-                                                       ├─▶ beyond it at the moment: busy, try again
-                                                       └─▶ beyond the largest possible saving: connection closed
+                                                       ├─▶ beyond it at the moment: busy, try again └─▶ beyond the
+                                                       largest burst: connection closed
 
-Every server pays for an entry that it applies, from any author: each server verifies an entry that ends in a signature.
-Without a quota, a few megabytes of false signatures keep all servers busy until the leader loses its leadership. A
-limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs their entries, and their
-keys are known.
+Every applied entry costs processor time on every server: each server verifies the signature at its end, regardless of
+its author. Without a quota, a few megabytes of false signatures keep all servers busy until the leader loses its
+leadership. A limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs their
+entries, and their keys are known.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class ClientQuota:
         self._filled_s: float | None = None
 
     def take(self, commands: tuple[bytes, ...], now_s: float) -> bool:
-        """Return True if these entries may be handled now. Raise `GarlicFarmError` if so many never may."""
+        """Return True if these entries may be handled now. Raise `GarlicFarmError` if they exceed the largest burst."""
         needed_us = sum(map(self._cost_us, commands))
         if needed_us > SAVED_US:
             raise GarlicFarmError(

@@ -4,10 +4,10 @@
                        └──▶ another server leads, busy, unknown
     index   ──▶ core ──▶ a majority has confirmed that this server leads ──▶ the index
 
-An acknowledgement means *committed*, and for most entries this is enough. The table of sessions may still refuse a
-request of a session when it is applied, if the session has been expired to make room. Such a request must not be
-acknowledged, so its client gets the reply after this server has applied the entry. The number of waiting clients is
-limited; beyond the limit the reply is *unknown*.
+An acknowledgement means *committed*, and for most entries this is enough. But the table of sessions may refuse a
+request when its entry is applied, if the request's session has expired. Such a request must not be acknowledged. So the
+client of a request in a session gets its reply only after this server has applied the entry. The number of waiting
+clients is limited; beyond the limit the reply is *unknown*.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class ClientRequests:
         self._waiting = 0
 
     def client_request(self, commands: tuple[bytes, ...], on_reply: OnReply) -> Cancel:
-        """Append `commands`; without any, the answer only names the leader."""
+        """Append `commands`; without commands, the reply only contains the leader."""
         if not commands:
             on_reply(self._who_leads())
             return nothing_to_cancel

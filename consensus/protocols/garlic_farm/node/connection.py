@@ -2,21 +2,21 @@
 
     read ─▶ slot ─▶ handled concurrently, begun in order ─▶ written strictly in order
 
-Replies carry no number, so they leave in the order of the requests. Up to `window` requests are handled concurrently;
-otherwise one slow disk write would delay every later heartbeat. With a full window the connection is not read, and TCP
-slows the sender. Handlers are called in order, so appends reach the core in the leader's order. Replies come by
-callback: a task for each request would cost more than the request.
+Replies carry no number, so they leave in the order of the requests. Up to `window` requests are handled concurrently,
+because otherwise one slow disk write would delay every later heartbeat. While the window is full the connection is not
+read, and TCP slows the sender down. Handlers are called in order, so appends reach the core in the leader's order.
+Replies come by callback: a task for each request would cost more than the request.
 
 `receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next request; a
-client's connection is closed if all clients together hold too much. A request must be complete in time, with more time
-for a larger announced size: pauses between bytes do not reveal a peer that sends one byte every few seconds. One
-deadline for each connection, of its oldest request, limits the replies.
+client's connection is closed if all clients together hold too much. A request must be complete within a time that grows
+with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte every few seconds.
+One deadline for each connection, of its oldest request, limits the replies.
 
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role
 and carry the proven id. A connection without a proven identity is a client: it may submit entries, read, and request
 its addition. A client is also disconnected if the outcome of its entry is unknown, since the protocol has no other
-correct reply, or if its session has expired without the extension that reports it. Busy and expired name this server as
-the leader; expired also has a next index beyond the refused entry.
+correct reply, or if its session has expired without the extension that reports it. In the replies "busy" and "expired",
+this server is the leader; "expired" also has a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ from consensus.server.interfaces import Receiver, next_call
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
-"""Unanswered bytes of one client beyond which it is not read: its largest request, and a batch."""
+"""Limit for the unanswered bytes of one client, which is not read beyond it: its largest request, and a batch."""
 _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
 """Requests that need neither the sender's nor the recipient's server id."""
 
@@ -135,7 +135,10 @@ class RequestHandler(Protocol):
     def membership_request(
         self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Add, remove, invite or feed a server; None ends the connection. May raise `GarlicFarmError` instead."""
+        """Add, remove or invite a server, or store a log pack; None ends the connection.
+
+        May raise `GarlicFarmError` instead.
+        """
         ...
 
 
@@ -232,7 +235,7 @@ class ServerConnection:
             finally:
                 self._cancel_pending()
                 self._budget.end(self._account)
-                # Frees the buffer now instead of at the next run of the garbage collector.
+                # Free the buffer now, not only at the next run of the garbage collector.
                 self._reader.discard()
             nursery.cancel_scope.cancel()
 

@@ -1,12 +1,12 @@
-"""Connections to servers: TLS on networks, or a local HTTP proxy into I2P. There is no third way.
+"""Connections to servers: TLS on networks, or a local HTTP proxy into I2P. Other transports do not exist.
 
     TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
     I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
 
-Within I2P a connection is encrypted and the name of its other end is the hash of its key, so TLS would add nothing.
-Elsewhere the Digest handshake alone would leave every message readable and forgeable. So each of the two refuses the
-other's addresses, before anything is sent and before a name is looked up: a query for a name that ends in `.i2p`
-reveals the use of I2P to a public DNS server.
+I2P encrypts a connection, and the name of the other end is the hash of its key, so TLS is not needed there. On other
+networks, with only the Digest handshake, an observer could read and forge every message. So each connector refuses the
+other's addresses before it sends data or looks up a name: a query for a name that ends in `.i2p` would reveal the use
+of I2P to a public DNS server.
 
 The connection to a proxy is not encrypted, and the proof of the handshake does not cover later messages. An attacker on
 the path could change them, so the proxy must have a loopback address.

@@ -2,7 +2,7 @@
 
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
-Both sides prove their identity (`proof`). A dialer acts in one role and accepts no other server than the dialed one.
+Both sides prove their identity (`proof`). A dialer acts in one role, and accepts only the dialed server.
 
 A dial takes at most three connections: cached nonce, stale nonce, fresh nonce. A proxy that requires a password may
 cost two more. The dialer keeps each server's challenge for the next time.
@@ -54,7 +54,7 @@ class Dials(Protocol):
     """Opens a connection that carries messages."""
 
     async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
-        """To `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
+        """Connect to `expected` at `address`; any failure is a `GarlicFarmError` that explains it."""
 
 
 class Dialer:
@@ -81,7 +81,7 @@ class Dialer:
             with trio.move_on_after(self._timeout_s):
                 return await self._dial(address, expected)
         except UnicodeError as error:
-            # Names come from other servers; a resolver raises this for some of them.
+            # Host names come from other servers, and the resolver raises this error for some invalid names.
             raise GarlicFarmError(
                 Fault.UNREACHABLE, f"{address} is not a name that can be looked up: {error}"
             ) from error

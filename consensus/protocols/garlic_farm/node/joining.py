@@ -10,9 +10,9 @@
                            an append: the core compares, stores, commits ──▶ the end of this server's log
     LeaveClusterRequest ─▶ reported to the callback `ordered_to_leave`
 
-An invitation changes neither term nor vote nor log. The running implementation discards all three, so a server invited
-by mistake loses acknowledged entries. A server that was removed during an absence may be invited again. The core checks
-a pack like every append.
+An invitation changes neither term nor vote nor log. The existing other implementation discards all three, so a server
+invited by mistake loses acknowledged entries there. After its removal during an absence a server may be invited again.
+The core checks a pack like every append.
 
 A leader of another implementation omits the term of the entry before a pack. This server knows it if the pack continues
 the previous pack of that leader and term, or a snapshot; otherwise it refuses the pack with the index to continue from.

@@ -57,7 +57,7 @@ class JoiningPeer:
     packs: int = 0
     chunks: int = 0
     trusting: bool = False
-    """True if it is of another implementation and stores packs without comparing them to its log."""
+    """True if it belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
     """One beyond the last entry that it will hold after the requests under way; None: it has to join first."""
     _confirmed_end: Index = 1
@@ -151,7 +151,7 @@ class JoiningPeer:
             case core.AppendEntries(), core.AppendReply(success=True, next_index=next_index):
                 self._holds(next_index)
             case core.AppendEntries(), core.AppendReply(next_index=next_index) if self.trusting:
-                # It answers in order, so its log ends here. From here on it compares.
+                # The peer replies in order, so its log ends here. From now on it compares entries with its log.
                 self._packing, self._expected = False, max(next_index, self._confirmed_end)
             case core.AppendEntries(), core.AppendReply(next_index=next_index):
                 # Replies to heartbeats are immediate, replies to packs come when they are durable: this reply may be

@@ -6,11 +6,12 @@
 connection is dropped, because an old heartbeat or vote request only costs the peer time. Each reply reaches the core
 with the correlation of its request. An extension goes only to peers with that extension.
 
-*Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat waits for the reply to an append, which
-waits for the follower's disk: a slow disk would cost a healthy leader its leadership. Therefore heartbeats use a second
-connection to the same peer while the first one has owed a reply for `owing_s`. It is opened at the first need. A
-heartbeat that overtook an append would be refused, since it names the entries before it. So it uses the second
-connection only if the last request was posted `overtaking_s` ago. A server of another implementation does not get one.
+*Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
+which waits for the follower's disk, and with a slow disk a healthy leader would lose its leadership. Therefore, if a
+reply on the first connection is overdue by `owing_s`, heartbeats use a second connection to the same peer, opened at
+the first need. A heartbeat that arrives before an earlier append is refused, since it refers to the entries of that
+append. So a heartbeat uses the second connection only if the last request was posted at least `overtaking_s` ago. A
+server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
 message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later ones are not: the port of a
@@ -129,8 +130,8 @@ class PeerLinks:
     def connect(self, peers: Collection[ServerId]) -> None:
         """Keep connections to exactly these peers open, even without messages.
 
-        Followers send each other nothing until their leader fails. Without this, an election would begin with TCP, TLS
-        and Digest while the clients wait.
+        Followers do not exchange messages until their leader fails. Without open connections an election would first
+        need TCP, TLS and Digest handshakes, while the clients wait.
         """
         self._members = frozenset(peers)
         for peer, link in self._links.items():
@@ -374,7 +375,7 @@ class _Link:
 
     def _post(self, connection: ClientConnection, request: core.Request) -> None:
         if isinstance(request, core.RequestVote) and Extension.TRANSFER not in self._extensions:
-            # Without the extension a candidate in a leadership transfer sends an ordinary vote request.
+            # To a peer without the extension, a candidate in a leadership transfer sends an ordinary vote request.
             request = replace(request, transfer=False)
         joining = self._links.joining_peers.get(self._peer)
         if joining is None:
@@ -437,7 +438,7 @@ class _Link:
             joining.sent(part, records_bytes)
 
     def _survives(self, chunk: core.InstallSnapshot) -> bool:
-        """Return True unless the chunk would end the peer: other makes end on a snapshot that lacks them."""
+        """Return True unless the chunk would end the peer: other implementations end at a snapshot without them."""
         if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (

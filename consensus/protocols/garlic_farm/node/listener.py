@@ -2,11 +2,11 @@
 
     accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, for any time)
 
-An unfinished handshake costs memory and proves nothing. A connection waits for its first byte at the lowest cost
+An unfinished handshake uses memory for an unknown peer. A connection waits for its first byte at the lowest cost
 (`accepting`). The number and the duration of handshakes are limited. At the limit, the source with the most handshakes
-loses its oldest one. A real peer needs milliseconds, so it gets through a flood of half-open connections. Refusing new
-connections instead would let a slow flood lock every peer out. Sources with a recent proof of a server's identity keep
-a quarter of the handshakes.
+loses its oldest one. A real peer needs only milliseconds, so its handshake succeeds even in a flood of half-open
+connections. If new connections were refused instead, a slow flood would exclude every peer. Sources with a recent proof
+of a server's identity keep a quarter of the handshakes.
 
 The other end of an established connection knows the password. Established connections are limited in total and per
 source; at the limit the newest is refused. A quarter of the places is reserved for proven servers, and each server has
@@ -58,8 +58,7 @@ class ConnectionLimits:
     established_max: int = 1024
     established_per_source_max: int = 256
     established_per_member_max: int = 8
-    """A server has a connection for its log, one for heartbeats and one for its submissions, and another of each while
-    the old one ends.
+    """A server has connections for its log, for heartbeats and for submissions; each may exist twice for a moment.
     """
 
 
@@ -139,7 +138,8 @@ class ConnectionPlaces:
         self._handshakes.pop(pending, None)
         self._established.add(pending)
         self._count(pending, member)
-        # All connections through the router share this source: once known, every unknown peer would count as a server.
+        # All connections through the router have this source. If it counted as known, every unknown peer would count as
+        # a server.
         if member is not None and pending.voucher is None and pending.source != I2P_ROUTER:
             self._known.add(pending.source)
         return True
@@ -357,7 +357,7 @@ class GarlicFarmServer:
                 upgraded = await self._handshake(stream, pending.source, channel)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             reason = error.__cause__ or "the connection broke"
-            # A TLS alert: the peer has refused our certificate.
+            # The peer has sent a TLS alert: it refused our certificate.
             alerted = isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "")
             fault = Fault.DISTRUSTED if alerted else Fault.REFUSED_UPGRADE
             self._metrics.incident(fault, pending.source, f"handshake with {pending.source}: {reason}")

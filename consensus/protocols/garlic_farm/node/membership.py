@@ -6,9 +6,9 @@
     RemoveServerRequest ──▶ refuse │ accept: RemoveServerResponse, and afterwards
         LeaveClusterRequest ──reply or not──▶ a configuration without it ──committed──▶ done
 
-*Accepted means begun*, as the document defines it: the reply precedes the invitation. The log shows the end. Repeating
-a request is safe: a change that is under way or done is accepted without further effect. One change runs at a time; the
-core would refuse a second one after a useless invitation.
+*Accepted means begun*, as the document defines it: the reply precedes the invitation, and the log shows the completion.
+A request may be repeated safely: a change that is under way or complete is accepted without a further effect. One
+change runs at a time; the core would refuse a second one after a useless invitation.
 
 A server that supports only the document becomes a voter when it has caught up (the core's `catch_up`), since the
 document does not have learners. If the leader fails before the configuration is appended, nothing remains; otherwise
@@ -206,7 +206,7 @@ class MemberRequests(TaskOwner):
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
         """Invite a server and replicate to it, without a vote; None: it has not accepted the invitation.
 
-        It is a member immediately. It gets log packs until it holds the log of the time of its arrival.
+        It is a member immediately, and gets log packs until it has the log that existed at its arrival.
         """
         joining_peer, resolved = self._joining_peer(newcomer, None), None
         try:
@@ -222,7 +222,7 @@ class MemberRequests(TaskOwner):
         return resolved
 
     async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
-        """Wait until the learner holds the log of the beginning, or is not a member any more."""
+        """Wait until the learner has the log that existed at the beginning, or is no longer a member."""
         goal = self._server.describe().raft.last.index
         try:
             while self._leads():
@@ -307,7 +307,7 @@ def _server_of(request: wire.AddServerRequest) -> Server:
     if named.endpoint is None:
         raise malformed(f"a request to add server {named.server_id} without an endpoint")
     if not named.endpoint.isprintable():
-        # It would stay in the log, and appear on operators' screens.
+        # Such a server would stay in the log, and on operators' screens.
         raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")
     return Server(server_id(named.server_id), named.endpoint)
 

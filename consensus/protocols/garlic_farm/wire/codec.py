@@ -86,7 +86,8 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
         last_log_index=checked_long(last_log_index, "last log index"),
         commit_index=checked_long(commit_index, "commit index"),
         entries=entries,
-        # Followers store what came; of a client's entries the leader makes its own.
+        # Followers store the received bytes. A client's entries get new heads from the leader, so their bytes are not
+        # kept.
         log=log if applications and type_byte == MessageType.APPEND_ENTRIES_REQUEST else b"",
     )
 
@@ -152,7 +153,7 @@ class _MessageReader:
         self._buffer += data
 
     def discard(self) -> None:
-        """Give back what is held: nothing more will be read."""
+        """Free the held bytes: the connection will not be read again."""
         self._buffer, self._at = bytearray(), 0
 
     @property

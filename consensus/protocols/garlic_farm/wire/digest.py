@@ -2,7 +2,7 @@
 
     response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
 
-Only `qop=auth` is supported: without it there is no `nc`, and without `nc` a recorded request could be sent again.
+Only `qop=auth` is supported, because other requests lack `nc`, and without `nc` a recorded request could be repeated.
 Headers are parsed by hand, because the standard library's parser is too lenient for a server, and any flaw is one
 error.
 """
@@ -23,7 +23,7 @@ _NONCE_COUNT = re.compile(r"[0-9a-fA-F]{8}")
 
 
 class Algorithm(Enum):
-    """Hash functions by their names in the header. MD5 is what RFC 2617 has; TLS beneath is what protects it."""
+    """Hash functions by their names in the header. RFC 2617 has only MD5; the protection comes from TLS below."""
 
     MD5 = "MD5"
     SHA_256 = "SHA-256"
@@ -38,7 +38,7 @@ class Algorithm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user of the farm. Whether it is the cluster's or one server's is the operator's choice."""
+    """A user of the farm. The operator decides if all servers share one user or each server has its own."""
 
     user: str
     password: str

@@ -36,7 +36,7 @@ from consensus.protocols.garlic_farm.wire.values import (
     checked_long,
 )
 
-# Nearly all entries are an application's, so both directions treat them first, and as a plain number.
+# Nearly all entries are an application's. So both directions check this type first, as a plain number.
 APPLICATION = int(ValueType.APPLICATION)
 LOG_PACK = int(ValueType.LOG_PACK)
 _TWO_LONGS = struct.Struct(">QQ")

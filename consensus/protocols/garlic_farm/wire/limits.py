@@ -1,8 +1,8 @@
-"""Limits on the data that a peer may make us hold, and the ranges of the integers on this wire.
+"""Limits on the data in memory that a peer can cause, and the ranges of the integers on this wire.
 
-The document calls all integers unsigned; the running implementations are Java, where ids are signed 32-bit (an unknown
-leader is -1) and terms and indexes signed 64-bit. Values that such a peer would read as negative are refused, in both
-directions, so that no server ever holds a term that another cannot.
+The document calls all integers unsigned. The existing implementations are in Java: their ids are signed 32-bit integers
+(an unknown leader is -1), their terms and indexes signed 64-bit integers. Values that such a peer would read as
+negative are refused, in both directions, so that no server ever holds a term that another cannot.
 """
 
 from dataclasses import dataclass

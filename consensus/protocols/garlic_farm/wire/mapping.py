@@ -157,7 +157,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
 
 
 def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
-    """Refuse another make's snapshot early, with an explanation: only its own state machine could read it."""
+    """Refuse a snapshot of another implementation with an explanation: only its own state machine could read it."""
     if chunk.offset == 0 and not begins_image(chunk.data):
         raise GarlicFarmError(
             Fault.FOREIGN_SNAPSHOT,
@@ -267,8 +267,8 @@ def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
 def configuration_to_wire(configuration: model.Configuration, index: model.Index, before: model.Index) -> Configuration:
     """Return a configuration at `index`, which follows the one at `before`; 0 if our log does not contain it any more.
 
-    A server of another make interprets 0 as a cluster without a configuration, and ends its process when it writes a
-    snapshot. The first entry of every log is a configuration, so 1 is true as well.
+    Other implementations interpret 0 as a cluster without a configuration, and end their process when they write a
+    snapshot. The first entry of every log is a configuration, so 1 is also a correct value.
     """
     index, before = max(index, 1), max(before, 1) if index > 1 else 0
     lists = (configuration.voters, configuration.old_voters, configuration.learners)

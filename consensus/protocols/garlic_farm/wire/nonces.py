@@ -4,9 +4,9 @@
 
 A challenge stores nothing, so a flood of them is free. Memory begins with the first authenticated use: for each nonce
 in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent again. The
-table is bounded. A dropped nonce raises a floor at its time of issue, below which every nonce counts as expired, so its
-old requests never become valid again. A client that is refused here with the right password gets `stale`, and starts
-over with a fresh nonce and the same password.
+table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the floor counts
+as expired, so requests with a dropped nonce never become valid again. A client that is refused here with the right
+password gets `stale`, and starts over with a fresh nonce and the same password.
 
 The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """

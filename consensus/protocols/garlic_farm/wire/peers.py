@@ -64,7 +64,7 @@ class ProvenPeer:
 
 
 class PeerDirectory(Protocol):
-    """Maps keys to ids. A result counts for one handshake: query again at the next."""
+    """Maps keys to ids. A result is valid for one handshake only."""
 
     @property
     def public_key(self) -> bytes:
@@ -86,7 +86,8 @@ class PeerDirectory(Protocol):
     def voucher_of(self, claim: Claim) -> bytes | None:
         """Return the identity whose share an accepted peer uses; None if the peer has its own share.
 
-        A peer known only by another one's signature has none, or a member could make any number of peers.
+        A peer that only another member's signature introduces does not have its own share, because a member could
+        invent any number of peers.
         """
         ...
 

@@ -6,8 +6,8 @@
 Every holder of the farm's key file knows the password. So a Raft id counts only with a signature by the identity that
 the farm has bound to that id. The signature covers both ids and the role, the cluster, both nonces with their count,
 the extensions, and the *channel*: the hash of the server's certificate, or the dialed I2P name. An attacker that relays
-a challenge has another certificate or name, so the relayed proof is invalid. A nonce is accepted once, so a recording
-is invalid too.
+a challenge has another certificate or name, so the relayed proof is invalid. A recorded proof is also invalid, because
+a nonce is accepted only once.
 
     signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
              direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
@@ -133,7 +133,7 @@ class Transcript:
 
 
 def is_of_small_order(public_key: bytes) -> bool:
-    """Return True if this Ed25519 key, 32 bytes, is not an identity: with it one signature holds for every text."""
+    """Return True if this Ed25519 key (32 bytes) has a small order: with it one signature is valid for every text."""
     return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS
 
 
@@ -175,6 +175,6 @@ def _raw(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise malformed(f"{PROOF_HEADER} is not base64url") from error
     if _text(data) != text:
-        # The bits after the last byte are zero: one proof has one spelling.
+        # The unused bits after the last byte must be zero, so that a proof has only one spelling.
         raise malformed(f"{PROOF_HEADER} is not in the one base64url form of its bytes")
     return data

@@ -49,7 +49,10 @@ REFUSAL_HEADER = "X-Garlic-Refusal"
 ADMISSION_HEADER = "X-Garlic-Admission"
 ADMISSION_CHARACTERS_MAX = 1_024
 ADMISSIONS_MAX = 16
-"""A server admitted by a leader that another leader admitted …: so long a chain is rare, and costs a large head."""
+"""Longest chain of admissions: each leader in it was admitted by the next.
+
+Long chains are rare, and need a large head.
+"""
 INTRODUCTION_HEADER = "X-Garlic-Introduction"
 INTRODUCTION_CHARACTERS_MAX = 1_024
 INTRODUCTIONS_MAX = 12
@@ -181,7 +184,10 @@ class Headers:
             self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
 
     def one(self, name: str) -> str | None:
-        """Return the header's only value, or None. Twice is an error: two readers could choose differently."""
+        """Return the header's only value, or None.
+
+        Two values are an error, because two readers could choose different ones.
+        """
         values = self._values.get(name, [])
         if len(values) > 1:
             raise malformed(f"the header {name} appears {len(values)} times")

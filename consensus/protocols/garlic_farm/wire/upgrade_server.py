@@ -2,13 +2,13 @@
 
     receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, continue)
 
-A peer without the password learns nothing: every path but the right one gets the same 404, and neither the realm nor a
-server name reveals the program. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
+A peer without the password does not get information: every other path gets the same 404, and the realm and the server
+name do not reveal the program. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
 headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
 
-The password is an invitation. A peer that claims a Raft id proves it by its identity's signature, and the directory
-maps identities to ids; both are checked here, before a message is read. A peer that does not claim an id may make
-requests as a client.
+The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
+directory maps identities to ids; both are checked here, before a message is read. A peer that does not claim an id may
+make requests as a client.
 """
 
 import hmac
@@ -43,7 +43,8 @@ _METHOD = "GET"
 _HTTP_VERSION = b"1.1"
 _WEBSOCKET_VERSION = "13"
 _HANDSHAKE = re.compile(r"/GarlicFarm/([A-Za-z0-9._-]{1,64})/([A-Za-z0-9._-]{1,16})/websocket")
-# RFC 2617 clients take the first challenge and may know MD5 only; ours chooses the better one.
+# Clients by RFC 2617 take the first challenge and may support only MD5; this project's client chooses the strongest
+# one.
 _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
 
@@ -289,7 +290,7 @@ _REASONS = {
 
 
 def _plain_response(status: int, headers: list[tuple[str, str]]) -> bytes:
-    # Written without h11, which refuses to answer a request that it could not parse to the end.
+    # Written without h11, which does not send a response to a request that it could not parse completely.
     reason = _REASONS.get(status, "Bad Request")
     body = f"{reason}\n"
     lines = [

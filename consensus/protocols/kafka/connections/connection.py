@@ -7,8 +7,8 @@
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
 its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. There is one deadline
-for the connection. When it comes, it is set again if its request has got its reply: a request costs no task, no scope
-and no move of a deadline.
+for the connection. If its request already has a reply when it comes, it is set for the next request. So a request does
+not cost a task, a scope, or a change of the deadline.
 
 The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
 reports them to the caller: a slow reply would otherwise be requested again and again. A large request gets the time of
@@ -155,7 +155,7 @@ class KafkaConnection:
             if not self._frames.send_now(frame):
                 self._unsent.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            # The task of `run` ends all waiting requests, including this one.
+            # The task of `run` resolves all waiting requests, including this one.
             self.ended = str(error) or "the connection broke"
             self._scope.cancel()
 
@@ -293,7 +293,7 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
                 f"signed it, and it must name {host}"
             ) from error
         if isinstance(error, UnicodeError):
-            # Addresses come in messages, and the resolver's encoding does not accept every text.
+            # Addresses come from received messages, and the resolver's encoding does not accept every text.
             raise KafkaConnectionError(f"no connection to {peer}: it is not a host name") from error
         if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
             raise KafkaConnectionError(f"no connection to {peer}: {connection_failure(error)}") from error

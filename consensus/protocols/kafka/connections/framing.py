@@ -27,7 +27,7 @@ _OTHERS: Final = {
     b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
     b"\x16\x03": "TLS: give security.protocol=SSL or SASL_SSL",
 }
-"""First bytes of replies in other protocols. As the length of a frame they are beyond any limit."""
+"""First bytes of replies in other protocols. Interpreted as the length of a frame, they are beyond any limit."""
 
 
 def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -112,7 +112,7 @@ class FrameStream:
         await self._stream.send_all(_LENGTH.pack(len(frame)) + frame)
 
     async def aclose(self) -> None:
-        """Close the stream, as it likes to be closed."""
+        """Close the stream by its own method."""
         await self._stream.aclose()
 
     def drop(self) -> None:

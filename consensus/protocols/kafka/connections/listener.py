@@ -4,9 +4,9 @@
                        └──────────────────────────────────────────────────────────────────────────────────────────┘
 
 *In order, one at a time.* The next request of a connection is read after the reply to the previous one. A response does
-not name its request, so the order matters; and a fast client fills its own socket instead of this process. So a waiting
-fetch delays later requests on its connection. Only commits of offsets and heartbeats overlap (`look_ahead`), since a
-commit may be held for longer than in Kafka.
+not identify its request, so the order must be kept. And a fast client fills its own socket instead of this process's
+memory. The consequence is that a waiting fetch delays later requests on its connection. Only commits of offsets and
+heartbeats overlap (`look_ahead`), since a commit may be held for longer than in Kafka.
 
 *Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames
 together have a budget of bytes (`net.receive_budget`), and so have all untaken replies. There is one deadline for each
@@ -57,7 +57,7 @@ _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 here.
 """
 _TOLERANCE: Final = 0.02
-"""Part by which a limit of time may be too short."""
+"""Fraction by which a time limit may be shortened."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.CROWDED: ListenerClose.CROWDED,
@@ -322,7 +322,7 @@ class KafkaListener:
                 response = await self._answer(session, frame)
                 size_bytes = 0 if response is None else len(response)
                 if response is not None and not frames.send_now(response):
-                    response = None  # The stream has its own copy.
+                    response = None  # Free the response: the stream has its own copy.
                     self._expect(session, ListenerClose.ANSWER_TIMEOUT, options.send_s + time_for(size_bytes))
                     holding.answer(size_bytes)
                     await frames.flush()
@@ -333,7 +333,8 @@ class KafkaListener:
                     await trio.sleep(pause_s)
             self._expect(session, ListenerClose.IDLE, options.idle_s)
             if frames.has_begun:
-                # A client may send thousands of requests together, and no step above had to wait.
+                # Yield here: a client may send thousands of requests together, and none of the steps above may have
+                # waited.
                 await trio.lowlevel.checkpoint()
         await ahead.drain()
 
@@ -366,7 +367,8 @@ class KafkaListener:
         if session.must_login:
             return
         deadline_s = trio.current_time() + within_s
-        # Moving a deadline costs more than the rest of this: in steady traffic it is slightly too early.
+        # A change of the deadline would cost more than the rest of this function. So in steady traffic the old deadline
+        # stays, which is slightly too early.
         if abs(session.scope.deadline - deadline_s) > within_s * _TOLERANCE:
             session.scope.deadline = deadline_s
 
@@ -414,7 +416,7 @@ class KafkaListener:
     def _api_versions(self, error_code: ErrorCode, version: int) -> clients.ApiVersionsResponse:
         self._merge()
         features = {name: range_ for service in self._services for name, range_ in service.features().items()}
-        # Clients of the versions before take a lowest level of 0 for an error.
+        # Clients with earlier versions treat a lowest level of 0 as an error.
         lowest_level = 0 if version >= _FIRST_VERSION_WITH_LEVEL_0 else 1
         return clients.ApiVersionsResponse(
             error_code=error_code,

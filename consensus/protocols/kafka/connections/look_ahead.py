@@ -6,11 +6,12 @@
 
 A broker of Kafka reads the next request of a connection after the reply to the previous one, and serves an OffsetCommit
 within milliseconds. Here a commit may be held for a part of the session, so that commits of a group share one entry.
-Without overlapping, ten commits that a client sends without waiting would be held one after the other without sharing,
-and later heartbeats would get their replies after the end of the session.
+Without overlapping, ten commits that a client sends without waiting would be held in sequence and could not share an
+entry. Later heartbeats would get their replies after the end of the session.
 
-*Order.* Begun means that the service has run until it first waits. The next request begins after that, so a service
-that records a request before it waits records them in order. A client that counts responses gets them in order too.
+*Order.* The next request begins when the service of the previous one has run until its first wait. So a service that
+records a request before it waits records all requests in order. Responses are also sent in order, because clients count
+them.
 
 The number is bounded: beyond it a client is not read until the oldest request has its reply.
 """

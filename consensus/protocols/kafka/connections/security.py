@@ -58,5 +58,5 @@ def certificate_principal(stream: trio.abc.Stream) -> str | None:
     try:
         return "User:" + subject_of(der)
     except ValueError as error:
-        # TLS checks the bytes of a certificate less closely than this.
+        # TLS accepts some certificates whose bytes this parser rejects.
         raise trio.BrokenResourceError(f"the client's certificate cannot be read: {error}") from error

@@ -5,16 +5,17 @@
                      ▼                                      reply by another request, by time, or when
       NOT_COORDINATOR, or LOAD_IN_PROGRESS                  this server coordinates no more ─▶ NOT_COORDINATOR
 
-Members are in this server's memory only; offsets are entries of the log. There are no background tasks: a waiting
-request wakes up when its group has due work and performs it. If no request waits, the next request performs the work. A
-waiting request checks the leadership every `CHECK_MS`, since no event reports a change of it.
+Members are in this server's memory only; offsets are entries of the log. The coordinator does not have background
+tasks. A waiting request wakes up when its group has due work, and performs this work. If no request waits, the next
+request performs the work. A waiting request checks the leadership every `CHECK_MS`, since no event reports a change of
+it.
 
 *A new leader* has no list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions without
 storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders. Their
 heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under their
-member id. Generations of a later term are higher, so a member removed by this leader is not accepted. A member that the
-previous leader removed may be accepted. It may commit an older offset than the group's, so entries may be read twice,
-but none are skipped.
+member id. Generations of a later term are higher, so a member removed by this leader is not accepted. But a member that
+the previous leader removed may be accepted. It may commit an older offset than the group's, so entries may be read
+twice, but they are never skipped.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,8 +106,8 @@ class GroupCoordinator:
     def advance(self, *group_ids: str) -> None:
         """Begin or end a term as coordinator if the role has changed, and remove what has expired in these groups.
 
-        When a term ends, its members are forgotten and waiting requests get NOT_COORDINATOR. Callers call this first,
-        so that they see the resulting state.
+        When a term ends, its members are dropped and waiting requests get NOT_COORDINATOR. Other methods call this
+        first, so that they see the resulting state.
         """
         epoch = self._topic.state().leader_epoch if self.refusal() is ErrorCode.NONE else None
         if epoch != self._epoch:

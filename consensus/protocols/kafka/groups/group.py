@@ -145,7 +145,7 @@ class GroupMember:
 
 @dataclass(slots=True)
 class _JoinRound:
-    """Until when members may join."""
+    """The current round, with the end of the time to join it."""
 
     until_ms: int
     latest_ms: int
@@ -430,7 +430,7 @@ class ConsumerGroup:
             self._complete(now_ms)
 
     def _end_round(self, current: _JoinRound, now_ms: int) -> None:
-        """End a round, or a part of the first, which continues while members come."""
+        """End a round, or a part of the first round, which continues while members join."""
         if current.is_first and current.has_newcomer and current.until_ms < current.latest_ms:
             current.has_newcomer = False
             current.until_ms = min(now_ms + self.first_delay_ms, current.latest_ms)
@@ -439,7 +439,8 @@ class ConsumerGroup:
             if member.joining is None and member.request.instance_id is None:
                 self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and all(member.joining is None for member in self.members.values()):
-            # Only static members, all of them unresponsive: one must come to lead. Their sessions end if none does.
+            # Only static members are left, and none has joined the round. One must return to lead; otherwise their
+            # sessions end.
             current.until_ms = now_ms + self._longest_rebalance_ms()
             return
         self._complete(now_ms)

@@ -4,11 +4,11 @@
     offsets  0 1 2   3 4   5 6 7
 
 Final entries are committed, and applied if the topic ends there. A term ends at the first final entry of a later term.
-The compacted part does not contain terms any more: a term that ended there ends at the log's start at the latest.
+The terms of the compacted part are no longer known: a term that ended there ends at the log's start at the latest.
 
-Without a final entry of a later term a server does not know the end, since it may lag; so nothing counts as cut. A term
-later than its own may be unknown to it: a read barrier decides. After that, such a term belongs to another log, such as
-that of a recovered farm.
+Without a final entry of a later term a server does not know the end, since it may lag; so records do not count as cut
+off. A term later than the server's own may be only unknown to this server, so it waits for a read barrier. If the term
+is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
 
 This is a separate module because a quorum's log and a farm's log are served by different topics.
 """

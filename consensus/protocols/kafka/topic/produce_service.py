@@ -6,8 +6,8 @@ A batch gets its reply when its records are committed, for any `acks` except 0: 
 state to report. With `acks` 0 there is no reply, so the client does not see refusals.
 
 *Idempotence.* The topic stores the last batches of each producer id, and replies to a repeated one with its offset
-(KIP-98). After the client's timeout the reply is REQUEST_TIMED_OUT and the batch may still commit later: a producer
-with an id repeats it safely, one without an id may write it twice.
+(KIP-98). After the client's timeout the reply is REQUEST_TIMED_OUT, and the batch may still be committed later. A
+producer with an id can safely repeat the batch; a producer without an id may write it twice.
 
 *Producer ids.* Clients send InitProducerId to any server, and some repeat it there until they get a reply. If only the
 leader can give an id, another server requests it from the leader.
@@ -120,12 +120,13 @@ class ProduceService(Service):
     async def _of_leader(
         self, request: clients.InitProducerIdRequest, caller: Caller
     ) -> clients.InitProducerIdResponse:
-        # Two servers that each consider the other one the leader would forward without end.
+        # A forwarded request is not forwarded again: two servers that each consider the other one the leader would
+        # forward without end.
         if self._forward is not None and caller.client_id != FORWARDING_CLIENT:
             try:
                 return await self._forward(request)
             except (KafkaConnectionError, KafkaWireError):
-                pass  # the client retries, and by then another leader may be known
+                pass  # the client retries, and another leader may be known then
         return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
 
     def _check_place(

@@ -63,7 +63,7 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class OffsetOutOfRangeError(Exception):
-    """The offset lies before the log's start (what was there is compacted) or beyond the high watermark."""
+    """The offset lies before the log's start, in the compacted part, or beyond the high watermark."""
 
 
 class ProduceRefusedError(Exception):
@@ -106,8 +106,8 @@ class GroupOffsets(Protocol):
     def is_coordinator(self) -> bool:
         """Return True if this server coordinates the groups, for the only partition of offsets: the leader.
 
-        Not before it has applied an entry of its own term: until then `committed` may return an older offset than a
-        consumer has committed, and the consumer would read entries twice.
+        It does not coordinate before it has applied an entry of its own term. Until then `committed` may return an
+        older offset than a consumer has committed, and the consumer would read entries twice.
         """
 
     def groups(self) -> Collection[str]:
@@ -124,14 +124,14 @@ class GroupOffsets(Protocol):
     ) -> None:
         """Note offsets; returns when they, or newer ones of the group, are committed and applied.
 
-        They may be held up to `hold_s` before they are written, for others of the group to be written with them.
+        They may wait up to `hold_s`, so that several commits of the group are written together.
 
         Raises `ProduceRefusedError`, such as for one group too many, `ServerBusyError` or `ServerStoppedError`.
         """
 
 
 class ServedTopic(Protocol):
-    """One topic. Everything is called from one trio run; nothing but the coroutines waits."""
+    """One topic. All methods are called from one trio run; only the coroutines wait."""
 
     @property
     def max_batch_records(self) -> int:

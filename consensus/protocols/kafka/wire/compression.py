@@ -6,10 +6,11 @@
     lz4       one or more frames
     zstd      one or more frames
 
-A declared length alone never causes an allocation. Gzip is read up to the bound. Snappy declares its length, which is
-accepted only up to the possible growth of its bytes. LZ4 and zstd write into a map of memory as large as the bound,
-whose pages exist only when they are written; a `bytearray` would be filled with zeros first. Data beyond the bound are
-refused. More members or blocks than any producer writes are refused too, since a few bytes make an empty one.
+A declared length never causes an allocation before it is checked. Gzip is read up to the bound. Snappy declares its
+length, which is accepted only up to the possible growth of its bytes. LZ4 and zstd write into a map of memory as large
+as the bound, whose pages exist only when they are written; a `bytearray` would be filled with zeros first. Data beyond
+the bound are refused. More members or blocks than any producer writes are also refused, because an empty one takes only
+a few bytes.
 
 cramjam is loaded with the first compressed batch.
 """
@@ -33,7 +34,7 @@ _MIN_BLOCK_BYTES: Final = 1024
 """Average size of snappy blocks; Java writes blocks of 32 KiB, and its smallest setting is this size."""
 _FREE_BLOCKS: Final = 16
 _MAX_SNAPPY_GROWTH: Final = 22
-"""A byte of snappy becomes no more: three bytes copy at most 64."""
+"""Maximum growth of a byte of snappy: three bytes copy at most 64."""
 
 
 def compress(data: bytes, compression: Compression) -> bytes:

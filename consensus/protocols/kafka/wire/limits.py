@@ -11,7 +11,7 @@ Kafka and Raft count the same things under different names. This folder uses Kaf
 
 The log is one partition of one topic. A UUID is written as Kafka's tools write it, in URL-safe Base64 without padding.
 
-This is a separate module because every other one of the wire needs it.
+This is a separate module because every other module of this folder needs it.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -61,7 +61,7 @@ class Limits:
     """Limit of one record batch, compressed and uncompressed."""
     max_batch_records: int = 100_000
     max_record_bytes: int = 10 * 1024 * 1024 - 64
-    """With the entry's own bytes before it, a record fits the core's limit on a command."""
+    """A record of this size, with the head of its entry, is within the core's limit for a command."""
     max_fetched_entries: int = 131_072
     max_fetched_bytes: int = 32 * 1024 * 1024
     """Limit of the uncompressed records of one Fetch reply; the batch that reaches a limit is the last one read."""
