@@ -10,10 +10,10 @@ All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch i
 content can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each changed
 table. The current state, for which a user may be waiting, is committed first, and the state of the watch last.
 
-*One writer.* Two writers of the same batch would each mistake the other's commit for their own, and keep separate
-states in memory; and a commit by a local rename does not exclude a second writer. So a run holds a lock on
+*One writer.* With two writers of the same batch, each would treat the other's commit as its own, and both would keep
+separate states in memory. A commit by a local rename does not exclude a second writer. So a run holds a lock on
 `<output>/.lock` until its end; the kernel releases it, even after a kill. The process with the lock makes the commits.
-The remains of a killed run, the JVM and its tasks, can only leave files that no commit names.
+Processes that survive a killed run, the JVM and its tasks, can only leave files that are not in a commit.
 """
 
 import fcntl

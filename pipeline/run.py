@@ -6,8 +6,9 @@
 
 The engine is Spark with a session, and this process without a session (`pipeline/local`). It writes the range of batch
 N into the checkpoint before the batch, and records its end after the batch. A crash in between repeats the batch with
-the same number and the same range. Indexes of the log never change their entry, so the rows are the same, and each
-table has the number of its last batch (`pipeline/tables/delta.py`). This makes it exactly-once.
+the same number and the same range. The entry at an index of the log never changes, so the rows are the same. Each table
+has the number of its last batch (`pipeline/tables/delta.py`), so a repeated batch is skipped. Together this makes the
+processing exactly-once.
 
 A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change; an output
 directory of another layout is refused with the remedy: read the log again into a new directory.
@@ -62,8 +63,9 @@ BESIDE_SECONDS = 5
 TOPIC_FULL = 0.9
 """The least share of its maximum offsets with which a batch of a topic counts as full."""
 NOTED_WINDOWS_MAX = 1_000_000
-"""The limit of recorded windows, some 50 MB: beyond it, a run with an end makes the tables by window before it reads
-on.
+"""The limit of recorded windows, about 50 MB.
+
+Above it, a run with an end makes the tables by window before it continues to read.
 """
 
 
@@ -102,7 +104,7 @@ class ProblemReports:
         """Report changes: the farms with a problem now, and farms without a known state."""
         for name in problems.keys() - self._known.keys():
             self._notify(f"{name} is not read, and the other farms are: {problems[name]}")
-        # After a restart of the query, or an edit of the file, a farm must reply before it counts as read.
+        # After a restart of the query or an edit of the file, a farm's problem counts as over only after a reply.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
         for name in self._known.keys() - problems.keys() - kept.keys():
             self._notify(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
@@ -174,7 +176,7 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
     gold = gold_of(settings)
 
     def refresh(batch: int) -> None:
-        # Each refresh also reads the rows around the windows, so it is done rarely.
+        # A refresh also reads the rows around its windows, so refreshes are rare.
         if settings.derived and gold.noted_windows >= NOTED_WINDOWS_MAX:
             gold.refresh(batch, session)
 
@@ -301,7 +303,8 @@ def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
     most = int(source.get(MOST_ENTRIES, DEFAULT_ENTRIES_PER_BATCH))
     if SERVERS not in source:
         return entries_in(outcome) >= most
-    # A topic lacks records of some indexes, which count for the connector. Those at the ends are not visible.
+    # A topic lacks records for some indexes, but the connector counts these offsets. Missing records at the ends of a
+    # batch are not visible here.
     most = int(source.get(MOST_OFFSETS, most))
     farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
     spanned: int = sum(each["index"] - each["first_index"] + 1 for each in farms if each["first_index"] is not None)
@@ -364,7 +367,8 @@ def _started_here(
 
 
 def _trigger_s(settings: RunSettings, checkpoint: str) -> int:
-    # A user may be waiting for the rows of the log, so the other queries leave the processors to it for a while.
+    # A user may be waiting for the rows of the log. So the other queries run less often, and leave the processors to
+    # this one.
     return settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
 
 
@@ -385,7 +389,7 @@ def claim_layout(output: Path) -> None:
     try:
         found = json.loads(note.read_text(encoding="utf-8"))["layout"]
     except FileNotFoundError:
-        # The first version wrote no note; its layout is number 1.
+        # The first version did not write this note; its layout has the number 1.
         found = 1 if (output / "checkpoint").exists() else LAYOUT
         _note(note, {"layout": found})
     except (ValueError, KeyError, TypeError) as error:
@@ -453,7 +457,7 @@ def _follow(
             raise
         finally:
             side_by_side.stop()
-    # Ctrl-C may have come after the loop's last check, and more work follows.
+    # Check again: Ctrl-C may have been pressed after the loop's last check, and more work follows.
     interrupt.check()
 
 

@@ -5,22 +5,22 @@
                                                                           └── recorded as delivered ◀──┘
 
 A batch only sets a flag. The thread compares the current state of servers with the recorded alerts, so it may handle
-several batches together, and a repeated batch has no effect. It checks when the table `watched` has changed, and every
-`LOOK_SECONDS` while an alert is firing, because silences can expire without a batch. It then rests for `REST_TIMES`
-times the duration of the check.
+several batches together, and a repeated batch has no effect. It checks when the table `watched` has changed. While an
+alert is firing it also checks every `LOOK_SECONDS`, because silences can expire without a batch. After a check it rests
+for `REST_TIMES` times the duration of the check.
 
 *A farm with a backlog does not alert* until its newest entries are recent (`backlog.py`). The backlog is reported, and
 a metric counts such farms.
 
 *Undelivered messages stay due.* Every failed round of attempts is counted; the first in a row for a receiver is
-reported. The message is retried after `AGAIN_SECONDS`: while the outage lasts, or for at most `ENDED_ROUNDS` rounds if
-it announces the end of the outage.
+reported. The message is retried after each `AGAIN_SECONDS`. A message about an outage is retried while the outage
+lasts, a message about its end for at most `ENDED_ROUNDS` rounds.
 
 *A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
 and new silences are ignored: an unneeded alert is better than a missing one.
 
-*A message names the gap* of its farm's entries since the outage began (`pipeline/serve/gaps.py`): a missing report may
-have been in it.
+*A message contains the gap* in its farm's entries since the outage began (`pipeline/serve/gaps.py`), because the
+missing reports may be in the gap.
 """
 
 import threading
@@ -184,7 +184,10 @@ class Alerting:
             self._thread.join(STOP_SECONDS)
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Check once more after the last batch, and wait, up to a limit, until all due messages have been tried."""
+        """Check once more after the last batch.
+
+        Wait, up to a limit, until delivery of all due messages has been tried.
+        """
         with self._changed:
             self._backlog.take({}, is_full=False)
             self._has_begun, self._is_nudged, self._is_last = True, True, True
@@ -215,7 +218,8 @@ class Alerting:
                     self._hand_over()
                 else:
                     self._store.begin_run(self._now(), sends=False)
-                # Also at the end: the next run must not repeat messages delivered at the last moment.
+                # Recorded even at the end of the run, so that the next run does not repeat messages delivered at the
+                # last moment.
                 self._store.flush()
             except (QueryError, OSError) as error:
                 self._report_once(f"alerts: {error}")
@@ -313,7 +317,7 @@ class Alerting:
         try:
             gaps = stored_gaps(self._output)
         except (QueryError, OSError) as error:
-            # The alert itself is more important.
+            # Send the alert without the gap, because the alert itself is more important.
             return f"it is unknown whether entries are missing: {error}"
         found = [each for each in gaps if each.farm == alert.farm and each.reaches(alert.began_at.date())]
         return sentence(found) if found else ""

@@ -1,15 +1,15 @@
-"""Farms whose batches show the past: their servers do not alert yet.
+"""Farms with a backlog, whose batches show the past: their servers do not alert yet.
 
     full batch, newest entry older than `NEAR_S` ──▶ held back ──(younger, not full, or no entry of the farm)──▶ free
                                                          └──(not younger after `SHRINKS_S`)──▶ free: not a backlog
 
-A batch as large as one may be has more entries after it. If they are from last week, a server that was silent then may
-be healthy for days, and an alert of it would be false. But a full batch alone proves no backlog: with a small limit of
-entries every batch of a live farm is full. So the age of a farm's newest entry decides. An age that does not shrink is
-no backlog that will end: the log time of the farm is wrong, or the pipeline is too slow. An alert from late entries is
-then better than a missing one.
+If a batch has the maximum size, more entries follow it. If its entries are from last week, a server that did not report
+then may have been healthy for days, and an alert would be false. But a full batch does not prove a backlog: with a
+small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If this age does
+not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow. Then an alert from
+late entries is better than no alert.
 
-Each farm counts separately, so a farm with a long log does not hold back alerts of another. A module of its own, so
+Each farm is judged separately, so a farm with a long log does not delay alerts of another farm. A module of its own, so
 that the rule is tested without the thread of alerting.
 """
 

@@ -87,13 +87,14 @@ class Webhook:
         if self.authorization:
             headers["Authorization"] = self.authorization
         connection = self._connection()
-        # With a timeout of the socket alone, a host that sends a byte occasionally could continue without end.
+        # With only a timeout of the socket, a host that sends a byte from time to time could prolong the exchange
+        # without end.
         expired = threading.Event()
         deadline = threading.Timer(self.timeout_s, _cut, (connection, expired))
         deadline.daemon = True
         deadline.start()
         try:
-            # While it connects there may be no socket yet that the deadline could cut.
+            # During the connection attempt there may not be a socket yet that the deadline could close.
             connection.connect()
             if expired.is_set():
                 raise TimeoutError
@@ -142,7 +143,7 @@ class Command:
         try:
             running.communicate(message, self.timeout_s)
         except subprocess.TimeoutExpired as error:
-            # It leads a separate process group, and is not reaped yet: the number is still valid.
+            # The command leads a separate process group and is not reaped yet, so its process id is still valid.
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             raise DeliveryError(f"it was killed, for it had not ended after {self.timeout_s:g} s") from error
@@ -198,7 +199,8 @@ class Receiver:
     def _tried(self, message: bytes, message_id: str) -> str:
         """Return an empty text after a delivery, else the reason of the last failure."""
         error = ""
-        # Many messages to a receiver that is down must not take as many rounds of attempts.
+        # After a failure each message gets one attempt: many messages to an unreachable receiver must not take many
+        # rounds.
         for attempt in range(ATTEMPTS if self._answers else 1):
             if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
                 break
@@ -234,7 +236,7 @@ def webhook_of(url: str) -> Webhook:
 
 def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
     expired.set()
-    # `sock` is typed as if it were always there.
+    # The type of `sock` does not include None, but the attribute may be None.
     transport = getattr(connection, "sock", None)
     if transport is not None:
         try:

@@ -5,9 +5,9 @@
                                         │ one message for `unhealthy`, one more for `silent` if it becomes that
                                         └ held back while it is silenced or its server was removed
 
-A farm's server has one firing alert at most. It is compared with the server's current state, not with each change. So a
-repeated batch, a restarted run and a backlog of days add nothing. After an outage a receiver gets the missed messages
-that still apply. A server that flaps stays in one outage, which counts its failures.
+A farm's server has one firing alert at most. The alert is compared with the server's current state, not with each
+change. So a repeated batch, a restarted run and a backlog of days do not add messages. After an outage a receiver gets
+the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
 A message's id is made of the farm, the server and the moment at which the outage began, all from the log. The same
 message always has the same id, also when a killed run sends it again: a receiver drops repeated messages. Its form is
@@ -107,7 +107,7 @@ def updated_alerts(
         key = server.farm, server.server_id
         alert = firing.pop(key, None)
         if alert is not None and server.healthy_before is not None and alert.began_at < server.healthy_before:
-            # This outage is another one: no look happened while the server was healthy between them.
+            # This is a new outage: between the two outages the server was healthy, but was not checked then.
             over.append(_recovered(alert, server.healthy_before))
             alert = None
         if alert is None and server.ended_at is not None:
@@ -129,7 +129,7 @@ def updated_alerts(
             over.append(replace(alert, status=RESOLVED, ended_at=now, reason=server.gone))
         else:
             still.append(alert)
-    # These have no outage any more: they are healthy, and their history is cut off.
+    # These servers are healthy, and their history no longer contains the outage.
     over += [_recovered(each, now) for each in firing.values()]
     over.sort(key=lambda each: (each.began_at, each.id))
     room = max(0, KEPT_MAX - len(still))

@@ -1,8 +1,7 @@
 """`garlicfarm pipeline doctor`: the pipeline's requirements on this machine, missing parts, and remedies.
 
-    ok        as it should be
-    warning   it runs, and something is slow, absent or will end
-    problem   it does not run; the command ends with 1
+    ok as it should be warning it runs, but with a slow, missing or soon invalid part problem it does not run; the
+    command ends with 1
 
 Nothing here imports Spark or its dependencies: the command also serves machines without them.
 """
@@ -110,7 +109,8 @@ def _java(environment: dict[str, str]) -> Iterator[Finding]:
     try:
         java = find_java(environment, scratch_directory())
         program = "java" if java.home is None else java.home / "bin" / "java"
-        # As Spark calls it: the extra's own Java needs its wrapper, which a mount without `exec` keeps from running.
+        # Called like Spark does: the extra's own Java needs a wrapper script, which cannot run on a mount without
+        # `exec`.
         command = [program, "--add-modules=jdk.incubator.vector", "-version"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)  # noqa: S603
     except NoJavaError as error:

@@ -114,7 +114,7 @@ def serving_metrics(host: str, port: int, notify: Callable[[str], None]) -> Iter
 
 
 def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Check the kind of Spark master before a JVM is started, which would answer with pages of text."""
+    """Check the kind of Spark master before a JVM is started, because the JVM's error is several pages long."""
     if value is not None and _MASTER.fullmatch(value) is None:
         kinds = "local[*], local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
         raise click.BadParameter(f"{value!r} is not a Spark master: use {kinds}.")
@@ -224,7 +224,7 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Show `text` in the line."""
         if self._shows:
-            # One column less than there are, or the terminal begins a new line.
+            # One column less than the terminal has, or the terminal begins a new line.
             width = min(LINE_WIDTH, shutil.get_terminal_size().columns - 1)
             overwrite_line(text[:width].ljust(width))
             self._written = width

@@ -4,9 +4,9 @@
                                 └──▶ a struct for each kind    made of the entries of that kind, then spread over the
                                                                rows: NULL for entries of other kinds
 
-Columns are filled in order, by a list of each. A loop over rows and columns in Python would cost as much as all of
-Spark. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of ten
-megabytes must not become one allocation.
+Columns are filled one after another, each from a list. A loop in Python over rows and columns would take as much time
+as all of Spark. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of
+ten megabytes must not become one allocation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

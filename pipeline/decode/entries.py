@@ -5,8 +5,8 @@
 The verdict is the farm's, because its code makes it: entries that every server applies become rows of the tables,
 ignored entries become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
 it has no effect in the farm (docs/reference/application-json.md). The validity of a proof and the rights of its author
-depend on the identities that the farm had admitted by then. Only the farm has these: an entry with the form of a proven
-one is counted here although the farm may have refused it.
+depend on the identities that the farm had admitted by then. Only the farm has these identities. So an entry in the form
+of a proven one is counted here, although the farm may have refused it.
 
 This is the only module of the pipeline that knows how the farm decodes entries.
 """
@@ -185,7 +185,7 @@ def _detail(record: Record, body: bytes) -> str | None:
             return _text(node=node_id.hex())
         case KeyReplacement(era):
             return _text(era=era)
-        # The members of the others do not name destinations, and are kept unchanged.
+        # The members of other kinds do not contain destinations, and are kept unchanged.
         case _ if (kind := kind_of(record)).name in OPERATOR_KINDS:
             return bytes(_members.decode(body)[kind.member]).decode("utf-8", "replace")
         case _:

@@ -6,10 +6,10 @@
 
 A batch queues rows and continues, without waiting for any farm. A thread handles one batch of a farm and then the farm
 that has waited the longest, and a farm has one thread at a time. An unreachable farm is skipped after seconds
-(`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So any number of
-hanging farms leaves at least `WORKERS` - `SLOW_WORKERS` threads to the others from their second batch on; their first
-costs each thread those seconds. A queue keeps the newest `QUEUE_BATCHES` batches of a farm, which are more than the
-twenty minutes that count.
+(`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So at least
+`WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. Only the first batch
+of each hanging farm occupies one of these threads for some seconds. A queue keeps the newest `QUEUE_BATCHES` batches of
+a farm, which are more than the twenty minutes that count.
 
 Each farm has separate smoothed figures, and an entry for it is made from its log alone: `throughIndex` and the
 cluster id fence it.
@@ -100,9 +100,9 @@ class FarmsFile:
             self._changed = changed
             known, self._nodes = self._nodes, nodes_of_farms(self._path)
         except (OSError, FarmLogError):
-            # The reader of the farms reports it. The farms remain unchanged.
+            # The reader of the farms' file reports the error. The farms remain unchanged.
             return
-        # A file named in it may have changed at the same time.
+        # Files that it refers to may have changed at the same time.
         self._reaches.clear()
         self._report_directories(known)
 

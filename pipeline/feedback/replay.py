@@ -6,11 +6,11 @@
 
 It is the production weighing (`weighing.py`), called each time log time has moved, as in a run that reads as quickly as
 the farm writes. The `factors` entries of the recorded past are counted and ignored. Instead a course's own entries take
-effect, damped and expired as in the farm. An entry needs an index between two of the log, so indexes are doubled
-inside.
+effect, damped and expired as in the farm. Such an entry needs an index between two indexes of the log, so all indexes
+are doubled internally.
 
 The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
-is the speed, extent and cost of a setting's changes of factors, not the stability of the loop.
+shows the speed, the extent and the cost of a setting's changes of factors, but not the stability of the feedback loop.
 
 *Bad* is a server in a window if most of it was bad by the formula: it did not report, its leaves were unhealthy, or its
 median job lag was beyond half of the worst. *Weight* of a leaf is 1 / factor: clients prefer cheaper leaves. Leaves
@@ -212,7 +212,7 @@ class Past:
             known.bad_windows += is_bad
         for server, known in self.health.items():
             if server not in leaves:
-                # Expired, or removed: its return will be a new beginning.
+                # The server has expired or was removed. When it returns, it starts from scratch.
                 known.is_bad, known.fell_ms = True, None
         if self._before is not None and self._before[0] == window.start_ms:
             shares = (self.bad_share, *(course.bad_share for course in self.courses))

@@ -5,13 +5,13 @@
 
 A restarted driver has no state, so before its first batch it reads the `WARM_ENTRIES` entries before it. While it
 processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it is at
-most `BEHIND_MS` of log time behind the farm. It also requests the servers that an operator removed, whose reports do
-not count: the entry about a removal may be months old.
+most `BEHIND_MS` of log time behind the farm. It also requests the list of servers that an operator removed, whose
+reports do not count. The list is necessary because the entry about a removal may be months old.
 
-The farm accepts an entry only if it was made from more of the log than the last one. A batch that is repeated after a
-crash may thus submit again without effect. An entry in the log is not necessarily accepted: the accepting node reports
-the verdict. The farm does not depend on this: if reading, judging or submitting fails, the failure is shown and
-counted, and the tables continue.
+The farm accepts an entry only if it was made from more of the log than the last one. So a repeated submission, from a
+batch that is repeated after a crash, does not have an effect. The farm may refuse an entry that is in its log; the node
+that took the submission reports the verdict. The farm does not depend on this: if reading, judging or submitting fails,
+the failure is shown and counted, and the tables continue.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +30,11 @@ from pipeline.source.log_client import FarmLog, FarmLogError
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
 CONTACT_SECONDS = 3.0
-"""The limit of a pause of the first requests. All nodes get them concurrently, so an unreachable farm is skipped after
-that time; later requests wait longer (`pipeline/source/endpoint.py`)."""
+"""The limit of a pause in the replies to the first requests, in seconds.
+
+All nodes get these requests concurrently, so an unreachable farm is skipped after that time. Later requests wait longer
+(`pipeline/source/endpoint.py`).
+"""
 
 
 class NotSubmittedError(Exception):
@@ -171,7 +174,7 @@ class Feedback:
         try:
             rows = recent(found)
             if rows and not self._warm:
-                # If that fails, the next batch reads the entries before this one as well.
+                # If that fails, the next batch also reads the entries before this batch.
                 rows = [*self._before(self._submission, rows[0].index), *rows]
                 self._warm = True
             for row in rows:

@@ -57,7 +57,7 @@ class Setting:
     change_min: float = 0.05
     """A smaller change is not worth an entry."""
     pause_periods: int = 10
-    """The fewest reporting periods between two entries, but not more than `PAUSE_MAX_MS`."""
+    """The least number of reporting periods between two entries; their time is at most `PAUSE_MAX_MS`."""
 
 
 PRESENT = Setting()
@@ -209,7 +209,7 @@ class Weighing:
             case ClockRow():
                 self._clock(row)
             case FactorsRow():
-                # A refused one starts the pause as well: otherwise its author would only submit it again.
+                # A refused entry also starts the pause, because otherwise its author would immediately submit it again.
                 self.current.take(row)
                 self._last_entry_ms = row.log_time_ms
 
@@ -298,7 +298,7 @@ class Weighing:
         self._clock_ms = row.log_time_ms
         for server_id, server in self._servers.items():
             reported_ms = server.reported_ms + unproven_ms
-            # Reports and clock entries have separate paces, so one may miss the other by a moment.
+            # Reports and clock entries have separate intervals, so a report may come just after a clock entry.
             present = server.reported or row.log_time_ms - reported_ms <= patience_ms
             absence = server.absence + self.setting.period_weight * ((0.0 if present else 1.0) - server.absence)
             self._servers[server_id] = replace(server, absence=absence, reported_ms=reported_ms, reported=False)
@@ -307,7 +307,7 @@ class Weighing:
     def _unproven_ms(self, log_time_ms: int) -> int:
         """Return the part of an advance of log time that does not count as any server's absence, by the farm's rule.
 
-        While no server leads, no report can be committed: a server that reported just before is not better than
+        Without a leader, reports cannot be committed, so a server that reported just before is not healthier than
         another.
         """
         advance_ms = 0 if self._clock_ms is None else log_time_ms - self._clock_ms

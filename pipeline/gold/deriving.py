@@ -2,10 +2,10 @@
 
     batch N written ──▶ `batch_done(N)` ──▶ the thread: tables from batches 0 to N ──▶ rest ──▶ the newest N of then …
 
-If they were made between two batches, they would delay the current state, which a user may be waiting for, by seconds
-in a large farm. The thread handles the newest written batch, so it combines batches that arrive while it works. After
-each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine. With the
-local engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
+If derived tables were made between two batches, they would delay the current state by seconds in a large farm, and a
+user may be waiting for it. The thread handles the newest written batch, so it combines batches that arrive while it
+works. After each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small
+machine. With the local engine, whose batches cost little, it rests for `REST_TIMES_LOCAL`.
 
 Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
 thread is stored, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a batch.
@@ -56,7 +56,8 @@ class Deriving:
             began = time.monotonic()
             try:
                 self._make(batch_id)
-            # This includes errors that end a process, such as a closed pipe: in a thread they would not be reported.
+            # This also catches errors that end a process, such as a closed pipe, because in a thread they would not be
+            # reported.
             except BaseException as error:  # noqa: BLE001 - the run loop raises any error
                 if self._is_over(error):
                     return

@@ -5,15 +5,15 @@
 
 The text is one SELECT. It finds a view of each base table that is a source, with the rows from `reach_ms` before the
 first touched window to `reach_ms` after the last, and the table's views from `pipeline/gold/views`. It returns rows by
-window; rows of untouched windows are dropped. So a window is made again from all its rows whenever a batch adds one,
-and other windows are not. A window's rows may depend only on rows within its reach; otherwise the division into batches
-would be visible in the table.
+window; rows of untouched windows are dropped. So if a batch adds a row to a window, the window is made again from all
+its rows. Other windows are not made again. A window's rows may depend only on rows within its reach; otherwise the
+division into batches would be visible in the table.
 
 On one machine DuckDB runs the query, in the driver: it takes a fifth of Spark's time for such a table. Many rows are
 read in portions of consecutive windows, so that memory has a bound. On a cluster, and if even a short portion is too
 large, Spark runs it, and its tasks write the files. The text uses only their common language. `MACROS` gives DuckDB the
-functions that have other names in Spark. Results are equal if the text computes in integers or decimals and puts rows
-in a total order.
+functions that have other names in Spark. Both engines return equal results if the text computes in integers or
+decimals, and puts rows in a total order.
 
 A commit replaces the touched windows and carries the query and the batch: a repetition changes nothing.
 """
@@ -283,7 +283,7 @@ def _connected(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.register("touched", job.windows)
         for name, listed in job.files.items():
             source_view(connection, job.output, name, listed)
-            # Rows outside the time range in a shared file must not make a difference.
+            # Files may also contain rows outside the time range, which must not change the result.
             connection.execute(
                 f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {literal(job.begin)}"  # noqa: S608 - own
                 f" AND log_time < {literal(job.end)}"

@@ -3,13 +3,13 @@
     batch N ──▶ `note`: the windows that it touched, in the table `gold_windows`, before the batch counts as written
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
 
-A batch touches the windows of its rows, and the farm's newest window before it: whether the last reporting period of
-that window was complete is known only from the next one. The table `gold_windows` keeps both until all derived tables
-have them. So a killed run does not lose a window, and batches may be combined.
+A batch touches the windows of its rows, and the farm's newest window before the batch: only the next reporting period
+shows if the last one of that window was complete. The table `gold_windows` keeps both until all derived tables have
+them. So a killed run does not lose a window, and batches may be combined.
 
-A derived table has its batches in its commits. They are made under a name that carries the width of windows and a
-checksum of the SQL. With another width, or another version's text, the table has no batch yet, and is made again from
-all kept history. The same applies to a removed table.
+A derived table has its batches in its commits. The commits have a query name with the width of windows and a checksum
+of the SQL. With another width, or another version's text, the table does not have batches of that name, so it is made
+again from all kept history. The same applies to a removed table.
 
 Tables that are not by window, such as the leaderships, are small: they absorb new rows of the log, or new events of the
 nodes' traces (`pipeline/gold/traces.py`).

@@ -7,13 +7,13 @@ Events come from a separate query, whose batches are numbered independently of t
 of its batch, and a commit carries the last complete batch of either query: so an event is in each table once, wherever
 a run is killed, and merged files do not make a difference.
 
-The two queries do not wait for each other. A trace may report a missing contact before the earlier reports are read, or
-weeks after. So a last contact is searched again when the log touches windows from before the notice, and when a Raft id
-becomes known. Only reports of the days of such notices, and of the days before, are read.
+The two queries do not wait for each other. A trace may report a lost contact before the earlier reports are read from
+the log, or weeks after. So a last contact is searched again when the log touches windows from before the notice, and
+when a Raft id becomes known. Only reports of the days of such notices, and of the days before, are read.
 
 A long trace, as of a first run, is processed in portions of whole batches, each with a commit. One query over all
-events needs memory for all of them. Of older events only copies of new ones are read, found by their names and not by
-their log times, which copies may lack.
+events needs memory for all of them. Of the older events only copies of new events are read. They are found by their
+names, because copies may lack a log time.
 """
 
 import zlib

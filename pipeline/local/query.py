@@ -2,7 +2,7 @@
 
     offsets/N ──▶ the source's tasks in turn ──▶ `write(rows, N)` ──▶ commits/N ──▶ the next poll
 
-The query uses the readers of the Spark data sources, which plan and read in Python. A few rows a second do not need
+The query uses the readers of the Spark data sources, which plan and read in Python. A few rows per second do not need
 more than one process. The steps have the same order as in Spark. After a kill between two steps, the batch is read
 again with the same ends and the same number, and tables that already have it skip it (`pipeline/tables/delta.py`).
 
@@ -140,7 +140,7 @@ class LocalQuery:
                 self._checkpoint.plan(number, end)
                 self._process(number, begin, end, began)
                 place = end
-                # A backlog has more, and each of its batches takes longer than a poll.
+                # Continue: a backlog has more entries, and a poll takes less time than a batch.
             elif self._trigger_s is None:
                 return
             else:

@@ -29,7 +29,7 @@ def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
         return "it is missing"
     planned, committed = _last_number(checkpoint / "offsets"), _last_number(checkpoint / "commits")
     done = notes.done - notes.base
-    # The last planned batch may be under way, or done in the tables and not recorded by Spark.
+    # The last planned batch may be incomplete, or complete in the tables but not recorded by Spark.
     fits = (planned == done + 1 and committed == done) or (planned == done and done - 1 <= committed <= done)
     if not fits:
         return f"it ends with batch {committed + notes.base}, and the tables end with batch {notes.done}"
@@ -51,7 +51,7 @@ def _offsets_fault(file: Path, notes: BatchNotes) -> str:
 
 
 def set_aside(output: Path, name: str) -> Path | None:
-    """Rename a checkpoint or a table, so that it counts no more; return its new place."""
+    """Rename a checkpoint or a table, so that runs no longer use it; return its new place."""
     path = output / name
     if not path.exists():
         return None

@@ -7,7 +7,7 @@
 Everything is read without the checks of `pipeline/tables/delta.py`, which refuse such tables. Nothing is changed.
 
 A missing row does not have an index. So the damage of a base table is the range of all entries of its farm and day, in
-all batches. After a range was read again, every table is right, even if the table had some rows of the range before.
+all batches. After the range is read again, every table is correct, even if it already had some rows of the range.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

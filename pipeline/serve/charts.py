@@ -3,13 +3,13 @@
     rows ─▶ a Vega-Lite chart, as JSON ─▶ vl-convert (Vega in V8, inside this process) ─▶ SVG ─▶ `_cleaned` ─▶ the page
 
 Vega could draw in the reader's browser instead: a page would carry a megabyte of JavaScript, and its
-Content-Security-Policy would have to allow it to run. With finished drawings, the policy forbids every script, a chart
-is a few kilobytes and shows in any viewer, and its text can be selected. Zooming is lost; the pointer still shows
-figures, by `<title>`.
+Content-Security-Policy would have to allow it to run. With finished drawings, the policy can forbid every script. A
+chart has a few kilobytes, any viewer shows it, and its text can be selected. Only zooming is missing; `<title>` still
+shows figures at the pointer.
 
-A drawing does not reflow, and one for a desktop that is shrunk onto a phone cannot be read. So each chart is drawn
-twice, and the page's style shows the fitting one. Colors are the page's variables (`var(--…)`), with values for light
-and for dark.
+The text of a drawing does not reflow, and a drawing for a desktop is unreadable when a phone shrinks it. So each chart
+is drawn twice, and the page's style shows the fitting one. Colors are the page's variables (`var(--…)`), with values
+for light and for dark.
 
 Text from the tables enters a chart as data, never as an expression. It leaves the chart through `_cleaned`, which keeps
 only plain shapes and text, with attributes that place and color them.
@@ -140,7 +140,7 @@ def strips(lanes: Sequence[Series]) -> str:
         return nothing()
     end = moments[-1]
     if any(lane.points[-1][1] is not None for lane in lanes):
-        # The duration of the last one is unknown: use the previous duration.
+        # The duration of the last value is unknown; use the previous duration.
         end += moments[-1] - moments[-2] if moments[1:] else timedelta(seconds=1)
     names = [name for _, name in LEVELS]
     chart = {

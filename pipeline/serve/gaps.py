@@ -4,7 +4,8 @@
                                             └▶ rows of kind `gone` of a repair ─▶ cannot be read again
 
 Only the small table `ranges` is read. Rows that a base table lost need not be compared here, because every reader
-refuses such a table. Missing entries are not dated, so the days of a gap are those of the entries before and after it.
+refuses such a table. The dates of missing entries are unknown, so a gap has the days of the entries before and after
+it.
 
 A topic lacks the entries that are not for its readers, also inside a batch. In such a farm only the rows of kind `gone`
 are gaps. Entries before the first one read are not a gap: a run may begin anywhere in the log.

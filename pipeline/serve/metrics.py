@@ -4,9 +4,9 @@
     Spark reports progress ─▶ `progressed` ──┤
     alerts are delivered ─▶ `count_attempt` ─┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
 
-The endpoint is prometheus_client's own, in a thread. It exposes figures, of all farms together: no name, destination or
-address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. An
-unknown figure is `NaN`, which alerts do not treat as a number.
+The endpoint is prometheus_client's own, in a thread. Any program that reaches the address can read the figures, so a
+port without a host means loopback. The figures are totals of all farms, without names, destinations or addresses.
+Figures begin with the process. An unknown figure is `NaN`, which alerts do not treat as a number.
 
 The lag in seconds is the age of the newest entry in the tables by its log time, of the farm that is furthest behind.
 Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path
@@ -164,10 +164,10 @@ class RunMetrics:
 
     def _lag_s(self) -> float:
         with self._lock:
-            # A farm removed from the file of farms is not late.
+            # A farm that is no longer in the file of farms does not count as late.
             newest = (at_s for farm, at_s in self._newest.items() if not self._followed or farm in self._followed)
             behind_s = self._clock() - min(newest, default=math.nan)
-        # A farm's clock may be ahead. An unknown value is neither more nor less than 0.
+        # Not below 0, because a farm's clock may be ahead. An unknown value (NaN) stays unknown.
         return 0.0 if behind_s < 0 else behind_s
 
 

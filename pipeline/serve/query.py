@@ -4,8 +4,8 @@ Each table is a view over its current Parquet files, from its log.
 
 A query cannot change anything. The connection is in memory, has locked settings, and accepts one SELECT statement. It
 may open only the files of the tables, not their neighbors (`names.sqlite`, the salt of the pseudonyms). DuckDB's own
-settings enforce all this, since SQL is too large a language to search it for forbidden words. Only the kind of the
-statement is checked here, since EXPLAIN ANALYZE executes its statement.
+settings enforce this, because a search for forbidden words cannot cover all of SQL. Only the kind of the statement is
+checked here, because EXPLAIN ANALYZE executes its statement.
 
 Rows are passed on as they are found: an answer may be larger than the memory. DuckDB's own memory, for sorting or
 grouping, is limited to `MEMORY_LIMIT` and never moved to the disk.
@@ -14,8 +14,8 @@ While the pipeline runs, files are merged and replaced; a query that loses a fil
 with the current files. A report asks many questions, and its page must show one moment. So `of_one_version` opens the
 log of each table once and answers all of them on one connection.
 
-An empty answer does not show why it is empty. So an answer names the empty ones among the tables that it reads. An
-answer for people also has the gaps of these tables (`gaps.py`).
+An empty answer does not show why it is empty. So an answer lists the empty tables among the tables that it reads. An
+answer for people also shows the gaps of these tables (`gaps.py`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -107,7 +107,7 @@ def query_result(output: Path, sql: str, *, with_gaps: bool = False) -> Iterator
     names, is_concerned = named or frozenset(TABLES), with_gaps and concerns(named)
 
     def answered(tables: "_OpenTables") -> Answer:
-        # First, because a query ends the rows of an earlier query on the same connection.
+        # Read before the query, because a query ends the rows of an earlier query on the same connection.
         gaps = gaps_of(lambda each: [*tables.answer(each).documents()]) if is_concerned else ()
         return replace(tables.answer(sql), gaps=gaps)
 

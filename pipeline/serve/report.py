@@ -9,10 +9,10 @@ each table, so the sections agree with each other while a run writes. Problems c
 error budgets, then the servers, the worst at the top. A page of a large farm stays small, because it shows the worst of
 everything and the number of omitted rows.
 
-The page has no script and loads nothing. Its Content-Security-Policy allows its one style sheet, by its hash, and
-forbids everything else, even if a text in the tables makes a browser try. On a narrow screen a table becomes a
-list, and charts are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only
-`--show-destinations` looks up their addresses.
+The page has no script and loads nothing. Its Content-Security-Policy allows only its style sheet, by the hash. So a
+text in the tables cannot make a browser load or execute anything. On a narrow screen a table becomes a list, and charts
+are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only `--show-destinations` looks up their
+addresses.
 """
 
 from base64 import b64encode
@@ -187,7 +187,8 @@ def _verdict(
         kind, head = "warn", "Nothing is known yet: no server has reported"
     elif stale:
         where = "" if len(ends) == 1 else f" of {stale:,} of {len(ends):,} farms"
-        # Old tables are past or generated; only for the last day the missing part may be an outage.
+        # Tables that ended earlier describe the past, or are generated. Only for tables that end within the last day,
+        # the missing time may be an outage.
         is_old = stale_ms >= OLD_MS
         ended = f"The tables end {span(stale_ms)} ago" if is_old else f"Nothing is known of the last {span(stale_ms)}"
         kind, head = "warn", f"{ended}{where}"

@@ -143,7 +143,7 @@ def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd
         healthy_destinations=report["healthy_destinations"] or 0,
     )
     watch, _ = RouterWatch().after_report(seen, rules)
-    # A silence before this report is over, regardless of the watch's record.
+    # If the watch recorded missing reports before this report, they are over.
     if watched is not None and not (watched["state"] == SILENT and watched["at"] <= reported):
         watch = replace(watch, state=watched["state"])
     watch, _ = watch.after_silence_until(_ms(end.log_time), rules)

@@ -7,8 +7,8 @@ view reads the table's own log at every query (`delta_scan`, of DuckDB's extensi
 views is never stale and does not hold rows. The named questions are views as well, with their default objective, and
 with the Spark functions that they use.
 
-A view can only be made over an existing table, and one statement that fails ends the script. So a table that no run has
-made yet is a view with its columns and without rows, with a comment in the SQL.
+A view needs an existing table, and a failed statement would end the script. So for a table that no run has made yet,
+the script makes a view with the columns and without rows, and a comment explains this.
 
 A module of its own: `query` must work without a network, so without that extension.
 """

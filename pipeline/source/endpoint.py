@@ -3,8 +3,8 @@
     /run/…/control.sock           a Unix socket: users with the right to open it may read
     https://192.168.7.5:7650      TCP: the node must show one of the pinned certificates, then it is sent the token
 
-A control endpoint's certificate is not signed by an authority, so names and authorities prove nothing: the certificate
-itself is compared, by its SHA-256, before a byte of the token leaves this process.
+A control endpoint's certificate is not signed by an authority, so a check of names and authorities is useless. Instead
+the certificate itself is compared, by its SHA-256, before a byte of the token leaves this process.
 """
 
 import hashlib

@@ -118,7 +118,7 @@ class _TraceReader:
         def end(trace: Trace) -> str | None:
             return trace.end(start.get(trace.name))
 
-        # Concurrently: a hanging node takes ten seconds.
+        # All nodes are queried concurrently, because a hanging node takes ten seconds.
         with ThreadPoolExecutor(min(len(self._traces), QUERIES_AT_ONCE)) as pool:
             found = zip(self._traces, pool.map(end, self._traces), strict=True)
             return {**start, **{trace.name: where for trace, where in found if where is not None}}
@@ -164,8 +164,8 @@ class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTrigg
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Plan the end of the run with its first batch.
 
-        Without this method Spark makes one batch of such a run. If a crash interrupted that batch, the events after it
-        are not read.
+        Without this method Spark makes one batch of such a run. Then, if a crash interrupts that batch, the next run
+        repeats it and does not read the events after it.
         """
         self._available_now = True
 

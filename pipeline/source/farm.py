@@ -194,7 +194,7 @@ class _Reader:
         self._sizes = sizes
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task carries its places; a thousand farms need not be pickled with each.
+        # A task contains only the places that it needs, so that a thousand farms are not pickled with each task.
         return {"_selection": self._selection}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -277,7 +277,7 @@ class ManyFarms:
         until_s = time.monotonic() + log_client.SILENCE_SECONDS
         while True:
             first_logs = (each.first_log for each in self._farms.values())
-            # If two names are one farm, the first counts.
+            # If two names belong to the same farm, only the first is used.
             found = {each.status.cluster: each.place for each in reversed([*first_logs]) if each is not None}
             missing = clusters - found.keys()
             if not missing:

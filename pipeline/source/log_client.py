@@ -180,8 +180,8 @@ class FarmLog:
 def first_without_gap(statuses: Sequence[LogStatus]) -> int:
     """Return the start of the range in which some node has each entry, up to the newest one.
 
-    A node that has just joined has no entries yet and reports 1 as the first index. The log of a node that was cut off
-    for long ends before the others begin. Neither log meets the logs of the others.
+    A node that has just joined does not have entries yet, and reports 1 as the first index. The log of a node after a
+    long isolation ends before the other logs begin. Neither log is adjacent to the logs of other nodes.
     """
     newest, *others = sorted(statuses, key=lambda each: each.commit_index, reverse=True)
     first = newest.first_index

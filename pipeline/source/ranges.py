@@ -22,7 +22,7 @@ from pipeline.source.stored_log import KnownTime, StoredLog, StoredPlace
 LOOK_AROUND_SECONDS = 10.0
 """The time without new entries before all nodes are queried."""
 LOOK_AROUND_PATIENCE_SECONDS = 1.0
-"""The delay that a hanging node may cause then. A slower node is queried again the next time."""
+"""The maximum delay by a hanging node in such a query. A slower node is queried again the next time."""
 
 
 class LogRange(InputPartition):

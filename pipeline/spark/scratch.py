@@ -59,7 +59,7 @@ def run_directory() -> Path:
     runs = scratch_directory() / _RUNS
     try:
         runs.mkdir(mode=0o700, exist_ok=True)
-        # Locked while directories are made and removed, so that a new one is not mistaken for an abandoned one.
+        # Locked while directories are made and removed, so that a new directory is not removed as an abandoned one.
         among = os.open(runs / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(among, fcntl.LOCK_EX)

@@ -132,8 +132,8 @@ def _started(settings: SparkConf) -> SparkSession:
             context.stop()
             raise
         if threading.current_thread() is threading.main_thread():
-            # PySpark has set its own handler, which calls the JVM. It cannot in the middle of another call: pages
-            # of frames at Ctrl-C.
+            # PySpark has set its own handler, which calls the JVM. In the middle of another call this fails, and Ctrl-C
+            # would print pages of frames.
             signal.signal(signal.SIGINT, interrupt.note)
         session = SparkSession.builder.config(conf=settings).getOrCreate()
     try:
@@ -154,8 +154,8 @@ def _print_into(log: Path, session: SparkSession) -> None:
 def fit_to_size(session: SparkSession, rows: int) -> None:
     """Tune the session for its next work, on about this number of rows.
 
-    Compiling operators pays off for many rows; for a few hundred, the output of a farm in a second, it is a large part
-    of all the work.
+    The compilation of operators pays off for many rows. For a few hundred rows, the output of a farm in a second, it
+    would be a large part of the work.
     """
     for name, (few, many) in _OF_SIZE.items():
         session.conf.set(name, few if rows <= SMALL_ROWS else many)

@@ -26,7 +26,8 @@ EVERYWHERE: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # Jobs of derived tables have a separate pool (`pipeline/gold/deriving.py`).
     "spark.scheduler.mode": "FAIR",
-    # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
+    # For its messages, Spark would record the line of Python that makes each column, with eight calls into the JVM per
+    # column.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Not INT96, Spark's old default: it lacks the statistics for skipping files of other days.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -5,8 +5,8 @@
                                                              └──────────────(its end)──▶ done
 
 Three queries that begin together miss Spark's limit for the start of its Python processes more often
-(`lost_starts.py`). So a query begins when those before it rest, after their first batch or without data. A query that
-ended by a lost start begins again from its checkpoint after a pause, without loss or duplication of entries.
+(`lost_starts.py`). So a query begins when the earlier queries rest, after their first batch or without data. A query
+that ended by a lost start begins again from its checkpoint after a pause, without loss or duplication of entries.
 """
 
 import time
@@ -108,7 +108,7 @@ class SideBySide:
                 each.query.stop()
 
     def _check_query(self, each: QueryState, query: RunningQuery) -> None:
-        # In this order: a query that ends between the calls has its reason by then.
+        # The calls are in this order because a query that ends between them then has its reason.
         active = query.isActive
         failure = query.exception()
         if failure is not None:

@@ -2,10 +2,11 @@
 
     begin: batch N reads entries 2001 to 3000 of farm F ──▶ the tables commit N ──▶ done: reports has N, clocks has N …
 
-Spark numbers batches, and a table identifies a batch by its number. That holds only while checkpoint and tables have
-the same age. After a checkpoint was restored from a backup, or lost its last file in a power failure, Spark gives the
-number N to other entries. Each table has an N already, so these entries would be in no table. After a table was
-restored, its lost batch is not repeated. No number in Spark or Delta Lake shows this.
+Spark numbers batches, and a table identifies a batch by its number. This is correct only while checkpoint and tables
+are from the same time. After a checkpoint was restored from a backup, or lost its last file in a power failure, Spark
+gives the number N to other entries. But the tables already have a batch N, so they would skip these entries. And if a
+table is restored from a backup, its lost batches are not repeated. The numbers in Spark and Delta Lake do not reveal
+either case.
 
 So the range of a batch is written here before its first commit, and the batches of all tables after its last one.
 `TableDamagedError` refuses a batch that does not continue after the last one, a known number with another range, and a

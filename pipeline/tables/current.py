@@ -7,8 +7,8 @@
     current_watched       one row a server: healthy, unhealthy or silent, with the time of the change (`pipeline/watch`)
 
 History holds past states. For the current state, a reader would have to search all of it for the last row of each
-server. Most servers report in each period, so a batch changes most of the rows, and rewriting all of them costs no more
-than searching the changed ones. The writer keeps them in memory, one per server.
+server. Most servers report in each period, so a batch changes most of the rows. Rewriting all rows does not cost more
+than a search for the changed ones. The writer keeps them in memory, one per server.
 
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains, so
 a repeated batch changes nothing.

@@ -9,8 +9,8 @@ after a crash is found there, and skipped. So each table has each batch once, ev
 two tables.
 
 Each commit also carries the number of rows that the table has after it (`HELD`). Delta Lake accepts an emptied or
-replaced commit in the middle of its log, and the rows of that commit are then gone without an error. The number in a
-later commit still counts them, so such a table is refused. The files and the commit are synced before `commit` returns.
+replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a
+later commit includes them, so such a table is refused. The files and the commit are synced before `commit` returns.
 
 delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
 There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
@@ -143,7 +143,7 @@ class Table:
             self._commit(self._written(rows), removed, [], is_recounted=True)
 
     def recount(self, query: str, batch: int) -> None:
-        """State the rows that the table has, and the last batch of a query, if a repair made them right."""
+        """Record the present number of rows, and the last batch of a query, after a repair has corrected them."""
         committed = self.committed(query)
         if self.lacks_rows() or committed < batch:
             self._commit((), (), [Transaction(query, max(batch, committed))], is_recounted=True)

@@ -5,8 +5,9 @@
 A file that no commit names is not part of the table: files of a repeated or killed task remain until VACUUM removes
 them. So tasks do not need separate directories, and nothing is renamed.
 
-Tables are partitioned by the day of log time alone, in UTC. By farm and day, a live batch of a thousand farms would be
-a thousand files per table. Rows are sorted by farm, and the statistics of files and of row groups skip the others.
+Tables are partitioned by the day of log time alone, in UTC. With a partition for each farm and day, a live batch of a
+thousand farms would make a thousand files per table. Rows are sorted by farm, and the statistics of files and of row
+groups skip the others.
 """
 
 import json

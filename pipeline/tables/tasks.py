@@ -11,7 +11,8 @@ Results that need all rows in one place, such as the last row of a server, are r
 
 The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows
 of the source `farm` were passed to `mapInArrow`, each would go to the JVM, become a Spark row there, and return to
-another Python process: that is half of a batch's work. Rows of other sources, such as Kafka, take that way.
+another Python process: that would be half of a batch's work. Only rows of other sources, such as Kafka, are processed
+in that way.
 
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
 which the driver writes, instead of one per task; and a backfill uses every core of Spark, on every machine, with a few
@@ -273,7 +274,8 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
     least_ms, most_ms = period_range_ms
     for farm, leader, period_ms in clock_rows:
         leaders[farm] = leader
-        # The farm accepts no other period from a clock entry either; an entry without a period does not change it.
+        # The farm itself accepts only such periods in a clock entry; an entry without a period does not change the
+        # period.
         if period_ms is not None and least_ms <= period_ms <= most_ms:
             periods[farm] = period_ms
     farms = reach.column("farm").to_pylist()

@@ -1,6 +1,6 @@
 """The upkeep of tables: small files are merged, old ones dropped, and removed ones deleted.
 
-    every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so a row is rewritten twice
+    every `LOOK_BATCHES` batches days with many small files: merged in two steps of size, so a row is rewritten twice
                                    files whose youngest row is older than `keep_ms` before the youngest of all: dropped
     every hour                     files removed longer ago than the table's `undo` time: deleted
 
@@ -45,7 +45,7 @@ class Upkeep:
                 tidy(table, self._keep_ms)
         if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_SECONDS:
             for table in tables:
-                # The first time also files of killed runs.
+                # The first sweep also deletes files of killed runs.
                 table.sweep(full=self._swept_at is None)
             self._swept_at = time.monotonic()
 

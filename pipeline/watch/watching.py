@@ -7,8 +7,8 @@ A clock entry may change the farm's reporting period, and with it the time until
 by the old period are recorded before the new one applies, and the result of a log does not depend on its batches.
 
 The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. It
-finds the written ones by their query and batch (`pipeline/tables/delta.py`). State that does not end at the beginning
-of the batch is from before a run without a watch: the watch then starts from scratch.
+finds the written ones by their query and batch (`pipeline/tables/delta.py`). If the stored state does not end at the
+beginning of the batch, a run without a watch came between. Then the watch starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping

@@ -4,12 +4,12 @@
     brokers:     any that replies ── Metadata ─▶ the leader of the log's topic ── ListOffsets, Fetch
 
 The quorum may have our servers, Kafka's controllers, or both. Only the leader knows the replicas, and the first server
-may name a dead leader. So each query starts over at the next server, until one replies or the time is over.
+may name a dead leader. So a query continues at the next server until a server replies or the time is over.
 
 *Reading the log* is a Fetch by replica -1. Our server treats it as a consumer's and replies from below the high
-watermark. A JVM controller treats every Fetch as a replica's, and keeps no state for the id -1. So it needs an epoch
-with the offset, and returns uncommitted records. The epoch of the newest record is right for any offset in the log;
-records beyond the high watermark are omitted here.
+watermark. A controller of Kafka treats every Fetch as a replica's, without a state for the id -1. So it needs an epoch
+with the offset, and returns uncommitted records. This client sends the epoch of the newest record, which is valid for
+any offset in the log, and omits records beyond the high watermark.
 
 *Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
 without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
@@ -51,7 +51,7 @@ _CONTROLLERS: Final = 2
 _AGAIN_S: Final = 0.2
 _FETCH_WAIT_MS: Final = 1_000
 _FETCHES_OF_ONE_LEADER: Final = 30
-"""Without anything new; then the leader is looked for again."""
+"""Fetches of one leader without new records, until the client searches for the leader again."""
 _FETCH_BYTES: Final = 1024 * 1024
 _CREATE_TOPICS: Final = 19
 """An API of every Kafka broker, but not of a server with a log as its only topic."""
@@ -185,7 +185,8 @@ class QuorumClient:
             for each in found:
                 yield each
             if not found and at.watermark != at.offset:
-                # There are uncommitted records, or this offset is beyond the end: the reply was immediate.
+                # Wait: there are only uncommitted records, or this offset is beyond the end, so the reply came
+                # immediately.
                 await trio.sleep(_AGAIN_S)
 
     async def _end(self) -> int:
@@ -331,7 +332,7 @@ class QuorumClient:
         return await self._fetch(connection, _Topic(TOPIC_NAME, TOPIC_ID, epoch, is_replicated_by_fetch=True), at)
 
     async def _fetch(self, connection: KafkaConnection, topic: _Topic, at: ReadPosition) -> list[LogRecord | LogStart]:
-        """Read on from this leader until there is something, or for a while."""
+        """Read from this leader until there are records, or for a limited time."""
         for _ in range(_FETCHES_OF_ONE_LEADER):
             part = await self._fetched(connection, topic, at)
             _check(connection, part.error_code, ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -7,13 +7,13 @@
              __cluster_metadata-0/storage/      the log, snapshots, term and vote                our own form
 
 *Authority.* Term and vote are in the storage, which syncs them before the reply to a vote. `quorum-state` repeats them
-after each change, for readers of Kafka's file. A second authority would cost a second sync for each vote and could
-contradict the first. A start compares the two: if the file has a later epoch, the storage is an older copy. With it the
-server could vote twice, so it does not start.
+after each change, for readers of Kafka's file. If the file had authority, too, each vote would need a second sync, and
+the two could contradict each other. At a start they are compared: if the file has a later epoch, the storage is an
+older copy. With it the server could vote twice, so it does not start.
 
 *The first voters.* A directory formatted with initial controllers begins with an empty log, and their first leader
-writes them to the log. Kafka begins with a snapshot that has them; but a snapshot at offset 0 is not a place in our
-log, and the leader's own records have the same contents.
+writes them to the log. Kafka begins with a snapshot that contains them. In this log a snapshot at offset 0 is
+impossible, and the leader's own records have the same contents.
 """
 
 import json
@@ -343,7 +343,7 @@ def _write(formatted: QuorumDirectory, users: Mapping[str, Mapping[Mechanism, Sc
             replace_file(formatted.path / INITIAL_FILE, ",".join(map(str, formatted.initial)).encode())
         if users:
             replace_file(formatted.path / USERS_FILE, encode_users(users))
-        # Last: a directory with this file is whole.
+        # Written last: a directory with this file is complete.
         replace_file(file, meta.encode())
     except OSError as error:
         raise QuorumDirectoryError(

@@ -12,8 +12,8 @@ As in Kafka, a name may begin with `listener.name.` and the listener, in lower c
 mechanism. A tool has `security.protocol` and `sasl.mechanism` instead.
 
 *Ineffective settings* under the chosen protocol are refused by name: a file with a keystore for a listener without TLS
-is a mistake. Stores are PEM files, unlike Kafka's default, so the type is required: the same file then has the same
-meaning in Kafka. TLS is 1.3 and host names are always checked, so the settings for these do not exist.
+is a mistake. Stores are PEM files, which is not Kafka's default, so the type must be set: then the same settings have
+the same meaning in Kafka. TLS is always 1.3 and host names are always checked, so settings for these do not exist.
 
 *Users.* Kafka keeps the users of SCRAM in its metadata, which this server does not interpret. Here they are in a file
 of the directory, made by `format --add-scram` (`quorum_directory`).

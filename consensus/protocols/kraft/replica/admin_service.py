@@ -8,13 +8,13 @@
     62, 63, 70              reports of brokers and controllers of Kafka to the active controller: NOT_CONTROLLER
 
 *An address is tried before it is recorded*: the leader connects and checks that the expected voter replies
-(`identification`). Only a leader could correct a wrong address in the record, and because of it there may be no leader
-any more. The refusal goes back to the voter, which reports it.
+(`identification`). Only a leader could correct a wrong address in the record, and with the wrong address the voters may
+be unable to elect one. The voter receives the refusal and reports it.
 
-The tools query any server for the cluster and then the leader that it names, so this must be the leader, and be in the
-list. Our server does not keep Kafka's metadata: a controller that tries to register gets NOT_CONTROLLER. It retries
-twenty times a second and more, and writes a line for each; so the reply is delayed (`registration_pause_s`). Each
-caller has a separate connection for this.
+The tools query any server for the cluster, and then send requests to the leader in its reply. So the reply must contain
+the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
+NOT_CONTROLLER. It retries at least twenty times a second, and logs each attempt, so the reply is delayed
+(`registration_pause_s`). Each caller uses a separate connection for this.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
-"""In the text of a refusal to add a voter: it may be added when it is."""
+"""A part of the text that refuses to add a voter: the voter may be added when it is reachable."""
 _ENDPOINT_TYPES: Final = frozenset({1, 2})
 """Endpoint types of DescribeCluster: brokers and controllers. A server is both: a broker for log clients."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {

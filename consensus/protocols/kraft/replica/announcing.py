@@ -5,11 +5,11 @@
                                                 leader   ──▶ tries the address itself, then appends the voters' record
                 we do not vote, with auto join           ──▶ AddRaftVoter
 
-*A refused address* is reported once for each reason (`AddressRefused`), by the server with the wrong settings. Without
-that, it would be noticed only when the record is needed.
+*A refused address* is reported once for each reason (`AddressRefused`), by the server with the wrong settings.
+Otherwise an operator would notice the error only when the record is needed.
 
-*A leader's own address* is tried by the leader, because Kafka does not have a request for a test by another server.
-From here a loopback address always works, so it is refused if another voter is not on loopback.
+*A leader's own address* is tried by the leader, because Kafka does not have a request for a test by another server. For
+the leader itself a loopback address always works, so a loopback address is refused if another voter is not on loopback.
 
 *A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So a server that was
 a voter since its start, by a committed record, does not join automatically until it is started again; an operator may
@@ -114,7 +114,7 @@ class Announcing:
         return next((each for each in raft.configuration.voters if each.server_id == own), None)
 
     def _remember(self, raft: RaftDescription) -> None:
-        """Note that this server is a voter, once no other leader can take that back."""
+        """Record that this server is a voter, as soon as a later leader can no longer revoke this."""
         if self._own(raft) is None:
             self._named_by = None
             return

@@ -6,7 +6,7 @@
 
 Kafka does not have a request for a server's name. But a server refuses a Vote for another voter (KIP-853), and a
 pre-vote that is not refused changes nothing (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
-an ordinary vote would have effects: they stay UNKNOWN.
+an ordinary vote would have effects. So the identity of such servers stays UNKNOWN.
 
 A connection alone is not a sufficient test. A listener of another server, or of another cluster on the same machine,
 would be recorded as the voter's, and two live servers of three could then elect no leader.

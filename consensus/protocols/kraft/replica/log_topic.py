@@ -112,7 +112,7 @@ class LogTopic:
             brokers=tuple(Broker(key.id, *where) for key, where in found if where is not None),
             log_start_offset=raft.log_start.index,
             high_watermark=self._server.commit_index,
-            # Clients such as kafka-python write to no topic that is Kafka's own affair.
+            # Internal only if clients may not write: clients such as kafka-python do not write to internal topics.
             is_internal=not self._takes_records,
             takes_records=self._takes_records,
             log_end_offset=raft.last.index,
@@ -265,7 +265,7 @@ class LogTopic:
         commands = data_of(batch)
         size_bytes = sum([len(command) + ENTRY_HEAD.size for command in commands])
         if len(commands) > self.max_batch_records or size_bytes > BATCH_BYTES:
-            # A follower could get it in parts only, and would take each for a batch.
+            # A follower could fetch such a batch only in parts, and would treat each part as a batch.
             text = f"a batch has at most {self.max_batch_records} records and {BATCH_BYTES} bytes here"
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
         last = await self._submit(commands, producer_id=batch.producer_id)

@@ -5,8 +5,8 @@
     describe() ──▶ leader, epoch, vote, log, watermark, state        their values at the time of the request
 
 *Commit latency* is measured by a leader: from the step that appends records, to the step in which the high watermark
-passes them. Records of one append count once. Kafka divides this time by their number, which is misleading for an
-operator who wants the waiting time of a producer.
+passes them. Records of one append count once. Kafka divides this time by the number of records, which does not show an
+operator the waiting time of a producer.
 
 *Election latency* is from the step in which a voter becomes a candidate to the one in which it knows a leader or leads,
 over all rounds of voting between. A pre-vote is part of it.
@@ -111,7 +111,7 @@ class RecentValues:
     def rate(self) -> float:
         """Return the sum of the values for each second."""
         total = self.total()
-        # As if the window had a full sample from before, until it has one.
+        # Until the window has a full earlier sample, the rate is computed as if it had one.
         missing_s = SAMPLE_S if len(self._samples) < SAMPLES else 0.0
         return total / (self._clock() - self._samples[0].began_s + missing_s)
 
@@ -157,7 +157,7 @@ class QuorumMeasurements:
 
     def _role_changed(self, changed: RoleChanged) -> None:
         if self._role is Role.LEADER and changed.role is not Role.LEADER:
-            # Whether these commit is another leader's to see.
+            # Another leader will measure the commits of these entries.
             self._uncommitted.clear()
         self._role = changed.role
         if changed.role is Role.CANDIDATE:
@@ -205,7 +205,7 @@ class PollIdle(trio.abc.Instrument):
             return
         self._turned_s = now_s = self._clock()
         self._idle_s += now_s - self._waiting_since_s
-        # An entry on its way passes some ten rounds, so the windows are not moved in each.
+        # One entry causes about ten rounds of the loop, so the windows are not updated in each round.
         if now_s - self._noted_s >= _NOTE_S:
             self._note()
 

@@ -57,7 +57,7 @@ from consensus.protocols.kraft.wire.replica_names import Names, replica
 from consensus.server.interfaces import Receiver
 
 _REPORT_S: Final = 0.02
-"""Between two reports that an answer arrives; the shortest election timeout is 50 ms."""
+"""Seconds between two reports of an arriving reply; the shortest election timeout is 50 ms."""
 _JITTER: Final = 0.2
 """Random part of a pause, so that peers that lost a server do not all return in one moment."""
 
@@ -297,7 +297,7 @@ class _Lane:
         self._receiver.deliver_reply(self._peer, reply if is_peer else _redirection(reply))
 
     def _arriving(self, correlation: int) -> None:
-        """Report bytes of an answer, not more often than matters."""
+        """Report arriving bytes of a reply, but not more often than necessary."""
         now_s = trio.current_time()
         if now_s >= self._reported_s + _REPORT_S:
             self._reported_s = now_s

@@ -4,9 +4,9 @@ A voter's address comes from the configuration. An observer is not in it; only a
 connects to it, and then its address is among the newcomers. A removed voter stays known at its last address: a leader
 that removes itself leads until that is committed, so the others must fetch it from there.
 
-An address in a message is a claim of the sender, so it does not replace a voter's configured address. It counts for
-others: a server that was away during a change of the voters may learn the leader only this way. Such a leader is known
-by its id alone. The last `TOLD_MAX` addresses are stored.
+An address in a message is a claim of the sender, so it does not replace a voter's configured address. For other servers
+the address is used: a server that was offline during a change of the voters may find the leader only in this way. Only
+the id of such a leader is known. The last `TOLD_MAX` addresses are stored.
 
 The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
 kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is
@@ -56,7 +56,7 @@ class QuorumNames:
         self._voters: dict[int, ReplicaKey] = {}
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
         self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
-        """Voters of before: key and address by id, the one removed longest ago first."""
+        """Former voters: key and address by id, the earliest removed first."""
         self._announced: dict[int, tuple[tuple[str, int], ...]] = {}
         """The newest first."""
         self.change(configuration, ())

@@ -4,8 +4,8 @@
                       ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
                       ─▶ the next producer id             ─┘
 
-*Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). There is no
-snapshot within a batch: its records would be two batches to a server that begins from it.
+*Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
+ends within a batch: a server that begins from it would read the records as two batches.
 
 *Producers.* A client without a reply repeats its batch, maybe to another leader, so the written batches of each
 producer are replicated state: the last `BATCHES`, as in Kafka. A producer expires after `PRODUCER_EXPIRY_MS` of the
@@ -40,7 +40,7 @@ from consensus.protocols.kraft.wire.entries import (
 )
 
 BATCHES: Final = 5
-"""Kafka's producers have so many requests under way at most."""
+"""Batches per producer: the maximum number of requests that a Kafka producer has under way."""
 PRODUCER_EXPIRY_MS: Final = 86_400_000
 """Kafka's `producer.id.expiration.ms`."""
 MAX_PRODUCERS: Final = 10_000

@@ -12,9 +12,9 @@
 reply for its former voter (`INVALID_VOTER_KEY`). This, another topic than the log's, and negative numbers are
 `RefusedRequest` here, and do not reach the core.
 
-*High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md).
-*Pre-vote* does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
-The permission to campaign against a live leader (`transfer`) comes by EndQuorumEpoch instead.
+*High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md). *Pre-vote*
+does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
+EndQuorumEpoch replaces the permission to campaign against a live leader (`transfer`).
 
 Records pass through as bytes; `entries` encodes and keeps batches.
 """
@@ -72,8 +72,8 @@ FIRST_PRE_VOTE_VERSION: Final = 2
 _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     {
         RefusalReason.FOREIGN_CLUSTER: ErrorCode.INCONSISTENT_CLUSTER_ID,
-        # KIP-595 has INVALID_REQUEST, which ends a controller of Kafka: a former leader sends after its restart
-        # EndQuorumEpoch of its epoch to voters that no longer follow it.
+        # Not INVALID_REQUEST as in KIP-595, which would end a controller of Kafka: after its restart a former leader
+        # sends EndQuorumEpoch of its epoch to voters that no longer follow it.
         RefusalReason.ANOTHER_LEADER: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.STALE_TERM: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.NEWER_TERM: ErrorCode.UNKNOWN_LEADER_EPOCH,
