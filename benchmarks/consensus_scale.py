@@ -4,10 +4,10 @@
                  └─ processor time and bytes of an entry
 
 64 processes need more memory and processors than a small machine has. So all followers share one process, and the
-leader has its own: its processor time and its bytes are the same as in a farm of separate machines. The latency is not,
-because one processor does the work of all followers; it is the upper bound. Followers never campaign, and have no
-connections to each other. Bytes are the kernel's counters of the leader's connections, TLS and acknowledgements
-included, but not the headers of TCP.
+leader has its own. The leader's processor time and bytes are the same as in a farm of separate machines. The latency is
+an upper bound, because one processor does the work of all followers. Followers never campaign, and do not connect to
+each other. Bytes are the kernel's counters of the leader's connections, with TLS and acknowledgements, but without the
+headers of TCP.
 """
 
 import json
