@@ -37,6 +37,7 @@ FOUND_AT = {
     "append-without-sync": 1,
     "term-without-bound": 0,
     "leader-of-a-term-not-reached": 0,
+    "evidence-outweighs-a-lease": 4,
     "heartbeat-behind-the-disk": 0,
     "hung-disk-keeps-its-leader": 0,
     "new-proposals-keep-a-stalled-leader": 2,

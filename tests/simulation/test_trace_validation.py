@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 
+from tests.effort import over_seeds
 from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS
 from tests.simulation.consensus.history import SHORT
 from tests.simulation.consensus.mutants import MUTANTS
-from tests.simulation.consensus.profile import STRATEGIES
+from tests.simulation.consensus.profile import STRATEGIES, Kind
 from tests.simulation.consensus.trace import TraceError, run_traced
 
 SEEDS = {"append": (3, 4, 29), "fetch": (5, 129), "kraft": (1,)}
@@ -59,6 +60,12 @@ def test_every_production_step_is_a_step_of_the_model(strategy: str) -> None:
     for seed in SEEDS[strategy]:
         actions += run_traced(seed, SHORT, STRATEGIES[strategy]).trace.actions
     assert all(actions[name] for name in ACTIONS[strategy]), actions
+
+
+@over_seeds(200, quick=3)
+def test_step_after_evidence_of_an_end_is_in_the_model(seed: int) -> None:
+    run = run_traced(seed, SHORT, STRATEGIES["append"], Kind.ENDED)
+    assert run.trace.actions["BecomeLeader"]
 
 
 @pytest.mark.parametrize("name", REJECTED_AT)

@@ -222,6 +222,10 @@ def _follow_who_is_far_ahead(self: ServerRole, term: Term, *, of_a_leader: bool 
     return True
 
 
+def _campaigns_early_despite_lease(self: Replica) -> bool:
+    return not any(map(self.lacks_pre_vote, self.others))
+
+
 MUTANTS = (
     Mutant(
         "vote-before-persist",
@@ -374,6 +378,12 @@ MUTANTS = (
         "the sender of a term too far ahead is accepted as leader of the term that was stepped to",
         ((ServerRole, "check_term", _follow_who_is_far_ahead),),
         kind=Kind.FAR_TERMS,
+    ),
+    Mutant(
+        "evidence-outweighs-a-lease",
+        "a server with a lease to keep accepts candidates after evidence that its leader has ended",
+        ((Replica, "may_campaign_early", property(_campaigns_early_despite_lease)),),
+        kind=Kind.ENDED,
     ),
 )
 """Planted bugs of the core."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from consensus.core.effects import TransferEnded
-from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
+from consensus.core.events import ChangeConfiguration, PeerEnded, Proposed, TransferLeadership
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.protocols.kraft.replica.state_machine import NEW_PRODUCER
 from consensus.protocols.kraft.wire.entries import control_data
@@ -29,6 +29,8 @@ _PRODUCER_MS = 400
 _SETTLED_MS = 1_000
 """Time for all followers to answer a new leader if nothing fails."""
 _TROUBLE_OF_LEADERS = {Kind.LEASE: ("isolate", "isolate", "isolate one by one", "garble"), Kind.PAUSED: ("absent",)}
+_FALSE_ENDS = 0.2
+"""Share of false evidence during the trouble."""
 _KINDS = ("crash", "start", "start", "start", "cut", "repair", "repair", "pause", "jump", "leader")
 
 
@@ -80,6 +82,8 @@ class Nemesis:
             after(profile.change_ms, self._change_somewhere)
         if profile.transfer_ms:
             after(profile.transfer_ms, self._transfer_somewhere)
+        if profile.ends_ms:
+            after(profile.ends_ms, self._report_an_end)
 
     def elected(self, server: ServerId) -> None:
         """Handle the election of a leader: in most worlds a fault follows soon."""
@@ -293,6 +297,14 @@ class Nemesis:
                 for leader in self._leaders():
                     leader.crash()
                 stage.after(random.randrange(400), lambda: self.start(machine.server_id))
+
+    def _report_an_end(self) -> None:
+        """Give a server evidence that another one has ended, true or false."""
+        random, stage = self._random, self._stage
+        machine, ended = random.choices(list(stage.machines.values()), k=2)
+        if ended.run is None or (stage.trouble and random.random() < _FALSE_ENDS):
+            machine.step(PeerEnded(ended.server_id))
+        stage.after(self._profile.ends_ms, self._report_an_end)
 
     def _advance_log_time(self) -> None:
         """Advance log time by the clock of a leader; sessions expire by log time."""

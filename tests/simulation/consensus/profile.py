@@ -17,6 +17,8 @@ histories.
                  the timeouts of a LAN
     hung disks   only the disks of a majority fail: they hang for longer than a leader may wait
     far terms    all faults, and a forger sends messages with far higher terms
+    ended        servers get true and false evidence that a process has ended, in worlds with and without leases; only
+                 on request
 """
 
 from collections.abc import Callable
@@ -54,6 +56,7 @@ class Kind(Enum):
     FAR_TERMS = "far terms"
     SLOW_DISKS = "slow disks"
     HUNG_DISKS = "hung disks"
+    ENDED = "ended"
 
     def __str__(self) -> str:
         """Return the name as written in a command."""
@@ -180,6 +183,8 @@ class Profile:
     """Interval between repetitions of a ØMQ peer's unanswered request."""
     forged_ms: int = 0
     """Mean time between forged messages with far higher terms (`forger`); 0: never."""
+    ends_ms: int = 0
+    """Time between two pieces of evidence that a process has ended; 0: never."""
     kafka: KafkaRates | None = None
     """Rates of a history on Kafka's wire; None on other wires."""
 
@@ -231,7 +236,7 @@ def place_of(server_id: ServerId) -> int:
 
 def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -> Profile:
     """Draw the world of one history, and its kind unless `kind` is given."""
-    drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1))[0]
+    drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1, 0))[0]
     chosen, general = kind or drawn, _draw_general(random)
     profile = replace(_MAKERS[chosen](general, random), kind=chosen)
     if strategy.on_kafkas_wire:
@@ -510,6 +515,12 @@ def _make_far_terms(general: Profile, random: Random) -> Profile:
     return replace(general, forged_ms=random.choice((20, 100, 400)))
 
 
+def _make_ended(general: Profile, random: Random) -> Profile:
+    """Build a world with evidence that processes have ended; in every second one, leases must outweigh it."""
+    base = random.choice((general, _make_lease(general, random)))
+    return replace(base, pre_vote=1, ends_ms=random.choice((5, 20)))
+
+
 def _draw_general(random: Random) -> Profile:
     change_ms = random.choice((0, 30, 100, 300))
     rot = random.choice((0, 0, 0.05, 0.3))
@@ -588,4 +599,5 @@ _MAKERS: dict[Kind, Callable[[Profile, Random], Profile]] = {
     Kind.FAR_TERMS: _make_far_terms,
     Kind.SLOW_DISKS: _make_slow_disks,
     Kind.HUNG_DISKS: _make_hung_disks,
+    Kind.ENDED: _make_ended,
 }
