@@ -3,6 +3,8 @@
 Each server knows the identities of servers 1 to 99. A server's private key is derived from its id.
 """
 
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from random import Random
@@ -200,6 +202,8 @@ class Stage:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self.hosts: dict[int, Host] = {}
+        self.refusal = errno.ECONNREFUSED
+        """Error of a connection to a port without a host."""
         self.connections = 0
         self.live: list[trio.abc.Stream] = []
         self.theirs: list[trio.abc.Stream] = []
@@ -217,7 +221,7 @@ class Stage:
         """Return a memory stream to the host at that port."""
         host = self.hosts.get(address.port)
         if host is None:
-            raise OSError(111, "Connection refused")
+            raise OSError(self.refusal, os.strerror(self.refusal))
         ours, theirs = memory_stream_pair()
         self.connections += 1
         self.live.append(ours)

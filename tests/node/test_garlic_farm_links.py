@@ -1,5 +1,6 @@
 """A server's outgoing links: order, loss, unresponsive peers, and negotiated extensions."""
 
+import errno
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -517,10 +518,16 @@ async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_
 
 
 @pytest.mark.parametrize(
-    ("meets_peer", "returns", "ended"), [(True, False, True), (True, True, False), (False, False, False)]
+    ("meets_peer", "refusal", "ended"),
+    [
+        (True, errno.ECONNREFUSED, True),
+        (True, errno.EHOSTUNREACH, False),
+        (True, None, False),
+        (False, errno.ECONNREFUSED, False),
+    ],
 )
 async def test_refusal_after_a_connection_reports_end_of_peer(
-    stage: Stage, autojump_clock: MockClock, *, meets_peer: bool, returns: bool, ended: bool
+    stage: Stage, autojump_clock: MockClock, *, meets_peer: bool, refusal: int | None, ended: bool
 ) -> None:
     del autojump_clock
     host, sender = Host(BOB), Sender(stage)
@@ -530,8 +537,9 @@ async def test_refusal_after_a_connection_reports_end_of_peer(
     sender.links.connect({BOB})
     await trio.sleep(10)
     assert sender.receiver.ended == []
-    if meets_peer and not returns:
-        del stage.hosts[BOB]
+    if refusal is not None:
+        stage.hosts.pop(BOB, None)
+        stage.refusal = refusal
     if meets_peer:
         await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(0.1)
@@ -539,4 +547,4 @@ async def test_refusal_after_a_connection_reports_end_of_peer(
     reported = LinkOptions().ended_s / LinkOptions().backoff_first_s
     await trio.sleep(100)
     assert len(sender.receiver.ended) < reported
-    assert len(sender.receiver.extensions) == meets_peer + returns
+    assert len(sender.receiver.extensions) == meets_peer + (refusal is None)

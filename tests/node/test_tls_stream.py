@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.failed_connection import connection_failure
+from consensus.net.failed_connection import connection_failure, was_refused
 from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 
@@ -189,3 +189,19 @@ def failed_attempts(error: OSError) -> OSError:
 )
 def test_connection_failure_has_system_error_text(error: Exception, text: str) -> None:
     assert connection_failure(error) == text
+
+
+@pytest.mark.parametrize(
+    ("attempts", "refused"),
+    [
+        ([ConnectionRefusedError()], True),
+        ([ConnectionRefusedError(), ConnectionRefusedError()], True),
+        ([ConnectionRefusedError(), TimeoutError()], False),
+        ([TimeoutError()], False),
+    ],
+    ids=["one", "all", "some", "none"],
+)
+def test_connection_is_refused_if_every_attempt_was(attempts: list[OSError], *, refused: bool) -> None:
+    failure = OSError("all attempts to connect to 192.0.2.1:7669 failed")
+    failure.__cause__ = attempts[0] if len(attempts) == 1 else ExceptionGroup("attempts", attempts)
+    assert was_refused(failure) is refused

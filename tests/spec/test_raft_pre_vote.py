@@ -180,6 +180,9 @@ def test_heartbeat_before_first_slot_prevents_early_pre_vote() -> None:
     bench.now += LAN.heartbeat_ms - 1
     bench.append(term=2, previous=AT(1, 1), sender=THREE)
     assert bench.raft.deadline >= bench.now + LAN.election_timeout_min_ms
+    bench.expire()
+    assert bench.now < LAN.election_timeout_max_ms
+    assert bench.raft.deadline >= bench.now + LAN.election_timeout_min_ms
 
 
 @pytest.mark.parametrize("reason", ["lease", "peer without pre-vote"])
