@@ -80,7 +80,7 @@ async def measure(
             case "consensus-budget":
                 figures, remarks = await consensus_budget.measure(where, options.runs, options.seconds)
             case "consensus-scale":
-                figures = await consensus_scale.measure(where, options.runs, options.seconds)
+                figures, remarks = await consensus_scale.measure(where, options.runs, options.seconds)
             case "consensus-step":
                 figures, remarks = await consensus_step.measure(where, options.base, options.runs)
             case _:
