@@ -34,6 +34,7 @@ from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_
 from pipeline.cli.queries import query, report, views
 from pipeline.cli.repair import repair
 from pipeline.cli.what_if import what_if
+from pipeline.cli.what_if_alerts import what_if_alerts
 from pipeline.feedback.farms import FarmsFeedback
 from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.generate import generate
@@ -118,6 +119,7 @@ pipeline.add_command(floodfills)
 pipeline.add_command(repair)
 pipeline.add_command(silence)
 pipeline.add_command(what_if)
+pipeline.add_command(what_if_alerts)
 
 
 @pipeline.command()

@@ -39,6 +39,9 @@ class Rules:
     healthy_share: float = 0.5
 
 
+PRESENT_RULES = Rules()
+
+
 @dataclass(frozen=True, slots=True)
 class ReportFacts:
     """The relevant parts of a report."""

@@ -12,7 +12,7 @@ beginning of the batch, a run without a watch came between. Then the watch start
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
 from pipeline.tables.files import DAY
 from pipeline.tables.specs import TRANSITIONS_SPEC
 from pipeline.watch.machine import (
+    PRESENT_RULES,
     SILENT_AFTER_DEFAULT_MS,
     SILENT_AFTER_PERIODS,
     ReportFacts,
@@ -53,21 +54,61 @@ class _FarmWatch:
     now_ms: int = 0
     servers: dict[int, RouterWatch] = field(default_factory=dict)
 
-    @property
-    def rules(self) -> Rules:
-        """The rules with the time for the reporting period."""
-        silent = self.period_ms * SILENT_AFTER_PERIODS if self.period_ms else SILENT_AFTER_DEFAULT_MS
-        return Rules(silent_after_ms=silent)
+
+class FarmsWatch:
+    """The state machines of all servers, without tables. A run uses the default `rules` and `silent_periods`."""
+
+    def __init__(
+        self,
+        period_range_ms: tuple[int, int],
+        rules: Rules = PRESENT_RULES,
+        silent_periods: int = SILENT_AFTER_PERIODS,
+    ) -> None:
+        self._period_range_ms = period_range_ms
+        self._rules = rules
+        self._silent_periods = silent_periods
+        self.farms: dict[str, _FarmWatch] = {}
+
+    def changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
+        """Process rows; yield the farm, the server and the change of each transition."""
+        for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
+            name = row["farm"]
+            farm = self.farms.setdefault(name, _FarmWatch())
+            farm.now_ms = row["at_ms"]
+            if row["entry"] == "clock":
+                period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
+                if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:
+                    yield from self._silences(name, farm)
+                    farm.period_ms = period_ms
+                continue
+            server, rules = row["server_id"], self._rules_of(farm)
+            watch, changes = farm.servers.get(server, RouterWatch()).after_report(_report_facts(row), rules)
+            farm.servers[server] = watch
+            yield from ((name, server, change) for change in changes)
+        for name, farm in self.farms.items():
+            yield from self._silences(name, farm)
+
+    def _silences(self, name: str, farm: _FarmWatch) -> Iterator[tuple[str, int, Transition]]:
+        """Yield the changes of servers without a report for too long, by the farm's log time."""
+        rules = self._rules_of(farm)
+        for server, watch in farm.servers.items():
+            silent, changes = watch.after_silence_until(farm.now_ms, rules)
+            if changes:
+                farm.servers[server] = silent
+                yield from ((name, server, change) for change in changes)
+
+    def _rules_of(self, farm: _FarmWatch) -> Rules:
+        silent_ms = farm.period_ms * self._silent_periods if farm.period_ms else SILENT_AFTER_DEFAULT_MS
+        return replace(self._rules, silent_after_ms=silent_ms)
 
 
 class Watching:
     """The servers of all farms, by the batches so far."""
 
     def __init__(self, output: Path, period_range_ms: tuple[int, int]) -> None:
-        self._period_range_ms = period_range_ms
         self._state = Table(output, STATE_SPEC)
         self.transitions = Table(output, TRANSITIONS_SPEC)
-        self._farms: dict[str, _FarmWatch] = {}
+        self._watch = FarmsWatch(period_range_ms)
         self._through: int | None = None
 
     def tables(self) -> list[Table]:
@@ -79,7 +120,7 @@ class Watching:
         self._begin(query, batch)
         if self._through == batch:
             return TRANSITIONS_SPEC.schema.empty_table()
-        found = [] if seen is None else list(self._all_changes(seen))
+        found = [] if seen is None else list(self._watch.changes(seen))
         return _rows_of(found)
 
     def keep(self, query: str, batch: int) -> None:
@@ -91,47 +132,19 @@ class Watching:
     def _begin(self, query: str, batch: int) -> None:
         if self._through is None:
             self._through = self._state.committed(query)
-            self._farms = _loaded(self._state.rows())
+            self._watch.farms = _loaded(self._state.rows())
         if self._through not in {batch, batch - 1} and self._through != NOTHING_COMMITTED:
-            self._farms, self._through = {}, NOTHING_COMMITTED
-
-    def _all_changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
-        for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
-            name = row["farm"]
-            farm = self._farms.setdefault(name, _FarmWatch())
-            farm.now_ms = row["at_ms"]
-            if row["entry"] == "clock":
-                period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
-                if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:
-                    yield from _silences(name, farm)
-                    farm.period_ms = period_ms
-                continue
-            server = row["server_id"]
-            watch, changes = farm.servers.get(server, RouterWatch()).after_report(_report_facts(row), farm.rules)
-            farm.servers[server] = watch
-            yield from ((name, server, change) for change in changes)
-        for name, farm in self._farms.items():
-            yield from _silences(name, farm)
+            self._watch.farms, self._through = {}, NOTHING_COMMITTED
 
     def _stored(self) -> pa.Table:
         rows: list[tuple[Any, ...]] = []
-        for name, farm in self._farms.items():
+        for name, farm in self._watch.farms.items():
             rows.append((name, None, farm.period_ms, *astuple(RouterWatch(last_ms=farm.now_ms))))
             rows += [(name, server, farm.period_ms, *astuple(watch)) for server, watch in farm.servers.items()]
         columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)
         return pa.Table.from_arrays(
             [pa.array(list(values), each.type) for values, each in zip(columns, _STATE, strict=True)], schema=_STATE
         )
-
-
-def _silences(name: str, farm: _FarmWatch) -> Iterator[tuple[str, int, Transition]]:
-    """Yield the changes of servers without a report for too long, by the farm's log time."""
-    rules = farm.rules
-    for server, watch in farm.servers.items():
-        silent, changes = watch.after_silence_until(farm.now_ms, rules)
-        if changes:
-            farm.servers[server] = silent
-            yield from ((name, server, change) for change in changes)
 
 
 def _loaded(rows: pa.Table) -> dict[str, _FarmWatch]:

@@ -16,14 +16,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import main
+from pipeline.alerts import alerting
+from pipeline.alerts.outages import server_of
 from pipeline.cli.queries import query
 from pipeline.cli.what_if import what_if
+from pipeline.cli.what_if_alerts import what_if_alerts
 from pipeline.feedback import replay
 from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
 from pipeline.feedback.rows import rows_in_log
 from pipeline.feedback.submitting import Feedback, Submitted
 from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
 from pipeline.gold.tables import Gold
+from pipeline.serve.alert_history import AlertSetting, alert_history
 from pipeline.serve.history import replayed
 from pipeline.serve.query import documents
 from pipeline.tables.names import read_names
@@ -311,3 +315,47 @@ def test_missing_tables_or_windows_error_names_remedy(tmp_path: Path) -> None:
     tables_of(farm_with_problems(1, 5).log, tmp_path)
     result = run_what_if(tmp_path, "--gain", "3")
     assert (result.exit_code, "does not contain a report with a window in router_health" in result.stderr) == (1, True)
+
+
+def test_alert_history_ends_with_last_outages_of_a_run(tmp_path: Path) -> None:
+    farm = farm_with_problems(5, 400)
+    tables_of(farm.log, tmp_path, watch=True)
+    keep_ms = 600_000
+    setting = AlertSetting(keep_ms)
+    (found,) = alert_history(tmp_path, [setting], 7.0)
+    sql = alerting._LOOK_SQL.replace("$keep_ms", str(keep_ms))
+    last = {each.server_id: each for each in found}
+    servers = {server.server_id: server for server in map(server_of, documents(tmp_path, sql))}
+    assert servers.keys() == last.keys() >= {1, 2}
+    for number, server in servers.items():
+        outage = last[number]
+        ended_ms = None if server.ended_at is None else round(server.ended_at.timestamp() * 1000)
+        assert (outage.began_ms, outage.failures, outage.was_silent, outage.reason, outage.ended_ms) == (
+            round(server.began_at.timestamp() * 1000),
+            server.failures,
+            server.was_silent,
+            server.reason,
+            ended_ms,
+        )
+
+
+def test_alerts_with_another_setting_are_compared(tmp_path: Path) -> None:
+    log = MadeUpLog()
+    for minute in range(120):
+        log.tick(MINUTE_MS)
+        log.report(1, uptime=log.log_time_ms)
+        # given silences of 5 and of 20 minutes, with an hour between them
+        if minute not in {*range(10, 15), *range(75, 95)}:
+            log.report(2, uptime=log.log_time_ms)
+    tables_of(log, tmp_path, watch=True)
+
+    def found(*arguments: str) -> list[tuple[str, int, int]]:
+        shown = CliRunner().invoke(what_if_alerts, [*arguments, "--json", "--output", str(tmp_path)])
+        rows = [json.loads(line) for line in shown.stdout.splitlines()]
+        return [(row["setting"], row["server_id"], row["failures"]) for row in rows]
+
+    assert found("--worse-after", "9") == [("both", 2, 1), ("both", 2, 1)]
+    assert found("--keep-firing", "100") == [("both", 2, 2)]
+    shown = CliRunner().invoke(what_if_alerts, ["--keep-firing", "100", "--output", str(tmp_path)])
+    assert "2 alerts with the present setting, 1 with the other one" in shown.stdout
+    assert CliRunner().invoke(what_if_alerts, ["--output", str(tmp_path)]).exit_code == 2

@@ -1,0 +1,137 @@
+"""The alerts of the recorded past under other settings, for `garlicfarm pipeline what-if-alerts`.
+
+    reports, clocks, a day at a time ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
+
+The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
+which has only the last outage of each server: an outage begins when a server is down that was healthy for
+`keep_firing_ms`, and ends when it has been healthy that long. Silences, removals and departures in order are not
+applied. They hold back the message of an alert under any setting.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+from pipeline.serve.query import SqlQuery, of_one_version
+from pipeline.watch.machine import HEALTHY, PRESENT_RULES, SILENT, SILENT_AFTER_PERIODS, Rules, Transition
+from pipeline.watch.watching import FarmsWatch
+
+_ENDS = "SELECT farm, log_time, unix_millis(log_time) AS end_ms FROM current_farm WHERE log_time IS NOT NULL"
+_SEEN = """
+    SELECT farm, index, unix_millis(log_time) AS at_ms, 'report' AS entry, server_id,
+      CASE WHEN length(request) <= 128 THEN request ELSE '' END AS request, coalesce(attached, false) AS attached,
+      uptime_ms, job_lag_ms, coalesce(destinations, 0) AS destinations,
+      coalesce(healthy_destinations, 0) AS healthy_destinations, NULL AS period_ms
+    FROM reports WHERE day = DATE '$day'
+    UNION ALL
+    SELECT farm, index, unix_millis(log_time), 'clock', leader_id, '', false, NULL, NULL, 0, 0, period_ms
+    FROM clocks WHERE day = DATE '$day'
+"""
+_TYPES = {"request": pa.string(), "job_lag_ms": pa.float64(), "farm": pa.string(), "entry": pa.string()}
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSetting:
+    """The settings that decide whether an alert fires; the defaults are the present ones."""
+
+    keep_firing_ms: int
+    rules: Rules = PRESENT_RULES
+    silent_periods: int = SILENT_AFTER_PERIODS
+
+
+@dataclass(slots=True)
+class Outage:
+    """One outage of a server. Times are log time in milliseconds; None: not over."""
+
+    farm: str
+    server_id: int
+    began_ms: int
+    reason: str
+    failures: int = 1
+    was_silent: bool = False
+    ended_ms: int | None = None
+
+    def overlaps(self, other: "Outage") -> bool:
+        """Return True if both are outages of one server at a common time."""
+        begins = max(self.began_ms, other.began_ms)
+        ends = [each.ended_ms for each in (self, other) if each.ended_ms is not None]
+        return (self.farm, self.server_id) == (other.farm, other.server_id) and all(begins <= each for each in ends)
+
+
+@dataclass(slots=True)
+class _History:
+    """The replay of one setting."""
+
+    setting: AlertSetting
+    watch: FarmsWatch
+    changes: dict[tuple[str, int], list[Transition]] = field(default_factory=dict)
+
+    def outages(self, ends_ms: dict[str, int]) -> list[Outage]:
+        keep_ms = self.setting.keep_firing_ms
+        found = [
+            outage
+            for (farm, server), changes in self.changes.items()
+            for outage in outages_of(farm, server, changes, keep_ms, ends_ms[farm])
+        ]
+        return sorted(found, key=lambda each: (each.began_ms, each.farm, each.server_id))
+
+
+def alert_history(output: Path, settings: Sequence[AlertSetting], days: float) -> list[list[Outage]]:
+    """Return the outages of each setting in the last days of the tables of each farm. Raise QueryError."""
+
+    def read(run_query: SqlQuery) -> list[list[Outage]]:
+        ends = {row["farm"]: row for row in run_query(_ENDS)}
+        histories = [
+            _History(each, FarmsWatch((PERIOD_MIN_MS, PERIOD_MAX_MS), each.rules, each.silent_periods))
+            for each in settings
+        ]
+        since_ms = {farm: row["end_ms"] - round(days * 86_400_000) for farm, row in ends.items()}
+        for found in run_query("SELECT DISTINCT day FROM clocks WHERE day IS NOT NULL ORDER BY day"):
+            if all(row["log_time"].date() - found["day"] > timedelta(days=days) for row in ends.values()):
+                continue
+            rows = [
+                row
+                for row in run_query(_SEEN.replace("$day", found["day"].isoformat()))
+                if row["farm"] in ends and row["at_ms"] >= since_ms[row["farm"]]
+            ]
+            for each in histories if rows else ():
+                for farm, server, change in each.watch.changes(_table(rows)):
+                    each.changes.setdefault((farm, server), []).append(change)
+        return [each.outages({farm: row["end_ms"] for farm, row in ends.items()}) for each in histories]
+
+    return of_one_version(output, read)
+
+
+def outages_of(farm: str, server: int, changes: Sequence[Transition], keep_ms: int, end_ms: int) -> list[Outage]:
+    """Return the outages of a server from its transitions, in order."""
+    found: list[Outage] = []
+    healthy_ms: int | None = None
+    was_down = False
+    for change in changes:
+        is_down = change.state != HEALTHY
+        is_stable = healthy_ms is None or change.at_ms - healthy_ms >= keep_ms
+        if is_down and not was_down and (not found or is_stable):
+            found.append(Outage(farm, server, change.at_ms, change.reason))
+        elif is_down:
+            found[-1].failures += not was_down
+            found[-1].reason = change.reason
+        if is_down:
+            found[-1].ended_ms, found[-1].was_silent = None, found[-1].was_silent or change.state == SILENT
+        elif was_down:
+            healthy_ms = change.at_ms
+            found[-1].ended_ms = change.at_ms
+        was_down = is_down
+    if found and not was_down and healthy_ms is not None and end_ms - healthy_ms < keep_ms:
+        found[-1].ended_ms = None
+    return found
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    names = rows[0].keys()
+    kinds = {name: pa.bool_() if name == "attached" else _TYPES.get(name, pa.int64()) for name in names}
+    return pa.table({name: pa.array([row[name] for row in rows], kinds[name]) for name in names})
