@@ -36,7 +36,7 @@ SHOWN = 100
 @click.option(
     "--silent-periods",
     type=click.IntRange(1, 1_000),
-    help=f"Reporting periods without a report until a server is silent, instead of {SILENT_AFTER_PERIODS}.",
+    help=f"Missed reporting periods before the state `silent`, instead of {SILENT_AFTER_PERIODS}.",
 )
 @click.option(
     "--worse-after",
