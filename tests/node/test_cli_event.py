@@ -96,7 +96,7 @@ def test_query_lists_replies_with_unresponsive_nodes(node: MessagingNode, garlic
 
 def test_query_without_reply_lists_known_queries(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("query", "weather")
-    assert result.stderr == "No node knows an answer to weather; every node answers ping and version.\n"
+    assert result.stderr == "No node has a reply to weather; every node replies to ping and version.\n"
     assert garlicfarm("query", "ping", "--timeout", "21").exit_code == 2
     assert node.fake.queries == [("weather", "", 5.0)]
 

@@ -1,6 +1,6 @@
 """`garlicfarm event`, `query` and `events`: small messages to all nodes by gossip, and the events on a node.
 
-event NAME [PAYLOAD]   every node that runs notes it in its trace query NAME [PAYLOAD]   every node that knows an answer
+event NAME [PAYLOAD]   every node that runs notes it in its trace query NAME [PAYLOAD]   every node that has a reply
 gives it; all know one to `ping` and to `version` events                 the trace of one node: user events and queries
 among all else, with --watch as they happen
 """
@@ -68,7 +68,7 @@ def _print_answers(answer: QueryAnswer) -> None:
     if answer.answers:
         print_table(("NODE", "ANSWER"), [(each.node, each.payload) for each in answer.answers])
     else:
-        echo(f"No node knows an answer to {answer.name}; every node answers ping and version.", err=True)
+        echo(f"No node has a reply to {answer.name}; every node replies to ping and version.", err=True)
     if answer.silent and answer.answers:
         echo(f"No answer in time from: {', '.join(answer.silent)}", err=True)
 
