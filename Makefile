@@ -14,14 +14,15 @@ HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # pip verifies the SHA-256 of each file of the base, the production extras and the build backend. Modules are compiled
 # here; otherwise each of the first processes of `make run` would compile all of them.
 HASHED := requirements/build.txt requirements/base.txt
 $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
 	@echo "installing the packages of a node into $(VENV): half a minute"
-	@$(PIP) install --require-hashes $(HASHED:%=-r %)
+	@$(PIP) install --require-hashes $(HASHED:%=-r %) || \
+		{ echo "the packages could not be installed: check the network, then run the same make again"; exit 1; }
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@

@@ -1,6 +1,8 @@
 """Versions are declared in constraints.txt; production packages are installed by hash."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import distribution
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import END_S
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -86,3 +90,16 @@ def test_files_do_not_name_registry_hosts() -> None:
         "constraints.txt",
     ):
         assert "://" not in (ROOT / file).read_text(), f"{file} names a host"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_incomplete_environment_is_removed(tmp_path: Path) -> None:
+    """A second `make` would use an environment without pip, and its error would not name the missing package."""
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\nmkdir -p .venv/bin\ntouch .venv/bin/python\nexit 1\n')
+    python.chmod(0o755)
+    command = ["make", "-C", str(tmp_path), f"PYTHON={python}", ".venv/bin/python"]
+    assert subprocess.run(command, check=False, capture_output=True, timeout=END_S).returncode != 0
+    assert python.exists()
+    assert not (tmp_path / ".venv").exists()
