@@ -23,7 +23,7 @@ from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
-from bridge.node.settings.places import Places, default_configuration, node_places
+from bridge.node.settings.places import Places, default_configuration, has_service, node_places
 from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key, signing_key_text
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.keys.invitation import Granted, InviterAddress, Token, parse_token
@@ -137,6 +137,7 @@ def test_package_places_belong_to_root_alone(tmp_path: Path) -> None:
     assert node_places(home, tmp_path, 0) == own
     unit.touch()
     assert node_places(home, tmp_path, 1000) == own
+    assert has_service(tmp_path)
     service = Places(tmp_path / "etc/garlicfarm", tmp_path / "var/lib/garlicfarm", is_service=True)
     assert node_places(home, tmp_path, 0) == service
 
@@ -259,6 +260,14 @@ def test_foreign_configuration_without_key_is_kept(garlicfarm: Call, tmp_path: P
         assert refused.exit_code == 1
         assert "nothing is overwritten" in refused.stderr
         assert [each.read_text() for each in path.parent.iterdir()] == [text]
+
+
+def test_user_next_to_package_is_directed_to_sudo(garlicfarm: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for has_package in (False, True):
+        monkeypatch.setattr(new_files, "has_service", lambda has=has_package: has)
+        for command in (("init", "--bind", "8.8.8.8:1"), ("join", "x")):
+            done = garlicfarm(*command)
+            assert (f"`sudo garlicfarm {command[0]}` uses the service" in done.stderr) is has_package
 
 
 def test_unreadable_directory_is_reported(garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from bridge.node.security.key_files import save_farm_key, save_signing_key
 from bridge.node.security.local_trust import ROOT, facts_about_node, make_state_directory
 from bridge.node.settings.bundle import BundleError, toml_text
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration
-from bridge.node.settings.places import Places
+from bridge.node.settings.places import Places, has_service
 from bridge.node.settings.toml_editor import EditError, add_tables, set_table
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey
@@ -41,6 +41,8 @@ _MARKER_MODE: Final = 0o644
 def is_continued(places: Places, command: str) -> bool:
     """Return True if this command has written its files before and did not end; end it if there is another node."""
     state_dir = places.state_dir
+    if not places.is_service and has_service():
+        echo(f"This makes a node of this user; `sudo garlicfarm {command}` uses the service of the package.", err=True)
     if answers(state_dir / SOCKET_NAME):
         fail(f"a node runs here already, with the state directory {state_dir}: `garlicfarm status` shows its farm")
     found = [state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]

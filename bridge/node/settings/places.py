@@ -46,12 +46,17 @@ def node_places(
 ) -> Places:
     """Return the places for this user; `system` is the root of the file system."""
     is_root = (os.geteuid() if user_id is None else user_id) == ROOT
-    if is_root and any((system / each / UNIT).exists() for each in _UNIT_DIRECTORIES):
+    if is_root and has_service(system):
         below = (each.relative_to("/") for each in (SYSTEM_CONFIGURATION_DIRECTORY, SYSTEM_STATE_DIRECTORY))
         directory, state_dir = (system / each for each in below)
         return Places(directory, state_dir, is_service=True)
     base = environment.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
     return Places(Path(base) / "garlicfarm", default_state_directory(environment))
+
+
+def has_service(system: Path = Path("/")) -> bool:
+    """Return True if the unit of the package is installed."""
+    return any((system / each / UNIT).exists() for each in _UNIT_DIRECTORIES)
 
 
 def default_configuration() -> Path | None:
