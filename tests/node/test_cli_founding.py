@@ -267,7 +267,7 @@ def test_user_next_to_package_is_directed_to_sudo(garlicfarm: Call, monkeypatch:
         monkeypatch.setattr(new_files, "has_service", lambda has=has_package: has)
         for command in (("init", "--bind", "8.8.8.8:1"), ("join", "x")):
             done = garlicfarm(*command)
-            assert (f"`sudo garlicfarm {command[0]}` uses the service" in done.stderr) is has_package
+            assert (f"with `sudo`, {command[0]} uses the service" in done.stderr) is has_package
 
 
 def test_unreadable_directory_is_reported(garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

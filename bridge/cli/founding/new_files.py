@@ -42,7 +42,7 @@ def is_continued(places: Places, command: str) -> bool:
     """Return True if this command has written its files before and did not end; end it if there is another node."""
     state_dir = places.state_dir
     if not places.is_service and has_service():
-        echo(f"This makes a node of this user; `sudo garlicfarm {command}` uses the service of the package.", err=True)
+        echo(f"This makes a node of this user; with `sudo`, {command} uses the service of the package.", err=True)
     if answers(state_dir / SOCKET_NAME):
         fail(f"a node runs here already, with the state directory {state_dir}: `garlicfarm status` shows its farm")
     found = [state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
