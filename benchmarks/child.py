@@ -25,7 +25,10 @@ STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
 _ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null; wait'
-"""The shell around another program. It waits for the program: a dying process still listens on the port of the next."""
+"""The shell around another program.
+
+It waits for the end of the program, because a dying process still listens on a port that the next one needs.
+"""
 
 
 class ChildError(Exception):

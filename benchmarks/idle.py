@@ -4,8 +4,8 @@
     three agents of serf, its profile "lan" ───────┴─ the same windows of time ─▶ share of one core, each process
 
 The nodes have LAN settings: `garlicfarm up` writes faster ones for a demonstration. They run with the environment of
-the package's service, and restart once: a first start also loads modules that create keys and certificates. Serf does
-less: its agents only watch one another, while a node also exchanges Raft's heartbeats over TLS, applies the log and
+the package's service, and restart once, because a first start also loads modules that create keys and certificates.
+Serf does less: its agents only monitor each other. A node also exchanges Raft's heartbeats over TLS, applies the log and
 renews a published structure.
 """
 

@@ -4,7 +4,7 @@
 
     stdin: a time of the monotonic clock ─▶ stdout: seconds from it until a write begun after it is acknowledged
 
-A client that waits for each write would also measure its timeout for the dead server. Writes begun before the given
+A client that waits for each write would also measure its own timeout for the dead server. Writes begun before the given
 time do not count: the dead server may have acknowledged them. `etcd_client` does the same at the same rate. It is
 connected to all members. Garlic Farm's clients together are connected to all servers, too: each begins with another
 server, and keeps its connections.

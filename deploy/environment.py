@@ -117,7 +117,7 @@ def install(target: Target, wheel: Path, root: Path) -> Path:
     site.mkdir(parents=True)
     into = ["--target", str(site), "--no-compile", "--no-deps"]
     _pip("install", *into, *target.pip_options(), "--require-hashes", "-r", str(REQUIREMENTS))
-    # Manual pages of libraries. pip would not add the own wheel's files to a directory that exists.
+    # Remove the manual pages of libraries, because pip does not add the own wheel's files to an existing directory.
     shutil.rmtree(site / "share", ignore_errors=True)
     # The own wheel has the platform's plain tag, `linux_x86_64`, which indexes do not accept.
     own = [f"--platform=linux_{target.machine}", *target.pip_options(), "--no-index"]

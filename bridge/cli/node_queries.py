@@ -39,7 +39,7 @@ TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
 
 BESIDE_TIMEOUT_S = 3.0
-"""For a node that may be the leader: a hanging node does not lead for long."""
+"""Timeout in seconds for a node that may be the leader. It is short, because a hanging node does not lead for long."""
 
 _TIMEOUT = f"{__name__}.timeout"
 
@@ -217,7 +217,7 @@ def find_node(
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen is None or not is_remote(chosen):
         return find_control_socket(named, environment)
-    # TLS and certificates take longer to load than a request to a node of this machine.
+    # Imported here: the modules for TLS take longer to load than a request to a node of this machine.
     from bridge.node.control.connections.remote_node import remote_node  # noqa: PLC0415
 
     try:
@@ -263,7 +263,7 @@ def find_control_socket(
         )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
-    # Relative: in a removed working directory no node answers.
+    # A relative path, so that in a removed working directory the socket is only not found.
     here = LOCAL_FARM_DIRECTORY if directory is None else directory / LOCAL_FARM_DIRECTORY
     shown = f"./{here}" if directory is None else here
     default = default_state_directory(environment)

@@ -179,7 +179,7 @@ def _encoded(document: "Struct") -> bytes:
 
 def print_markdown(text: str) -> None:
     """Lay out a document of the project: at most 100 columns wide, plain if the output is not a terminal."""
-    # Only `help` lays out Markdown; every other command starts without what that needs.
+    # Imported here: only `help` lays out Markdown, and other commands start without the modules for it.
     from rich.console import Console  # noqa: PLC0415
     from rich.markdown import Markdown  # noqa: PLC0415
 

@@ -55,7 +55,10 @@ REASONS = (
 )
 """Ends that an operator can do something about."""
 ADDRESS_WAIT_S = 30.0
-"""A lease comes within seconds; a service manager starts a node that has refused again."""
+"""Longest wait in seconds for an address.
+
+A lease arrives within seconds, and after a refusal a service manager starts the node again.
+"""
 ADDRESS_LOOK_S = 1.0
 
 

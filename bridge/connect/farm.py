@@ -204,7 +204,7 @@ class FarmClient:
         self._keeper.request_refresh()
 
     def _failed(self, leaf_hash: bytes, failure: LeafFailure) -> None:
-        # The streams first: a failure may raise the timeouts.
+        # The streams fail first, because a failure may raise the timeouts.
         self._end_overdue(leaf_hash, failure.reason)
         self._table.failed(leaf_hash, failure, trio.current_time())
         self._error.text = failure.reason

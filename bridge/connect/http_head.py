@@ -161,6 +161,6 @@ def _forwarded(items: Iterable[tuple[bytes, bytes]], removed: frozenset[bytes] |
     named = {
         each.strip().lower() for name, value in fields if name.lower() == _CONNECTION for each in value.split(b",")
     }
-    # The frames of a body are fields that `Connection` must not remove.
+    # Fields that delimit the body are kept, even if `Connection` names them.
     dropped = (_OF_ONE_CONNECTION | removed | named) - ({_LENGTH, _CHUNKED} - removed)
     return [(name, value) for name, value in fields if name.lower() not in dropped]

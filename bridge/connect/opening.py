@@ -39,7 +39,7 @@ LATE_LIMIT: Final = 32
 LATE_S: Final = 15.0
 """i2pd repeats a lost first packet after 9 s."""
 FORGIVEN_WITHIN_S: Final = 1.0
-"""If the session ends so soon after a stream, the leaf is not the cause."""
+"""Seconds: if the session ends within this time after a stream's failure, the leaf is not the cause."""
 _TIMEOUT: Final = "TIMEOUT"
 
 

@@ -10,7 +10,7 @@ and the service needs its time. A long request gets a second more for each 8 KiB
 
 Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and each after
 `FarmStream.expect_reply`. In a later exchange the client cannot know whether the service replies, for example to a line
-of chat. Such a stream fails only if its leaf fails for another reason while bytes are unanswered.
+of chat. Such a stream fails only if its leaf fails for another reason while the stream has unanswered bytes.
 """
 
 from collections.abc import Callable

@@ -109,7 +109,8 @@ class SessionPool:
     def failed(self, session: SamSession, reason: str) -> None:
         """Prefer the other session, and replace this session after several failures in a row.
 
-        A bridge reports the end of a session, and `session` then ends. So this is for bridges that fail otherwise.
+        A bridge reports the end of a session, and `session` then ends. So this method is for bridges that fail in other
+        ways.
         """
         self._note(reason)
         if session not in self._ready:

@@ -161,7 +161,7 @@ class StructureKeeper:
 
     async def query(self) -> None:
         """Query the directories; raise `NoSessionError`, or `NoLeafError` if none returned a usable structure."""
-        # Without the cached structure, an older one would be accepted.
+        # Wait for the cache: without the cached structure, an older one could be accepted.
         await self._cache_read.wait()
         async with self._one_query:
             session = await self._pool.session()
@@ -200,7 +200,8 @@ class StructureKeeper:
             return Judgment.KNOWN
         self._counters[ClientCounter.STRUCTURES_ACCEPTED] += 1
         self._use(offered)
-        # Without the shield, the end of the query by another directory could leave an older structure in the cache.
+        # Shielded: if another directory's reply ends the query, a canceled write could leave an older structure in the
+        # cache.
         with trio.CancelScope(shield=True):
             async with self._one_write:
                 if self.newest is offered:

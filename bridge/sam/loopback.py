@@ -75,7 +75,7 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _WaitingStream:
-    """A stream that a peer has opened and no STREAM ACCEPT has taken yet."""
+    """A stream that a peer has opened and that waits for a STREAM ACCEPT."""
 
     peer: Destination
     accepted: trio.Event = field(default_factory=trio.Event)

@@ -5,8 +5,8 @@
     TraceEvent              ─▶ the last thousand, of all watched nodes (`story`)
     LogEntryView            ─▶ a part of the log, as text: the newest entries, or those around a chosen one
 
-A view has only the present values. The figures are few enough for the viewer to keep, and the nodes need not store
-them.
+A view has only the present values. The viewer itself stores the few figures of the last minutes, so the nodes need not
+store them.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ LEAST_INTERVAL_MS: Final = 900
 SECOND_MS: Final = 1_000
 PAUSE_MAX_MS: Final = SAMPLES * SECOND_MS
 HELD_S: Final = 5
-"""A figure counts for so many seconds before it; in a longer pause it is unknown."""
+"""Number of seconds before it for which a figure is shown; in a longer pause the figure is unknown."""
 ENTRIES: Final = 200
 
 

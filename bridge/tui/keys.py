@@ -5,8 +5,8 @@
     Mouse(column, row, button)    a press of the left button, or a step of the wheel, in the form SGR
 
 A terminal sends arrows as ESC and some characters, all in one write. So an ESC at the end of the read bytes is the key
-itself, and no time is measured. A longer sequence without its end waits for the next bytes: a fast wheel fills a read,
-and the digits of a report are not keys. Unknown sequences are skipped whole.
+itself, without a timeout. A longer sequence without its end waits for the next bytes. This happens if a fast wheel
+fills a read, and the digits of a mouse report must not become keys. Unknown sequences are skipped whole.
 """
 
 import codecs
@@ -20,7 +20,7 @@ _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 _BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
 _MOUSE: Final = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
 _SEQUENCE_MAX: Final = 64
-"""A longer one is not of a terminal: its beginning is dropped."""
+"""Limit of a sequence's length: a longer one does not come from a terminal, and its beginning is dropped."""
 _NAMES: Final = {
     "\x1b[A": "up",
     "\x1b[B": "down",

@@ -111,7 +111,7 @@ class Canvas:
 
 
 def dimmed(line: Text, style: str) -> Text:
-    """Return a line in one style, as in an old picture: no color of it indicates that something is well now."""
+    """Return a line in one style, for an outdated picture, whose colors would describe the past."""
     plain = _text(line.plain, style)
     plain.spans = targets_of(line)
     return plain

@@ -69,7 +69,7 @@ TWO_COLUMNS: Final = 150
 LEAST_HEIGHT: Final = 5
 EVENTS_BELOW_CHARTS: Final = 8
 STALE_MS: Final = 2_000
-"""A view is not live if the next one is so late."""
+"""Milliseconds; if the next view is later than this, the shown view is not live."""
 _GUTTER: Final = " │ "
 _TABS: Final = (
     (Pane.FARM, "f", "farm"),
@@ -146,7 +146,8 @@ def draw_lines(
 def settled(state: ViewState, data: ScreenData, width: int, height: int) -> ViewState:
     """Return the state for a screen of this size: no text is moved beyond its end, and the chosen row is in sight.
 
-    A key that moves further down than the text reaches is dropped: the next one up moves the text.
+    A key that would move beyond the end of the text is dropped, so that the next key upwards moves the text
+    immediately.
     """
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
     _, _, room = _frame(state, data, canvas, max(height, LEAST_HEIGHT))
@@ -324,7 +325,8 @@ def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas, room: i
     blank = Text("", end="")
     joined = []
     for at in range(max(room, len(lefts), len(rights))):
-        # The style of a whole line, such as the chosen one, ends with it: the gutter does not have it.
+        # The style of a whole line, such as the chosen one, ends with the line, so the space between the columns does
+        # not have it.
         line = Text("", no_wrap=True, overflow="ellipsis", end="").append_text(lefts[at] if at < len(lefts) else blank)
         line.pad_right(max(0, left.width - line.cell_len))
         line.append(_GUTTER, left.palette.dim)

@@ -269,7 +269,7 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
         for address in sorted(known, key=lambda each: (each == failed, each != followed.address)):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
-                # A stopped node would cost the time of a second request before the others are queried.
+                # Without a second request, because a stopped node would delay the queries of the others.
                 failed, failure = address, lost.reason
                 break
             reason = reason or lost.reason
@@ -337,7 +337,7 @@ async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
     """Keep the followers until this node no longer leads the shown farm, or does not answer."""
     try:
         async with ControlClient(address, live.timeout_s) as client:
-            # Nodes that do not lead are often queried in vain: this answer is a short one.
+            # Query the cluster first: nodes that do not lead are often queried in vain, and this reply is short.
             answer = await client.cluster()
             while (shown := live.followed.view) is not None and address != live.followed.address:
                 if answer.raft_id is None or (answer.cluster_id, answer.raft_id) != (
@@ -393,7 +393,7 @@ async def _load_log(live: LiveView, view: FarmView, client: ControlClient) -> No
     if at_ms is not None:
         index = await entry_at(at_ms, oldest, view.raft.commit_index, client)
         part = max(oldest, index - ENTRIES // 2)
-        # Later entries are above it: some of them stay in sight.
+        # Later entries are above the chosen one, and some of them stay in sight.
         live.state = replace(live.state, log_at_ms=None, log_from=part, entry=index, top=index + LATER_ENTRIES)
     entries, newest = live.history.entries, view.raft.commit_index - ENTRIES + 1
     start = live.state.log_from

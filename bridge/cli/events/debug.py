@@ -94,7 +94,7 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
     path = output or Path(f"{name}.tar.gz")
     with failures(ControlError):
         addresses = (find_named_nodes(nodes) or find_nodes())[:NODES_MOST]
-    # Before the profile, which takes seconds: an error about the file is reported immediately.
+    # The file is opened before the profile, which takes seconds, so that its errors are reported immediately.
     with failures(OSError):
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     try:

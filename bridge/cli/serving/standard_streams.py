@@ -69,7 +69,7 @@ def _open_if_closed(descriptor: int) -> None:
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-        # The lowest free number: the lower ones are open already.
+        # The opened descriptor has this number, because it is the lowest free one.
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - the standard library's own signature
 
 

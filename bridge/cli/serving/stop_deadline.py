@@ -4,9 +4,9 @@
     StopDeadline                                                                            any other hanging part
 
 A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
-dead file server. Each part could abandon its threads when it is cancelled, but then a write that is merely slow could
-end after a later one. So parts wait, and the process as a whole does not: a thread ends it after a deadline, with a
-line about it and exit code 1. The thread needs neither the event loop nor the disk.
+dead file server. Each part could abandon its threads when it is cancelled, but then a slow write could be completed
+after a later write. So the parts wait for their threads, but the process has a deadline: a separate thread ends the
+process then, with a line about it and exit code 1. The thread needs neither the event loop nor the disk.
 """
 
 import os

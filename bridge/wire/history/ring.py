@@ -3,8 +3,8 @@
     file = 8 regions of 250,000 bytes          the region with the highest sequence number is written
     a record does not fit ──▶ the next region, which has the oldest records, is begun again
 
-A region begins with the present state of every row. So the region before it is not needed to read it, and the loss of
-the oldest region does not lose states that began there.
+A region begins with the present state of every row. So a region can be read without the earlier one. When the oldest
+region is overwritten, states that began in it are still known.
 
 Pure code: `bridge.node.history.history_file` writes the bytes. A record and the end after it are one write. If the
 process is killed within it, the record is invalid, and the next start cuts it off.
@@ -50,7 +50,7 @@ class Stored:
     last: Region | None
     """The newest region; None in a new file."""
     cut_off: int
-    """Number of places with an invalid record, whose region is not read any further."""
+    """Number of regions with an invalid record; the rest of such a region is not read."""
 
 
 def read_ring(data: bytes) -> Stored:

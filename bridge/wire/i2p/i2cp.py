@@ -37,7 +37,7 @@ from bridge.wire.i2p.structures import I2pError, encode_mapping
 
 PROTOCOL_BYTE: Final = b"\x2a"
 FRAME_LIMIT_BYTES: Final = 131_072
-"""The most that a Java router sends; i2pd sends at most half of it."""
+"""Largest frame of a Java router; i2pd sends at most half of it."""
 HEADER_BYTES: Final = 5
 
 

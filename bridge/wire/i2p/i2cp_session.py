@@ -1,4 +1,4 @@
-"""SessionConfig: proves to a router that the client owns a destination (I2CP, Create Session).
+"""The SessionConfig, which proves to a router that the client owns a destination (I2CP, Create Session).
 
     destination │ Mapping of options, sorted │ creation date 8 (ms) │ signature over all before it
 
@@ -39,7 +39,7 @@ META_SESSION_OPTIONS: Final[Mapping[str, str]] = {
     "outbound.nickname": "Garlic Farm",
     "outbound.quantity": "2",
 }
-"""Options of the tunnels, which carry only the structure to the floodfills: no client sends to a Meta destination.
+"""Options of tunnels that carry only the structure to the floodfills; clients do not send to a Meta destination.
 
 Key files contain configurations with these options, so a change reaches i2pd only with new signing keys.
 """

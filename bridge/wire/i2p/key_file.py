@@ -4,14 +4,14 @@
 
 The encryption key belongs to protocols that a farm does not use, so it is skipped; its length follows from the type in
 the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
-instead (I2P proposal 123): it cannot sign further transient keys, so such a file is refused by name.
+instead (I2P proposal 123): it cannot sign further transient keys, so such a file is refused with this reason.
 
 A multihomed service already has an address that people know. With its key here the farm uses this address.
 
 SAM's private key text is the same content in base64. So the key of a destination made here can serve a SAM session. The
 encryption key is then zeros: a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own.
 
-A module of its own: it reads a format of I2P routers, which differs completely from the farm's own key files.
+A module of its own, because this format of I2P routers differs completely from the farm's own key files.
 """
 
 from typing import Final

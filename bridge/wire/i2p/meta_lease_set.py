@@ -196,7 +196,7 @@ def sign(unsigned: MetaLeaseSet, private_key: Ed25519PrivateKey) -> MetaLeaseSet
 def verify(structure: MetaLeaseSet) -> Verification:
     """Check the signature and, before it, the destination's signature over a transient key.
 
-    The expiry of a transient key is not checked here: that needs a clock, and a record of last week still holds.
+    The expiry of a transient key is not checked here: that needs a clock, and a signature of last week is still valid.
     """
     offline = structure.offline
     if offline is None:
@@ -225,9 +225,9 @@ def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
 
 def is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
     """Return True if the Ed25519 or RedDSA key signed the data."""
-    # A RedDSA signature verifies by the same equation as an Ed25519 one; only keys and nonces are made differently. As
-    # in a Java router the equation does not have the cofactor and S is below the group's order, so both always judge
-    # alike.
+    # RedDSA signatures have the same verification equation as Ed25519 ones; only keys and nonces are made differently.
+    # As in a Java router, the equation does not have the cofactor, and S is below the group's order. So this check and
+    # a Java router always agree.
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -302,13 +302,13 @@ def _encode_unsigned(structure: MetaLeaseSet) -> bytes:
     except OverflowError:
         raise LeaseSetError("a time, cost or flag of the structure does not fit its field") from None
     except ValueError as error:
-        # I2pError, and `bytes([256])` for a table that is too long.
+        # A ValueError is either an I2pError, or the error of `bytes([256])` for a table that is too long.
         raise LeaseSetError(f"the structure cannot be written: {error}") from None
     return b"".join(parts)
 
 
 def _encode_offline(destination: Destination, offline: OfflineSignature) -> bytes:
-    # Both lengths follow from the types alone: a field of another length would shift all later fields.
+    # Both lengths are checked against the types, because a field of another length would shift all later fields.
     _, key_bytes, _ = SIGNATURE_TYPES.get(offline.signature_type, ("", 0, 0))
     _, _, signature_bytes = SIGNATURE_TYPES.get(destination.signature_type, ("", 0, 0))
     if (len(offline.transient_key), len(offline.signature)) != (key_bytes, signature_bytes) or not key_bytes:

@@ -11,8 +11,8 @@ Its names:
     base64    with `-~` instead of `+/`           in configuration files and the application JSON
     address   base32(hash) + ".b32.i2p"           typed by people
 
-Reading is strict: one destination has exactly one text, so texts can be compared. A lenient reader would let two
-spellings of one destination count as two leaves.
+Reading is strict: one destination has exactly one text, so texts can be compared. With a lenient reader, two spellings
+of one destination would count as two leaves.
 """
 
 import base64

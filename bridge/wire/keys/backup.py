@@ -36,7 +36,7 @@ _HEAD_LIMIT_BYTES: Final = 2 * 1024 * 1024
 
 _NodeId = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * NODE_ID_BYTES}}}\\Z")]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""The greatest term and index of Raft: any server's state can be backed up."""
+"""A number up to the greatest term and index of Raft, so that any server's state can be backed up."""
 
 
 class BackupError(ValueError):

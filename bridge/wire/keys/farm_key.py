@@ -4,9 +4,9 @@ A holder of the keys can announce its own founding. So a later node needs the cl
 `garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
-the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
-the same key can be chosen again in a later epoch, and members that receive it at different times must still accept each
-other.
+the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the
+derivation: the same key can be chosen again in a later epoch, and members that receive it at different times must still
+accept each other.
 
 A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an
 operator can see which farm a file is for.
@@ -207,7 +207,7 @@ def _hexadecimal(text: str, size: int, what: str) -> bytes:
 
 
 def check_founders(founders: frozenset[bytes], expect: int) -> None:
-    """Raise `FarmKeyError` unless any two sets of `expect` listed nodes share one."""
+    """Raise `FarmKeyError` unless any two sets of `expect` listed nodes have a common node."""
     if not expect <= len(founders) < 2 * expect:
         raise FarmKeyError(
             f"`founders` lists {len(founders)} nodes, and `expect` is {expect}: list {expect} to {2 * expect - 1} nodes"

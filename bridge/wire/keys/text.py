@@ -1,8 +1,8 @@
 """The common part of all key files: typed and bounded TOML, and errors that never quote a value.
 
 Errors about a key file appear on an operator's screen. Of the TOML parser's message only line and column are used.
-msgspec's messages quote unknown fields and values, and in a damaged file either may be a piece of a key. So only the
-place and the expected names are used.
+msgspec's messages quote unknown fields and values, and in a damaged file either of them may be a part of a key. So only
+the place and the expected names are used.
 """
 
 import base64

@@ -19,8 +19,11 @@ from bridge.wire.log.proof import proven
 from consensus.protocols.garlic_farm import ADMISSIONS_MAX
 
 LINKS_MAX = ADMISSIONS_MAX
-"""Limit of links in a handshake. A longer chain is cut and then does not prove anything. It grows by a link each time
-that the admitting leader was itself admitted by a server other than a founder. A peer with the log needs no chain."""
+"""Limit of links in a handshake.
+
+A longer chain is cut and then does not prove anything. The chain is longer by one link than the chain of the admitting
+leader. A peer with the log needs no chain.
+"""
 
 _WAY_OUT = (
     f", and a handshake carries {LINKS_MAX} at most. Nodes with the log do not need them: let a founder lead, or a"

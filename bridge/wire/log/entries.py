@@ -70,7 +70,7 @@ def decode(data: bytes) -> Record:
 def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | Record:
     """Decode like `decode`, but keep a report as it is written: a reader of millions of reports does not convert each.
 
-    `check` is called for each destination in a report; it must refuse the same ones as `checked_destination`.
+    `check` is called for each destination in a report; it must refuse the same destinations as `checked_destination`.
     """
     if len(data) > ENTRY_LIMIT_BYTES:
         return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")

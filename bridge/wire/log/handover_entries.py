@@ -5,8 +5,8 @@
 
 The state machine does not know it: for every version it is a foreign entry, so it does not need a feature level. A
 leader acts on it when it is committed, if a member of the farm, or a client key with the scope `operator`, has signed
-it (`bridge.node.raft.handover_orders`). The term makes it worthless afterwards: a reader of the log can submit the same
-bytes again, and by then there is another term.
+it (`bridge.node.raft.handover_orders`). The term prevents a replay: a reader of the log can submit the same bytes
+again, but then the term is another one.
 """
 
 from typing import Annotated, Final
@@ -43,7 +43,7 @@ def handover_entry(order: Handover) -> bytes:
 def handover_in(data: bytes) -> Handover | None:
     """Return the order in an entry; None for other entries. Never raise."""
     if _MARK not in data:
-        return None  # which nearly all are
+        return None  # nearly all entries are
     try:
         return _decoder.decode(data).handover
     except ValueError:

@@ -32,7 +32,7 @@ from gossip import NodeId
 from gossip.wire import node_id_of
 
 PURPOSE: Final = b"garlic farm entry 1\x00"
-"""Prefix of the signed bytes, so that no other signature of an identity can serve as a proof, nor the reverse."""
+"""Prefix of the signed bytes, so that a proof cannot serve as another signature of an identity, nor the reverse."""
 NUMBER_LIMIT: Final = 2**53
 """Numbers lie below this: JSON readers elsewhere hold integers exactly only up to here."""
 MEMBER: Final = "proof"
@@ -109,7 +109,7 @@ def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
         return None
     start = max(0, len(data) - _TAIL_LIMIT_BYTES)
     if data.find(_TAIL_BEGIN, start) < 0:
-        return None  # most entries are opaque data of users, and this costs a fraction of the search below
+        return None  # most entries are opaque data of users, and this check costs a fraction of the search below
     found = _TAIL.search(data, start)
     return None if found is None else (found.start(), found[1], found[2], found[3])
 

@@ -4,8 +4,9 @@ A sequence of MessagePack documents, each after its length (4 bytes, big-endian)
 at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, even for
 an old farm. Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
-The table of reqids is a member that came with feature level 3. Below that level it is empty, so older servers lose
-nothing by ignoring it; above it they refuse the snapshot for its level. So the format keeps its number.
+The table of reqids is a member that came with feature level 3. Below that level the table is empty, so older servers
+can ignore it. From that level on they refuse the snapshot because of its level. So the number of the format did not
+change.
 """
 
 import struct

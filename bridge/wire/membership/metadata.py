@@ -8,11 +8,11 @@
                  each, in one byte string; sent by the leader
     endorsement  the cluster id of the founding whose promises the node has all seen
 
-The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. An
-array has no keys, which would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so that a later
-version can add some; the last two may be missing. A version without `endorsement` ignores it, and never endorses. In a
-farm of nine founders with the longest names the bytes have room for two admissions, in others for four. The rest
-follows when the first ones have started (`fitting_admissions`).
+The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
+description is an array, because keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so
+that a later version can add some; the last two may be missing. A version without `endorsement` ignores it, and never
+endorses. In a farm of nine founders with the longest names the bytes have room for two admissions, in others for four.
+The rest follows when the first ones have started (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
 hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
@@ -53,7 +53,7 @@ _PORT_LIMIT: Final = 65_535
 _ELEMENTS_MIN: Final = 9
 """Later elements are left out if they are empty, as versions without them do."""
 _BYTES: Final = (bytes,)
-"""Keeps `convert` from reading text as base64 where bytes belong."""
+"""Prevents `convert` from accepting base64 text instead of bytes."""
 
 
 class MetadataError(ValueError):

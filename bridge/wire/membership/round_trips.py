@@ -2,8 +2,9 @@
 
     3f9a11c0=1 7715371f=12 …          the first 8 digits of a peer's NodeId, and whole milliseconds
 
-An answer to a query has at most 512 bytes, and by default a node probes 30 peers. So a peer takes 8 digits. In one of a
-hundred groups of 10,000 members two have the same digits. Values that do not fit are left out, the slowest first.
+An answer to a query has at most 512 bytes, and by default a node probes 30 peers. So a peer takes 8 digits. The digits
+of two members are equal in one of a hundred groups of 10,000 members. Values that do not fit are left out, the slowest
+first.
 """
 
 import re

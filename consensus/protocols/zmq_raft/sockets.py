@@ -10,7 +10,7 @@ a message is readable. Only one task reads a socket.
 
 *Bounds.* libzmq refuses a frame above `max_message_bytes` and closes its connection. A message with more frames or
 bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames other tasks have their turn. libzmq
-does not limit the frames that it collects for a message, and the number of connections.
+itself limits neither the frames of a message nor the number of connections.
 
 *Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is a REP
 socket in the same run, so no thread reads the list of keys while it changes. `receive` gets the sender's public key
@@ -229,7 +229,8 @@ class ZmqSocket:
         settings.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
         settings.set(zmq.MAXMSGSIZE, options.max_message_bytes)
         if kind is SocketKind.ROUTER:
-            # Without it, a message to a connection that is gone, or whose queue is full, is dropped without a word.
+            # Without this option, a message to a lost connection, or to one with a full queue, is dropped without an
+            # error.
             settings.set(zmq.ROUTER_MANDATORY, 1)
         match options.curve:
             case CurveServer(secret_key):

@@ -13,8 +13,8 @@ A request keeps its id in all repetitions, and the cluster commits an id once. S
 (`NoAnswerError`, or cancellation), an update may be committed or not. Repeating it with the same id within hours does
 no harm: it returns the index. Make the id before (`make_request_id`) if the call may not return.
 
-Many tasks may share a client. Their updates have no order. A client reads each connection in a separate task; a call
-runs in its caller's task.
+Many tasks may share a client; the order of their updates is not defined. A client reads each connection in a separate
+task; a call runs in its caller's task.
 """
 
 import math

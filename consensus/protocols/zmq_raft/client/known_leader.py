@@ -11,12 +11,12 @@ These are the states of the text's "broken known leader state". Differences:
 - Requests wait for one shared search; then each goes to the found leader. The text sends the last request to each peer
   in turn. With 64 requests under way that would query each peer 64 times.
 - The turns overlap: after `turn_s` without a reply the next peer is queried too, and the first useful reply counts. So
-  a dead seed costs a tenth of a second. The unresponsive peer, and the peer that named it, come last.
-- If a peer leaves one request unanswered and serves others, it still leads: only that request is repeated.
+  a dead seed costs only a tenth of a second. A peer that did not reply, and the peer that named it, are queried last.
+- If a peer does not reply to one request but serves others, it still leads; only that request is repeated.
 - Two peers that name each other count as peers without a leader, so a client does not alternate between them.
 
-A malicious peer may misreport the leader and the members. It can only lead a client to other addresses: an update is
-done when the queried peer reports it, and the protocol proves nothing. Use CURVE if that matters.
+A malicious peer may misreport the leader and the members. It can send a client to other addresses, and it can report an
+update as committed, because the protocol does not prove anything. Use CURVE if that matters.
 """
 
 from collections import deque

@@ -4,10 +4,11 @@
                      │ request id → Call
                      └◀── reply: decoded for its request, and given to its call
 
-The text gives a client one DEALER that it connects to all peers or to the leader alone. Such a socket distributes its
-messages in turn, so with several connections the receiver of a message is unknown: a request for the leader may go to
-any peer. With a socket for each peer a message reaches its target, a dead peer delays no message for another, and a
-reply counts only from the queried peer. The wire is the same: mostly one connection is open, the leader's.
+By the specification, a client has one DEALER, which it connects to all peers or only to the leader. Such a socket
+distributes its messages in turn. So with several connections the receiver of a message is unknown, and a request for
+the leader may reach any peer. With a socket for each peer a message reaches its target, a dead peer does not delay
+messages to others, and only the queried peer can reply. The messages are the same, and usually only the connection to
+the leader is open.
 
 No call here waits for a connection. A message for an absent peer stays in the socket's queue, and is lost with the
 socket when the link is closed. A reply without a request, or of another protocol, is dropped and counted. A request has
@@ -197,7 +198,10 @@ class ClientLink:
         self._calls.pop(request_id, None)
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message. Without room for it, it counts as lost on the way; a closed link sends nothing."""
+        """Send a message.
+
+        If the queue is full, the message counts as lost on the way; a closed link does not send it.
+        """
         if self._is_open and not self._socket.send(frames):
             self._counters[ClientEvent.NOT_SENT] += 1
 

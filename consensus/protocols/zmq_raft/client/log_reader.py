@@ -10,11 +10,12 @@
 A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down, and waiting
 messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later.
 
-Each request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat. A server that
-has dropped the request (5 to 7 seconds) takes a confirmation for a new request: a late reader sends none, and restarts.
+Each request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat. A server
+drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader does not
+confirm, and starts a new request.
 
-*Slow links.* libzmq shows whole messages only, so a slow message looks like a timeout. The abandoned message arrives
-first in the end. Until then the reader waits, and the next messages get twice the time.
+*Slow links.* libzmq delivers only complete messages, so a slow message looks like a timeout. The abandoned message
+finally arrives before later ones. Until then the reader waits, and the next messages get twice the time.
 
 If the log is compacted, the snapshot comes first, in pieces from offset 0 on. Another sender's snapshot begins at
 offset 0 again, since two peers may have different ones.

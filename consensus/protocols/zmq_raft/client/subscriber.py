@@ -10,14 +10,14 @@
 
 A broadcast contains the leader's applied index, and may contain the last entries before it. PUB drops messages that a
 slow connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So broadcasts
-are only early notices, and RequestEntries, which is complete, closes each gap.
+are only early notices, and each gap is closed by RequestEntries, which returns every entry.
 
 Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; any
 excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
 place together. Without any broadcasts, new entries are fetched once a second.
 
-A deposed leader may continue to broadcast, and its missing entries do not show. So the subscription follows the client:
-when any request of the same client has found another leader, the subscription moves there.
+A deposed leader may continue to broadcast, and its broadcasts do not show that entries are missing. So the subscription
+follows the client: when any request of the same client has found another leader, the subscription moves there.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class _Broadcasts:
         try:
             self._life = leader.links.subscribe(url, leader.ident, self._receive)
         except OSError:
-            # The same as a broadcast that does not come through.
+            # A SUB socket that cannot be opened is handled like missing broadcasts.
             self._life = trio.CancelScope()
             self._counters[ClientEvent.BROADCAST_UNREACHABLE] += 1
 

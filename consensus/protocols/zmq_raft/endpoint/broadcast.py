@@ -5,8 +5,8 @@
 
 Each message names the last applied entry; its own entries end there. So a subscriber sees a gap, also the one before
 its first message, and reads the missing entries by RequestEntries. A subscriber whose queue is full loses messages and
-finds that gap in the next one: no subscriber delays the log. PUB queues are bounded in messages, not in bytes, so a
-message has at most 64 KiB or one entry.
+finds that gap in the next one: no subscriber delays the log. PUB queues have a limit of messages, not of bytes. So a
+message has at most 64 KiB, or one entry.
 
 `BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
 reads that clients have. Entries compacted before it read them, as after an installed snapshot, are a gap too.

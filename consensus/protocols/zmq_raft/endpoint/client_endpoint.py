@@ -69,8 +69,10 @@ class EndpointOptions:
     """Limit of updates without a final reply; the same number of changes of the members is allowed in addition."""
     unanswered_of_client: int = 1_024
     accepted_after_ms: Milliseconds = 0
-    """Time before "accepted" is sent. It keeps a client from repeating the update after 500 ms, and costs as much as
-    the final reply: of 64 updates under way nearly all are committed within 50 ms. 0: immediately.
+    """Time before "accepted" is sent.
+
+    The reply prevents a client from repeating the update after 500 ms, but costs as much as the final reply. With 64
+    updates under way, nearly all are committed within 50 ms. 0: immediately.
     """
 
 

@@ -11,13 +11,14 @@ A stream sends the entries applied at its start, so it ends even in a growing lo
 unconfirmed; a larger one, with one entry, waits for its confirmation. For compacted entries the snapshot's chunks come
 instead, two ahead. The stream ends with the last chunk: the client then requests later entries under the same request
 id. A replaced snapshot is sent again from offset 0; each chunk names its snapshot, and a client must check it. An
-offset beyond the end gets an empty chunk. The last message is never confirmed, so a stream ends when only that message
-is unconfirmed.
+offset beyond the end gets an empty chunk. Clients do not confirm the last message, so a stream ends when only that
+message is unconfirmed.
 
 A stream without a confirmation for five seconds ends. Messages are not kept here, but may be in the socket's queues. So
 all streams share a budget of bytes, and each reserves the bytes of a message before it reads the message. The excess is
 at most one entry of 10 MiB per concurrent read. While a stream waits for the budget, or beyond the high watermark, new
-requests are ignored: their clients repeat them. A false confirmation is bounded by the socket's own high watermark.
+requests are ignored: their clients repeat them. If a client confirms messages that it has not received, the socket's
+own high watermark bounds the memory.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -66,7 +67,7 @@ class StreamOptions:
     budget_bytes: int = 64 * 1024 * 1024
     """Limit of unconfirmed messages and messages being read, of all streams."""
     reads_at_once: int = 8
-    """Fewer than the reads that a server permits, which other readers need too."""
+    """Limit of concurrent reads: below the limit of the server, because other readers also need reads."""
 
 
 class _Budget:
@@ -160,7 +161,7 @@ class EntryStream:
         if self._life.cancel_called:
             return False
         if not self._has_sent and request == self._request:
-            # The client repeats what is still being read.
+            # The client repeats a request whose entries are still being read.
             self._refresh()
             return True
         if not self._unconfirmed or not self._unconfirmed[0].is_confirmed_by(request):
@@ -311,7 +312,7 @@ class EntryStreams(TaskOwner):
         if not description.is_leader:
             self._answer(identity, EntriesRedirect(request.request_id, description.leader))
         elif request.count == 0:
-            pass  # a stop that came after the end
+            pass  # a request to stop that arrived after the end
         elif request.previous_index >= description.last_applied:
             self._answer(
                 identity, EntriesBatch(request_id=request.request_id, is_last=True, last_index=description.last_applied)

@@ -44,7 +44,7 @@ _CHUNK_ENTRIES: Final = 1000
 _BUSY_S: Final = 0.05
 _SAID_BYTES: Final = 2000
 _SHARE: Final = 4
-"""A compaction must replace at least a quarter of the entries, or it would be done again and again."""
+"""A compaction must replace at least this part of the entries (a quarter), so that compactions are rare."""
 
 
 class CompactionError(Exception):
@@ -78,7 +78,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFailed:
-    """A report: the log is as it was."""
+    """A report: the log is unchanged."""
 
     reason: str
 

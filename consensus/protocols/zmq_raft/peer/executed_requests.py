@@ -8,9 +8,9 @@ comes from the operator's program (`compaction`), is stored (`prepare`), and nam
 entries up to the prune index only, so every fresh id is in the log after it, and a restart rebuilds the same table. The
 package also reads its table from the log.
 
-*Time.* An id is dropped when it is too old both by this machine's clock and by the newest id in the log. With the clock
-alone, a jump ahead by 9 hours would compact the log up to its end, and a recent request repeated after a restart with
-the right clock would be executed twice. So a log without updates keeps the ids of its last 8 hours.
+*Time.* An id is dropped when it is too old both by this machine's clock and by the newest id in the log. If only the
+clock decided, a jump ahead by 9 hours would cause a compaction of the whole log. Then a recent request, repeated after
+a restart with the correct clock, would be executed twice. So a log without updates keeps the ids of its last 8 hours.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -99,7 +99,7 @@ class ExecutedRequests:
 
     def _expire(self) -> None:
         now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
-        # Also after the clock was put back: by another clock other ids are fresh.
+        # Computed again after the clock is set back, because then other ids are fresh.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
             self.table.forget_before((now_ms - self._window.kept_ms) // 1000)

@@ -4,14 +4,14 @@
                     │                 ▲                      └──applied──┐
                     └──▶ ClientEndpoint ──▶ ReplicatedLog ◀──────────────┘
 
-*Members.* `peers` counts while the log names none; after that the log does (`peer_members`). A member that does not
-reply at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer outside `peers` waits: it never
-campaigns, and begins to vote when a change of the members names it.
+*Members.* `peers` is used until the log names members; from then on the log is used (`peer_members`). A member that
+does not reply at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer outside `peers` waits: it
+never campaigns, and begins to vote when a change of the members names it.
 
-*Times* are the package's: a member with a longer election timeout than the others never leads, and one with a shorter
-timeout replaces a slow leader. An append without a reply counts as lost after 140 ms or half of the shortest election
-timeout, the limit of the text. If replies take longer, no entry is ever committed. So the timeout also bounds the round
-trip between members.
+*Times* are the package's defaults, because a member with a longer election timeout than the others never leads, and a
+member with a shorter one replaces a slow leader. An append without a reply counts as lost after 140 ms or half of the
+shortest election timeout, the limit of the text. If replies take longer, no entry is ever committed. So the timeout
+also bounds the round trip between members.
 
 *The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
 """
@@ -65,7 +65,7 @@ from consensus.storage.snapshot_form import PLAIN
 
 HEARTBEAT_MS: Final = 70
 RETRY_MS: Final = 140
-"""After how long an append without an answer is taken for lost, at least (`core_options`)."""
+"""Least time in milliseconds until an append without a reply counts as lost (`core_options`)."""
 MESSAGE_BYTES: Final = 64 * 1024
 NOTE_FILE: Final = "peer.json"
 _NEVER: Final = 2**62
@@ -132,7 +132,7 @@ class ZmqRaftPeer:
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose directory it is."""
+    """The note with the owner of the directory."""
 
     peer_id: str
     ident: bytes
@@ -321,7 +321,7 @@ def _checked(options: PeerOptions) -> str:
 
 
 def _claim_directory(options: PeerOptions) -> None:
-    """Note in the directory whose it is; raises `PeerError` if it belongs to another peer or cluster."""
+    """Write the owner into the directory; raises `PeerError` if it belongs to another peer or cluster."""
     note, file = _Note(options.peer_id, options.ident), options.directory / NOTE_FILE
     try:
         options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

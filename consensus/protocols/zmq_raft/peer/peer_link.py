@@ -7,13 +7,13 @@
 and the peer repeats its reply. The core also repeats requests with other contents: a request with another id, which
 replaces the first.
 
-*An append with entries* is sent once. A follower of the package ends if the same append comes again by another
-connection after it committed the entries. So a lost append is not repeated. The core notices the overdue reply, and
+*An append with entries* is sent once. A follower of the package ends if it receives the same append again over another
+connection after it has committed the entries. So a lost append is not repeated. The core notices the overdue reply, and
 probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
 
-*Replies* may come late to a replaced request, and the core matches them by correlation. So the last few requests are
-kept, each for one reply. Other replies are dropped and counted. Without a connection no message is queued
-(`only_connected`): a returning peer would get old requests first.
+*Replies* to a replaced request may arrive late; the core matches them by correlation. So the last few requests are
+kept, each for one reply. Other replies are dropped and counted. Messages are queued only with a connection
+(`only_connected`), because otherwise a returning peer would get old requests first.
 
 *RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over the same
 socket (`peer_transport`). An id of four bytes distinguishes this reply from shorter ids of peers.
@@ -155,7 +155,7 @@ class PeerLink:
 
     @property
     def unanswered_s(self) -> float:
-        """For how long requests have been sent here without an answer."""
+        """Seconds since the first request without a reply was sent here."""
         return 0.0 if self._unanswered_since_s is None else trio.current_time() - self._unanswered_since_s
 
     def next_id(self) -> MessageId:

@@ -21,7 +21,7 @@ from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
 _DEPARTURE_S: Final = 5.0
-"""Longer than the core reports its removal to a server."""
+"""Seconds that a server stays reachable after its removal: longer than the core reports the removal to it."""
 _ASKING_S: Final = 1.0
 
 
@@ -85,7 +85,7 @@ class PeerMembers:
             for server, until_s in self._left.items()
             if until_s > now_s and server.server_id not in present
         }
-        # The last entry of a server counts: the log is most reliable.
+        # The last item of a server has precedence: the log, as the most reliable source, comes last.
         self._transport.members((*self._left, *self._found, *self._present))
 
 

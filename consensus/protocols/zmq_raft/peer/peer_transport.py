@@ -4,9 +4,9 @@
     clients' requests ──▶ ROUTER ──▶ `clients`
     send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ Receiver.deliver_reply
 
-One ROUTER serves peers and clients, since a server has one address in the protocol. Nothing proves the sender: any
-process with the cluster's ident and a member's id can act as that member. So the state of senders is one record for
-each member.
+One ROUTER serves peers and clients, since a server has one address in the protocol. The protocol does not authenticate
+the sender: any process with the cluster's ident and a member's id can act as that member. So the state of all senders
+under one id is one record.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
 has replied, a repetition only counts as contact: the core gets an append without entries, so that a follower with a
@@ -54,7 +54,7 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
 ELSEWHERE_S: Final = 1.0
-"""After so long without an answer a member is tried at its other URL: several elections and heartbeats."""
+"""Seconds without a reply until a member is tried at its other URL: several elections and heartbeats."""
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
 _EVERY_PEER: Final = Extensions(configurations=True)
@@ -405,4 +405,4 @@ class PeerTransport:
 
 
 def _ignore(_reply: core.Reply | None) -> None:
-    """Ignore the reply: the repetition of a request gets no separate one."""
+    """Ignore the reply: the repetition of a request does not get a separate reply."""

@@ -7,13 +7,14 @@
            ──▶ submitted              UpdateAccepted ──committed and applied here──▶ UpdateCommitted
                                                      └──leadership lost──▶ UpdateRedirect: the client repeats it
 
-The table (`executed_requests`) contains committed entries only, so two cases need care.
+The table (`executed_requests`) contains only committed entries, so two cases need special rules.
 
 *A new leader* may hold entries of older terms whose commitment is unknown, with a repeated request among them. So it
 holds updates back until it has applied all entries that its log held at its election; Raft commits them within a round.
 
-*A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit one that
-the client has since had committed elsewhere. So updates outside the core are withdrawn when the role changes.
+*A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit an update
+that another leader has committed for the client since then. So updates outside the core are withdrawn when the role
+changes.
 
 A client gets UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it. *Changes of the
 members* use joint consensus and count as committed with C_old,new, whose entry carries the request's id. Replies and
@@ -267,7 +268,7 @@ class ReplicatedLog:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
-                # Not accepted yet: a client without a reply repeats it later, which helps.
+                # The update is not accepted yet, so that the client, without a reply, repeats it later.
                 self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:

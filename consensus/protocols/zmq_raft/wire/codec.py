@@ -17,7 +17,7 @@ supplies the type of the request. The package decides open points of the text:
 
 Ids of requests: between peers a uint of 1 to 3 bytes; 12 bytes for an update and a change of the members; 0 to 12 for
 other requests. Replies repeat them unchanged. Decoders raise `ZmqRaftError` and nothing else; the endpoint drops valid
-messages of another cluster. Encoders raise it for messages that crash the package.
+messages of another cluster. Encoders raise it for messages that would crash the package.
 """
 
 from collections.abc import Callable, Sequence
