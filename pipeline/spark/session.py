@@ -71,7 +71,7 @@ def open_session(
     """Open a session with the source `farm` registered, in UTC, bound to loopback when local.
 
     `master`, `conf`: from the command; without a master, `spark.master` of an operator's settings, or this machine.
-    `packages`: Maven coordinates of jars that PySpark does not include; a jar that an operator names with
+    `packages`: Maven coordinates of jars that PySpark does not include; a jar in `spark.jars` is not fetched.
     """
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE

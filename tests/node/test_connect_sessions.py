@@ -108,7 +108,7 @@ async def test_sessions_that_end_immediately_do_not_spin(tmp_path: Path, autojum
                     await trio.sleep(1)
             assert farm.counters[ClientCounter.SESSIONS_MADE] <= 60
             nursery.cancel_scope.cancel()
-        # The leaves are not the cause.
+        # The leaves are not the cause: a new client reaches one and keeps its sessions.
         async with stage.client() as farm:
             await request(farm)
             await until(lambda: farm.status().sessions == SESSIONS)

@@ -301,7 +301,7 @@ def _record_until_killed(directory: Path, report: int) -> None:
 
 
 def test_unchanged_view_costs_little() -> None:
-    """A fake replaces nothing here: the same view again does not make a record."""
+    """The recorder is the real one: if it receives an equal view again, it does not make a record."""
     node = HistoryRecorder("oslo", Path("unused"), lambda: NOW_MS, Histogram())
     node._changes = Changes()
     node.take(HEALTHY)

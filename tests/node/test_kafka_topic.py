@@ -41,16 +41,16 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_record_has_kind_and_server_key_log_time_and_term() -> None:
-    # Given
+    # Given a log with entries of the farm, and with foreign entries
     stage = Stage()
     await stage.append(b'{"note": 1}')
     await stage.append_record(rival_report())
     await stage.append(signed(EXCLUSION))
     await stage.append_record(Clock(NOW_MS + 2_000, OWN))
     await stage.append(b"not \xff JSON")
-    # When
+    # When the topic is read from the start
     [batch] = await batches(topic_of(stage))
-    # Then
+    # Then each entry is a record, with its kind as the key and log time as its timestamp
     assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (0, 1, False)
     assert [each.key for each in batch.records] == [b"foreign", b"report/2", b"exclusion", b"clock/1", b"foreign"]
     assert [each.value for each in batch.records] == stage.log

@@ -475,7 +475,7 @@ def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
             assert added == admin.AddRaftVoterResponse()
             for node_id in (1, 2):
                 await quorum.end(node_id)
-            # The first is not a majority, so the second must not wait for it.
+            # The first server alone is not a majority, so the second is started before the first has a leader.
             await quorum.start(settings[1])
             await quorum.start(settings[0])
             await (await quorum.leader()).topic.append(batch(b"two"), None)

@@ -52,7 +52,7 @@ async def test_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: 
         FOREIGN_LEAF.hash: MeasuredStatus(reachable=True, fetch_ms=812),
         MASTER.destination.hash: MeasuredStatus(reachable=False),
     }
-    # Two rounds.
+    # The time is long enough for two rounds of measurements.
     reports = await reports_within(stage, 110, published_ms=NOW_MS)
     assert [each for report in reports for each in report.remote_destinations] == [
         Measurement(FOREIGN_NAME, reachable=True, fetch_ms=812)

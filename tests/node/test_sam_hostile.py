@@ -194,7 +194,7 @@ async def test_bridge_that_does_not_read_ends_session() -> None:
         with suppress(trio.BrokenResourceError):
             while True:
                 await stream.send_all(b"PING " + b"x" * 8_000 + b"\n")
-                await trio.sleep(1.0)  # Below the limit of lines.
+                await trio.sleep(1.0)  # The rate of lines is below the limit.
 
     async with serving(serve) as bridge, open_session(bridge) as session:
         assert "it did not receive a PONG within 10 s" in await session.wait_ended()

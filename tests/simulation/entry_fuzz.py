@@ -159,7 +159,7 @@ def make(random: Random) -> bytes:
     try:
         return signed(data, random.randint(1, 3))
     except ValueError:
-        return data  # no farm accepts it, so it is not signed
+        return data  # a farm would not accept it, so it is not signed
 
 
 def unsigned(entry: dict[str, Any], random: Random) -> bytes:

@@ -342,7 +342,7 @@ class Attackers:
         identity = load_identity(self._hostile)
         dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
         try:
-            # Four times the milliseconds: above all numbers that the node itself has used, and rising.
+            # Four times the milliseconds: the numbers rise, and are above all numbers that the node itself has used.
             first = 4 * _clock_ms()
             for number in range(first, first + 4):
                 record: dict[str, Any] = self._random.choice(

@@ -13,7 +13,7 @@ from tests.soak.pipeline_tables import generate_log, pipeline_command
 pytestmark = pytest.mark.soak
 KILLS, RESTORES, SEED = 30, 30, 7
 EACH_CONTINUED = 6
-"""One restore in so many is continued by a run with Spark."""
+"""Number of restores for each restore that a run with Spark continues."""
 ROUTERS, DAYS, BATCH = 6, 0.6, 100
 
 

@@ -36,7 +36,7 @@ def test_quick_replies_double_request_size() -> None:
 
 
 def test_heartbeat_overtaking_entries_resends_none() -> None:
-    """Its refusal only means that the entries are still in transfer."""
+    """The refusal of the heartbeat only means that the entries are still in transfer."""
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, 1_000_000)
     progress.sent(2, 9, 9, 100)
@@ -71,7 +71,7 @@ def test_refused_heartbeat_after_lost_entries_counts(size_bytes: int, now: int) 
 
 
 def test_entries_slow_in_transfer_not_treated_as_lost() -> None:
-    """The time includes all bytes sent before."""
+    """The time permitted for them includes all bytes sent before them."""
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 0, 0, 1_000_000)
     progress.sent(2, 1, 2, 0, 0, 1_000_000)

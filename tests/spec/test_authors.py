@@ -204,7 +204,7 @@ def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
 
 
 def test_author_with_many_client_names_expires_no_other() -> None:
-    """Before, a client key with many names filled the table, and correct reports counted as expired."""
+    """In an earlier version, a client key with many names filled the table, and correct reports counted as expired."""
     story = Story()
     story.append(A, report(1, BASE_MS + 1, request="node-1-0-1"))
     for flood in range(3 * SESSION_LIMITS.sessions_max):

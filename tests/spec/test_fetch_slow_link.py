@@ -125,7 +125,7 @@ def test_sign_of_life_reply_is_empty() -> None:
 
 
 def test_signs_of_life_keep_leader_of_large_record() -> None:
-    """The only follower needs a minute to receive the record, and sends nothing else."""
+    """The only follower needs a minute to receive the record, and does not send anything else."""
     bench = FetchBench(1, voters=2, options=LARGE)
     bench.lead()
     bench.fetch(TWO, bench.about.last)

@@ -42,7 +42,7 @@ def test_removed_leader_resigns_after_commitment() -> None:
 
 
 def test_removed_leader_does_not_campaign() -> None:
-    """Its clients have other servers, and its votes would only disturb."""
+    """Its clients can use other servers, and its vote requests would only disturb the group."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(2, 3))
@@ -101,7 +101,7 @@ def test_removed_server_gets_its_removal_and_then_nothing() -> None:
 
 
 def test_vote_depends_on_log_not_on_membership() -> None:
-    """A server may lack the configuration that made the candidate a voter, and must still be able to elect it."""
+    """A server may lack the configuration that made the candidate a voter, and must still be able to vote for it."""
     bench = Bench(configuration=plain(1, 2, 3))
     assert bench.request_vote(1, LogId(1, 1), sender=FIVE).granted
 

@@ -436,7 +436,7 @@ def test_transfer_without_extension_resigns_leader() -> None:
 
 
 def test_accepted_proposal_reported_on_request() -> None:
-    """The client need not repeat it while it waits. An accepted proposal may still be lost with the leader."""
+    """While the client waits, it need not repeat the proposal, which may still be lost with the leader."""
     bench = Bench(1)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -471,7 +471,7 @@ def test_refused_or_held_proposal_not_accepted() -> None:
     bench.step(Proposed(proposal_id=8, commands=(b"x",), report_accepted=True))
     assert bench.all(ProposalAccepted) == []
     accepted = []
-    for _ in range(25):  # the target lags, and the other follower replies
+    for _ in range(25):  # the target lacks entries, and the other follower replies
         bench.step(DeadlineReached(), after_ms=100)
         accepted += bench.all(ProposalAccepted)
         for append in bench.appends(THREE):

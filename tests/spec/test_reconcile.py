@@ -101,7 +101,7 @@ class Story:
         )
 
     def decide(self) -> Proposal | None:
-        """Decide once, and return the proposal without carrying it set_standing."""
+        """Decide once, and return the proposal without carrying it out."""
         self.decision = self.reconciler.decide(self.now_ms, self.members(), self.admitted, self.group())
         self.now_ms += STEP_MS
         return self.decision.proposal
@@ -128,7 +128,7 @@ class Story:
                 self.status[before] = ALIVE
 
     def run(self, for_ms: int) -> list[Proposal]:
-        """Return all proposals of that time, and carry them set_standing."""
+        """Return all proposals of that time, and carry them out."""
         proposals = []
         for _ in range(for_ms // STEP_MS):
             proposal = self.decide()

@@ -51,7 +51,7 @@ def healthy(number: int = 1, servers: int = 3) -> FarmView:
 
 
 def at(view: FarmView, after_ms: int, log_time_ms: int | None = None) -> FarmView:
-    """Return the view as of a later moment; log time moves as far, if not given."""
+    """Return the view as of a later moment; log time advances by the same interval, unless it is given."""
     node = replace(view.node, uptime_ms=60_000 + after_ms)
     now_ms = (view.raft.log_time_ms or 0) + after_ms if log_time_ms is None else log_time_ms
     return replace(view, node=node, raft=replace(view.raft, log_time_ms=now_ms))
@@ -221,7 +221,7 @@ def test_old_report_after_outage_is_not_contact() -> None:
     for after_ms in (0, 10_000, 20_000):
         watch.observe(at(view, after_ms, log_time_ms=view.raft.log_time_ms))
     assert watch.udp_blocked == ()
-    # A report after the loss is contact.
+    # Only a report from after the loss proves contact.
     for after_ms in (20_000, 30_000):
         watch.observe(at(view, after_ms))
     assert list(watch.udp_blocked) == [3]
@@ -518,7 +518,7 @@ def test_still_log_of_node_without_disk_is_not_no_quorum(kind: str) -> None:
     found = verdict(still)
     assert found.text == f"Degraded: alarm {kind} at node-2, can lose none"
     assert found.advice == "repair it"
-    # Without a leader, or as the leader, the node lacks a quorum in addition.
+    # Without a leader, or as the leader, the node also lacks a quorum.
     for lost in (leaderless(still, 60_000), replace(still, raft=replace(still.raft, role=RaftRole.LEADER))):
         assert verdict(lost).text.startswith("No quorum")
         assert verdict(lost).text.endswith("the disk does not work")

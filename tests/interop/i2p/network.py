@@ -174,5 +174,5 @@ class Network:
         raise AssertionError(f"{router.name} did not publish any of {SESSIONS_MAX} sessions")
 
     def lookup(self, destination_hash: bytes) -> str:
-        """Look a structure up from `observer`: `absent`, or `type=… verifies=… published=… HEX`."""
+        """Look up a structure from `observer`: `absent`, or `type=… verifies=… published=… HEX`."""
         return self.observer.lookup(destination_hash)

@@ -50,7 +50,7 @@ SHOWN_S: Final = 30.0
 SHOWN_FROM_S: Final = 4.0
 """The requests of a client are printed if it had a longer time between two successes."""
 FACTOR: Final = 2
-"""On the cost of one leaf: its cost is then about twice the costs of the others."""
+"""Factor on the cost of one leaf, whose cost is then about twice the costs of the others."""
 HIGHER: Final = 1.5
 DETECTION_S: Final = 12.0
 """From this time after its first failure, no request fails because of the dead leaf while other leaves reply."""

@@ -392,7 +392,7 @@ class Machine:
         return len(effects)
 
     def _note(self, effects: Sequence[Effect]) -> None:
-        """Track leadership, and the entries that remain proven durable after a truncation."""
+        """Track leadership, and the entries with proof of durability after a truncation."""
         for effect in effects:
             if isinstance(effect, RoleChanged):
                 self.leads = effect.role is Role.LEADER

@@ -111,10 +111,11 @@ class Nemesis:
                 stage.after(soon_ms + between_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms + 300, self._network.repair)
             case "garble":
-                # Its appends arrive but are implausible; the replies to them must not count.
+                # The leader's appends arrive but are implausible; the replies to them must not count as contact.
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._network.garble(server, 300)))
             case "absent":
-                # It receives nothing before it handles the requests that its clients sent during its absence.
+                # After its absence, it handles the requests of its clients before it receives a message of another
+                # server.
                 absent_ms = 250 + random.randrange(300)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(absent_ms)))

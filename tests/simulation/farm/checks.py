@@ -108,7 +108,7 @@ def check_linearizable(calls: Iterable[Call], writes: Mapping[str, Write]) -> It
 def check_publications(
     publications: Sequence[Publication], masters: frozenset[bytes], signers: frozenset[bytes]
 ) -> Iterator[Violation]:
-    """Find structures that no client should see."""
+    """Find structures that clients should not receive."""
     seconds: dict[tuple[bytes, int], Publication] = {}
     for each in publications:
         try:

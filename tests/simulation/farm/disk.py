@@ -1,4 +1,4 @@
-"""A machine's disk: a real directory, whose durable content is known, so that the power can be cut.
+"""A machine's disk: a real directory with known durable content, so that a power cut can be simulated.
 
     os.fsync, os.fdatasync   ──▶ the file's bytes, or the directory's names, are durable
     durable(random)          ──▶ that content, and a random part of the later writes: sectors, sizes, names
@@ -9,7 +9,8 @@ bytes and the present ones: each sector of it survives or not, one is torn, and 
 Names of one file change together, as a rename does. A failed sync is final, as on Linux: its writes become durable only
 if they are made again.
 
-`full`, `fail` and `rot` are the other faults. Inodes identify files. They must not be used again, as in a tmpfs.
+`full`, `fail` and `rot` are the other faults. Inodes identify files, so the file system must not reuse them; a tmpfs
+does not.
 """
 
 import errno
@@ -74,7 +75,7 @@ class Disk:
     # -- syncs ---------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything durable, as a disk does in time."""
+        """Make everything durable, as a disk does after some time."""
         self._bytes.clear()
         self._failed.clear()
         self._names.clear()
@@ -130,7 +131,7 @@ class Disk:
         return dict(sorted(names.items()))
 
     def _know(self) -> None:
-        """At the first sync, take the present content for durable: it was there before the machine started."""
+        """At the first sync, treat the present content as durable, because it existed before the machine started."""
         if not self._is_known:
             self.flush()
 
@@ -266,7 +267,7 @@ def _surviving_names(durable: dict[str, int], now: dict[str, int], random: Rando
         old_name = None if inode is None else old_names.get(inode)
         moved = old_name if old_name is not None and now.get(old_name) != inode else None
         if inode is None and any(each == durable[name] for each in now.values()):
-            continue  # its new name decides
+            continue  # the result for its new name is used
         done.update((name, moved or name))
         if random.random() >= kept:
             continue
@@ -323,7 +324,7 @@ def _leave_socket(place: Path) -> None:
 
 @contextmanager
 def disk_calls(disk_of_caller: Callable[[], Disk | None]) -> Iterator[None]:
-    """Have each sync and write of the process counted by the disk of its caller."""
+    """Report each sync and write of the process to the disk of its caller."""
     calls = _Calls(disk_of_caller)
     with (
         patch.object(os, "fsync", calls.syncing(os.fsync)),

@@ -19,7 +19,7 @@ from tests.simulation.farm.host import Host, current_host
 
 T = TypeVar("T")
 HANG_LOOK_S = 0.1
-"""The period of a hanging call's checks of its disk."""
+"""Seconds between two checks of a hanging call that its disk still hangs."""
 
 
 async def in_place(
@@ -29,7 +29,7 @@ async def in_place(
     abandon_on_cancel: bool = False,
     limiter: object = None,  # noqa: ARG001 - trio's parameter
 ) -> T:
-    """Do the work of a thread in place, in the time that the disk takes."""
+    """Do the work of a thread in place, and wait for the delay of the disk."""
     await trio.lowlevel.checkpoint_if_cancelled()
     host = current_host.get()
     with trio.CancelScope(shield=not abandon_on_cancel):
@@ -81,7 +81,7 @@ class DiskWorker:
         return call.result()  # type: ignore[no-any-return]
 
     async def run_last(self, work: Callable[[], object]) -> None:
-        """Have `work` done as the last, even if cancelled; `DiskHangsError` if not in time."""
+        """Do `work` as the last call, even if cancelled; raise `DiskHangsError` if it does not end in time."""
         done = trio.Event()
         call = self._put(work, done.set)
         await self._finish(call, done)
@@ -95,7 +95,7 @@ class DiskWorker:
                 raise DiskHangsError
 
     def begin(self, work: Callable[[], object], ended: Callable[[Exception | None], None]) -> None:
-        """Have `work` done. `ended` gets what it raised, or None."""
+        """Do `work`. `ended` is called with its exception, if any."""
 
         def report() -> None:
             if call.error is not None and not isinstance(call.error, Exception):
@@ -108,7 +108,7 @@ class DiskWorker:
         """Do nothing, because a thread does not exist."""
 
     def close(self) -> None:
-        """Do the work that is left."""
+        """Do the remaining work."""
         while self._calls:
             call = self._calls.popleft()
             with suppress(Exception):

@@ -16,7 +16,7 @@ from tests.simulation.farm.world import World, simulate
 
 BAD_LINK: Final = Link(delay_s=0.02, jitter_s=0.02, loss=0.05, duplication=0.05, reordering=0.1)
 FORMED_S: Final = 20.0
-"""A farm of three has a leader and its first publication by then."""
+"""Seconds until a farm of three has a leader and its first publication."""
 FAULT_S: Final = 8.0
 HEALED_WITHIN_S: Final = 40.0
 
@@ -85,7 +85,7 @@ class FaultWalk:
         await self._world.start("node-3")
 
     async def isolation(self) -> None:
-        """Part a machine from all others."""
+        """Separate a machine from all others."""
         self._world.network.isolate("node-3")
         await trio.sleep(FAULT_S)
         self._world.network.heal()

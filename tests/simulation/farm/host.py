@@ -3,7 +3,7 @@
     current_host    the machine whose task runs now; tasks inherit it, so each interposed call is one of a known machine
 
 The wall clock is `epoch + time * (1 + drift) + offset`. `jump` and `drift_by` change it while the machine runs. The
-monotonic clock counts from the last boot and does not drift: all machines share trio's timers.
+monotonic clock counts from the last boot and does not drift, because all machines share trio's timers.
 """
 
 from collections.abc import Callable

@@ -229,7 +229,7 @@ class Patches:
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
-            except ValueError:  # not set yet
+            except ValueError:  # a closure's variable that is not set yet
                 continue
             if id(content) in values:
                 cell.cell_contents = values[id(content)]

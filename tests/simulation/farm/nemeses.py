@@ -4,7 +4,7 @@
     Fault.text                            ──▶ a line of the story
 
 Each fault ends. A killed process starts again, a jumped clock is set right, a link heals. So a farm must be healthy
-some time after the last end. Damage that needs an operator belongs into other trials.
+some time after the last end. Damage that needs an operator belongs in other trials.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,10 @@ class Fault:
 
 
 def draw_faults(seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False) -> tuple[Fault, ...]:
-    """Return the faults of a seed, in the order of their begins. One per machine that ends its process at a time."""
+    """Return the faults of a seed, in the order of their starts.
+
+    At most one at a time ends the process of a machine.
+    """
     kinds = [each for each in Nemesis if each not in OF_ROUTERS for _ in range(_WEIGHTS.get(each, 1))]
     faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)
     if has_routers:
@@ -93,7 +96,7 @@ def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], troubl
 
 
 def _overlap(fault: Fault, other: Fault) -> bool:
-    """Return True if both end the process of one machine, and one begins during the other."""
+    """Return True if both faults end the process of one machine, and one begins during the other."""
     return (
         other.nemesis in ENDING
         and not set(fault.hosts).isdisjoint(other.hosts)
@@ -111,7 +114,7 @@ def _machines(random: Random, nemesis: Nemesis, names: Sequence[str]) -> tuple[s
         case Nemesis.PART:
             return tuple(sorted(random.sample(list(names), random.randint(1, max(1, len(names) - 1)))))
         case Nemesis.KILL | Nemesis.POWER_CUT if random.random() < 0.2:
-            return tuple(names)  # the whole rack
+            return tuple(names)  # a power cut of the whole rack
         case _:
             return (random.choice(list(names)),)
 

@@ -1,4 +1,4 @@
-"""Carries the faults of a plan out on a world, and ends them all."""
+"""Applies the faults of a plan to a world, and ends them all."""
 
 from collections.abc import Awaitable, Callable
 
@@ -155,7 +155,7 @@ class NemesisDriver:
             self._world.resume(host.name)
 
     def _set_right(self, name: str) -> None:
-        """Remove what a drift has added to a clock."""
+        """Remove the offset that a drift has caused in a clock."""
         host = self._world.hosts[name]
         jumps_s = sum(
             each.amount for each in self.active if each.nemesis is Nemesis.CLOCK_JUMP and each.hosts == (name,)

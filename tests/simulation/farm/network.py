@@ -3,8 +3,8 @@
     Network.arrival(source, target)   ──▶ the time of arrival, or None for a lost packet
     block(a, b) · part(groups) · heal()   one-way blocks between machines
 
-Datagrams and streams use it alike. A link has a delay, jitter, and rates of loss, duplication and reordering. The
-random source is the network's own, so that a node's randomness does not depend on the traffic of other nodes.
+Both datagrams and streams use it. A link has a delay, jitter, and rates of loss, duplication and reordering. The random
+source is the network's own, so that a node's randomness does not depend on the traffic of other nodes.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -115,7 +115,7 @@ class Network:
         return delay_s
 
     def send_datagram(self, source: Host, target: Host, size_bytes: int, deliver: Callable[[], None]) -> None:
-        """Have `deliver` called when a datagram arrives: never if it is lost, twice if it is duplicated."""
+        """Call `deliver` when a datagram arrives: never if it is lost, twice if it is duplicated."""
         self.datagrams += 1
         link = self.link_of(source, target)
         if link.drops_fragments and size_bytes + IP_AND_UDP_BYTES > link.mtu_bytes:

@@ -4,7 +4,7 @@
     FileRouter.publish…      ──▶ Observer.publications; also `Router` of `routers`
     the nodes' own traces    ──▶ Observer.verdicts, clusters, alarms
 
-The methods are wrapped in place: the observer records the act, and not the node's report of it.
+The methods are wrapped in place, so the observer records each action itself, not the node's report of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class Observer:
         return sorted(self._alarms.get((host.name, host.starts), ()))
 
     def event(self, host: Host, event: TraceEvent) -> None:
-        """Take an event of a node's trace."""
+        """Record an event of a node's trace."""
         match event.kind:
             case "verdict-changed":
                 kind, text = str(event.data["verdict"]), str(event.data["text"])
@@ -84,7 +84,7 @@ class Observer:
                 pass
 
     def applied(self, host: Host, index: int, entry: Entry) -> None:
-        """Take an applied entry: the same entry at the same index on every node, in every run."""
+        """Record an applied entry; every node must apply the same entry at an index, in every run."""
         found = (entry.term, entry.kind, bytes(entry.data))
         known = self.committed.setdefault(index, found)
         if known != found:
@@ -92,13 +92,13 @@ class Observer:
             self.violations.append(Violation("state machine safety", text))
 
     def excludes(self, host: Host, leaves: tuple[str, ...]) -> None:
-        """Take the excluded leaves of a node's state."""
+        """Record the excluded leaves of a node's state."""
         known = self._excluded.get(host.name, {})
         if known.keys() != set(leaves):
             self._excluded[host.name] = {leaf: known.get(leaf, self._now_s()) for leaf in leaves}
 
     def published(self, host: Host, master: bytes, structure: bytes) -> None:
-        """Take a structure that a router accepted."""
+        """Record a structure that a router accepted."""
         now_s = self._now_s()
         known = self._excluded.get(host.name, {})
         excluded = frozenset(leaf for leaf, since_s in known.items() if since_s <= now_s - EXCLUSION_S)
@@ -106,7 +106,10 @@ class Observer:
         self.publications.append(Publication(now_s, host.name, master, structure, host.wall_s, agreed, excluded))
 
     def taken(self, host: Host, structure: bytes) -> None:
-        """Take a structure that a router of `routers` accepted. A node may hand the same structure over repeatedly."""
+        """Record a structure that a router of `routers` accepted.
+
+        A node may hand over the same structure repeatedly.
+        """
         if all(each.structure != structure for each in self.publications):
             self.published(host, decode(structure).destination.hash, structure)
 

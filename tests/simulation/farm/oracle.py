@@ -89,7 +89,7 @@ class Truth:
         self._seen: dict[Nemesis, float] = {}
 
     def look(self) -> None:
-        """Note the present facts."""
+        """Record the present facts."""
         now_s = self._world.time_s
         self._since = {each: self._since.get(each, now_s) for each in self._facts()}
         for fault in self._driver.active:

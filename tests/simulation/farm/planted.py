@@ -1,10 +1,10 @@
-"""Planted faults between the rooms of the product, each with a seed whose trial finds it.
+"""Planted faults in the interaction of the product's parts, each with a seed whose trial finds it.
 
     PLANTED["name"].planting()   replaces methods of the product while a trial runs
     PLANTED["name"].check        the check that fails in the trial of its `plan`
 
-The trials of a world without violations prove nothing if the checks are blind. A planted fault shows that a check sees.
-Faults that were found here or reported from outside are planted again.
+Trials without violations do not prove anything if the checks cannot detect faults. A planted fault shows that a check
+detects it. Earlier faults of the product, found by trials or reported by others, are planted again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +87,7 @@ class Planted:
 
     @contextmanager
     def planting(self) -> Iterator[None]:
-        """Have the product run with the fault."""
+        """Run the product with the fault."""
         with ExitStack() as undo:
             for owner, name, fault in self.replacements:
                 undo.enter_context(patch.object(owner, name, fault(getattr(owner, name))))

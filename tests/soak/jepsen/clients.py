@@ -52,7 +52,7 @@ class Workload:
         self.access = access
         self.history = history
         self.name = name
-        """A name that no earlier run has used: request ids contain it."""
+        """A name that differs from the names of all earlier runs, because request ids contain it."""
         self.is_ended = False
         self._random = Random(seed)
         self._values = itertools.count(1)
@@ -95,7 +95,7 @@ class Workload:
                 async with ControlClient(node.socket, CONNECT_S, order_timeout_s=ORDER_S) as client:
                     answer = await client.submit(entry(key, value), request)
             except ControlError as error:
-                # The client may have sent it.
+                # The client may have sent the request before the error.
                 may_be_committed, detail = True, f"{node.name}: {error}"
             else:
                 detail = f"{node.name}: {answer.outcome.value} {answer.reason}"

@@ -203,7 +203,7 @@ class Figures:
     longest_gap_s: float
     """The longest time between two acknowledgments, or the start or the end of the load."""
     gap_at_s: float
-    """The begin of that time, after the start of the load."""
+    """Start of that time, in seconds after the start of the load."""
     slowest_s: float
 
 

@@ -45,7 +45,7 @@ def missing() -> str | None:
 
 
 def entrance() -> list[str]:
-    """Return the begin of a command that runs in new namespaces; its end ends all processes in them."""
+    """Return the start of a command that runs in new namespaces; when it ends, all processes in them end."""
     # The kernel ends `unshare` also with the process that waits for it.
     namespaces = ("--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
     return ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces]
@@ -55,7 +55,7 @@ class Network:
     """The bridge, the namespaces and the present faults of the packets."""
 
     def __init__(self, seed: int) -> None:
-        """Make all of it."""
+        """Make the bridge and the namespaces of all nodes."""
         self._seed = seed
         self._rules: dict[int, dict[int, list[str]]] = {number: {} for number in range(1, NODES + 1)}
         self._weather: dict[int, dict[int, tuple[float, float]]] = {number: {} for number in range(1, NODES + 1)}
@@ -181,7 +181,7 @@ def namespace(number: int) -> str:
 
 
 def inside(number: int) -> list[str]:
-    """Return the begin of a command that runs in a node's namespace, under its own process id."""
+    """Return the start of a command that runs in a node's namespace, under its own process id."""
     return [shutil.which("nsenter") or "nsenter", f"--net=/run/netns/{namespace(number)}"]
 
 

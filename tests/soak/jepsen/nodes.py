@@ -160,7 +160,7 @@ class NodeProcess:
         ]
         with self.log_file.open("ab") as output:
             self.process = subprocess.Popen(
-                # The programs before Python run without the libraries.
+                # The programs that start Python run without the libraries.
                 [*inside(self.number), "env", f"LD_PRELOAD={preloaded}", *program],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -168,7 +168,7 @@ class NodeProcess:
                 start_new_session=True,
                 env=environment,
             )
-        # Only now: the supervisor would report the end of the former process.
+        # Set only now, because otherwise the supervisor would report the end of the former process.
         self.is_wanted = True
 
     @property

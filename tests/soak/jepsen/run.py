@@ -127,7 +127,7 @@ class Load:
             nursery.start_soon(self.work.read, number, received)
 
     def end(self) -> None:
-        """Have the writers end after their present operation."""
+        """Let the writers end after their present operation."""
         self.work.is_ended = True
 
     def close(self) -> None:

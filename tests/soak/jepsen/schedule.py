@@ -90,7 +90,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The faults of a run in the order of their begin."""
+    """The faults of a run in the order of their starts."""
 
     seed: int
     duration_s: float
