@@ -5,8 +5,8 @@
 
 The nodes have LAN settings: `garlicfarm up` writes faster ones for a demonstration. They run with the environment of
 the package's service, and restart once, because a first start also loads modules that create keys and certificates.
-Serf does less: its agents only monitor each other. A node also exchanges Raft's heartbeats over TLS, applies the log and
-renews a published structure.
+Serf does less: its agents only monitor each other. A node also exchanges Raft's heartbeats over TLS, applies the log
+and renews a published structure.
 """
 
 import re
