@@ -78,6 +78,18 @@ async def during(node: RecordedNode, story: Callable[[], Awaitable[None]]) -> No
         nursery.cancel_scope.cancel()
 
 
+async def test_view_before_the_file_is_open_is_recorded(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node = RecordedNode(tmp_path)
+    node.recorder.take(HEALTHY)
+
+    async def story() -> None:
+        await trio.sleep(0.5)
+        verdict = next(row for row in (await node.recorder.page(1)).rows if row.kind is RowKind.VERDICT)
+        assert [span.text for span in verdict.spans] == [HEALTHY.verdict.text]
+
+    await during(node, story)
+
+
 def spans_of(answer: HistoryAnswer, kind: RowKind, name: str | None = None) -> list[tuple[int, str]]:
     """Return the length in seconds and the text of each span of a row."""
     row = next((each for each in answer.rows if (each.kind, each.name) == (kind, name)), None)

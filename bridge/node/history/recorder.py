@@ -77,6 +77,8 @@ class HistoryRecorder:
         self._commits_before = (commits.count, commits.total_s)
         self._changes: Changes | None = None
         """The recorded states; None after a failure, until the file is open again."""
+        self._missed: FarmView | None = None
+        """The last view while the file is not open. The next view of a busy node may come many seconds later."""
         self._file: HistoryFile | None = None
         self._pending: list[Record] = []
         self._news = trio.Event()
@@ -86,8 +88,9 @@ class HistoryRecorder:
         self._logged = ""
 
     def take(self, view: FarmView) -> None:
-        """Observe a view."""
+        """Observe a view, or keep it until the file is open."""
         if self._changes is None:
+            self._missed = view
             return
         values = dict(figures(view))
         if (lag_ms := self._commit_lag_ms()) is not None:
@@ -123,6 +126,9 @@ class HistoryRecorder:
             LOG.warning("the history has %d damaged places: the records after each of them are dropped", file.cut_off)
         if note:
             LOG.warning("%s", note)
+        if self._missed is not None:
+            self.take(self._missed)
+            self._missed = None
         while self._changes is not None:
             await self._news.wait()
             self._news = trio.Event()
