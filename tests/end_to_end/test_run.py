@@ -34,7 +34,7 @@ def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) ->
 def test_run_without_key_names_command_to_create_one(tmp_path: Path) -> None:
     ended = call("run", "--state-dir", tmp_path)
     assert ended.returncode == 1
-    assert "garlicfarm keys new-farm --expect N" in ended.stderr
+    assert "make it with `garlicfarm init` on the first machine" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
