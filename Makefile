@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting test-computing compiled test-compiled dist test-packages soak soak-jepsen soak-upgrade soak-kills \
+.PHONY: run requirements test test-waiting test-computing dist test-packages soak soak-jepsen soak-upgrade soak-kills \
 	soak-cluster watch-loop check interop interop-i2p interop-founding interop-zmq interop-kafka bench \
 	simulate simulate-farm simulate-large pipeline docs gallery reference clean
 
@@ -53,14 +53,13 @@ run: $(VENV)/base.stamp
 # delay the processes of the first. tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
 WAITING_TESTS := tests/end_to_end tests/spark
 # The output of each run is printed at its end, if this make can.
-RUNS := -k -j 3 $(if $(filter output-sync,$(.FEATURES)),-Otarget)
+RUNS := -k -j 2 $(if $(filter output-sync,$(.FEATURES)),-Otarget)
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	@echo "running all tests: each run prints its result at its end"
-	@if $(CAN_COMPILE); then $(MAKE) $(RUNS) test-waiting test-computing test-compiled; \
-	else $(MAKE) $(RUNS) test-waiting test-computing && echo "a C compiler is missing: the compiled modules are not tested"; fi
+	@$(MAKE) $(RUNS) test-waiting test-computing
 endif
 
 test-waiting: $(VENV)/all.stamp
@@ -69,42 +68,18 @@ test-waiting: $(VENV)/all.stamp
 test-computing: $(VENV)/all.stamp
 	nice $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
 
-# Unpacks the wheel of this platform with mypyc's modules (setup.py). After a change of their sources this takes about a
-# minute of one processor. Packages without compiled modules come from this tree.
-CAN_COMPILE = command -v $(CC) >/dev/null && test -e \
-	"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+# Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another Debian release and architecture.
 WHEEL := $(PIP) wheel --no-deps --no-build-isolation
-build/compiled.stamp: setup.py pyproject.toml $(shell find consensus -name '*.py') | $(VENV)/all.stamp
-	rm -rf build/compiled build/compiled-wheel
-	GARLICFARM_COMPILED=1 nice $(WHEEL) -w build/compiled-wheel .
-	$(PIP) install --no-deps --target build/compiled build/compiled-wheel/*.whl
-	rm -rf build/compiled/bin build/compiled/bridge build/compiled/gossip build/compiled/pipeline
-	@touch $@
-
-compiled: build/compiled.stamp
-
-# Runs after a change of compiled sources, tests or the runner, and after a failure.
-COMPILED_TESTS := tests/run_compiled.py $(shell find tests/spec tests/wire tests/simulation -name '*.py')
-build/compiled-tests.stamp: build/compiled.stamp $(COMPILED_TESTS)
-	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. nice $(BIN)/python -m tests.run_compiled
-	@touch $@
-
-test-compiled: build/compiled-tests.stamp
-
-# Builds the sources, the pure wheel, the wheel of this platform (with a C compiler; pip prefers it), the Debian package
-# and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another Debian release and architecture.
 STEP = printf '%s  %s\n' "$$(date +%T)"
 DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))
 dist: $(VENV)/all.stamp
-	rm -rf dist build/lib* build/bdist* build/temp* build/mypyc
-	@$(STEP) "1 of 5: the sources"
+	rm -rf dist build/lib* build/bdist*
+	@$(STEP) "1 of 4: the sources"
 	$(BIN)/python setup.py -q sdist -d dist
-	@$(STEP) "2 of 5: the pure wheel"
+	@$(STEP) "2 of 4: the wheel"
 	$(WHEEL) -w dist .
-	@if $(CAN_COMPILE); then $(STEP) "3 of 5: the compiled wheel, the longest step"; \
-	rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
-	@if command -v dpkg-deb >/dev/null; then $(STEP) "4 of 5: the Debian package" && $(BIN)/python -m deploy.deb \
-	$(DEB_OPTIONS) $(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(STEP) "5 of 5: the container image" && \
+	@if command -v dpkg-deb >/dev/null; then $(STEP) "3 of 4: the Debian package" && $(BIN)/python -m deploy.deb \
+	$(DEB_OPTIONS) $(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(STEP) "4 of 4: the container image" && \
 	$(BIN)/python -m deploy.oci $(if $(DEB_ARCH),--arch $(DEB_ARCH))); else \
 	echo "dpkg-deb is missing: skipping the Debian package and the container image (Debian: apt-get install dpkg)"; fi
 	@ls -l dist

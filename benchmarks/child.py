@@ -46,33 +46,19 @@ class Child:
         self._received = bytearray()
 
     @classmethod
-    async def start(
-        cls, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> "Child":
-        """Start a process that ends when its standard input closes; `environment` are further variables."""
+    async def start(cls, name: str, command: Sequence[str], log: Path) -> "Child":
+        """Start a process that ends when its standard input closes."""
         with log.open("ab") as errors:
             process = await trio.lowlevel.open_process(
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env=os.environ | (environment or {}),
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
         return cls(name, process, log)
 
     @classmethod
-    async def start_module(
-        cls,
-        name: str,
-        module: str,
-        argument: Mapping[str, object] | None,
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-    ) -> "Child":
+    async def start_module(cls, name: str, module: str, argument: Mapping[str, object] | None, log: Path) -> "Child":
         """Start a module of this project with a JSON document as its only argument."""
         arguments = [] if argument is None else [json.dumps(argument)]
-        return await cls.start(name, [sys.executable, "-m", module, *arguments], log, environment)
+        return await cls.start(name, [sys.executable, "-m", module, *arguments], log)
 
     @classmethod
     async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":

@@ -21,7 +21,6 @@ from benchmarks import (
     consensus_step,
     consensus_throughput,
 )
-from benchmarks.contenders import compiled
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
@@ -58,12 +57,10 @@ async def measure(
     options: Options,
     report: Callable[[list[Figure]], None],
 ) -> None:
-    """Run the named parts. Report missing programs, the core in use and the load of the machine."""
+    """Run the named parts. Report missing programs and the load of the machine."""
     if not set(names) & set(PARTS):
         return
     print("\n".join(SETTING), flush=True)
-    core = "compiled" if compiled() else "pure Python"
-    print(f"core of the servers           {core}", flush=True)
     home = directory / "consensus"
     for name in PARTS:
         if name not in names:

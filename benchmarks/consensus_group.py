@@ -5,10 +5,9 @@ certificates, so the other servers and the clients can connect.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 import trio
 
@@ -25,9 +24,8 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str], *, whole_log: bool, traced: bool) -> None:
+    def __init__(self, directory: Path, *, whole_log: bool, traced: bool) -> None:
         self.directory = directory
-        self._environment = environment
         self._options = {"whole_log": whole_log, "traced": traced}
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, object]] = {}
@@ -90,9 +88,7 @@ class ConsensusGroup:
             "port": announced.get("port", 0),
         } | self._options
         log = self.directory / f"{number}.log"
-        child = await Child.start_module(
-            f"server {number}", "benchmarks.consensus_node", specification, log, self._environment
-        )
+        child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child
         self._announced[number] = await child.receive_document()
 
@@ -105,15 +101,11 @@ class ConsensusGroup:
 
 @asynccontextmanager
 async def running_consensus_group(
-    directory: Path,
-    environment: Mapping[str, str] = MappingProxyType({}),
-    *,
-    whole_log: bool = False,
-    traced: bool = False,
+    directory: Path, *, whole_log: bool = False, traced: bool = False
 ) -> AsyncIterator[ConsensusGroup]:
     """Start a group in a new directory; its processes end with the block. Options: see `Specification`."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, environment, whole_log=whole_log, traced=traced)
+    group = ConsensusGroup(directory, whole_log=whole_log, traced=traced)
     try:
         await group.start_all()
         await group.settle()

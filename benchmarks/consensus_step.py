@@ -1,4 +1,4 @@
-"""Processor time of single steps of the core: this tree, its compiled modules if built, and an earlier tree, in turns.
+"""Processor time of single steps of the core: this tree and an earlier tree, in turns.
 
     each side: a process of consensus_step_driver in its own tree ─▶ calls of each step, then its time, turn by turn
 
@@ -8,7 +8,6 @@ of calls of Python functions does not depend on the machine. The earlier tree is
 which git writes out.
 """
 
-import filecmp
 import subprocess
 import sys
 import tarfile
@@ -21,9 +20,8 @@ from benchmarks.child import Child, ChildError
 from benchmarks.figures import Figure
 
 TREE = Path(__file__).parents[1]
-COMPILED = TREE / "build" / "compiled"
 DRIVER = Path(__file__).with_name("consensus_step_driver.py")
-BASE, HERE, BUILT = "before", "this tree", "this tree, compiled"
+BASE, HERE = "before", "this tree"
 TURNS_A_RUN = 10
 GROUP = "consensus, one step of the core, without disk and network"
 
@@ -46,10 +44,6 @@ async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Fi
         remarks.append("consensus-step: no comparison, because --base does not name a checkout or a commit")
     else:
         trees = {BASE: checkout(base, directory)} | trees
-    if compiled_is_current():
-        trees[BUILT] = COMPILED
-    else:
-        remarks.append("consensus-step: the compiled core is not there or not of this tree (`make compiled` builds it)")
     async with AsyncExitStack() as stack:
         sides = [await _start(stack, directory, name, tree) for name, tree in trees.items()]
         for turn in range(runs * TURNS_A_RUN):
@@ -88,16 +82,6 @@ def checkout(base: str, directory: Path) -> Path:
     with tarfile.open(fileobj=BytesIO(archived.stdout)) as archive:
         archive.extractall(target, filter="data")
     return target
-
-
-def compiled_is_current() -> bool:
-    """Return True if `make compiled` has built the current core of this tree."""
-    sources = sorted((TREE / "consensus" / "core").rglob("*.py"))
-    built = [COMPILED / source.relative_to(TREE) for source in sources]
-    return all(
-        copy.exists() and filecmp.cmp(source, copy, shallow=False) and any(copy.parent.glob(f"{copy.stem}.*.so"))
-        for source, copy in zip(sources, built, strict=True)
-    )
 
 
 async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path) -> Side:

@@ -2,13 +2,12 @@
 
 Each scenario runs on all contenders before the next scenario, and this repeats `runs` times, so a busy moment of the
 machine does not affect only one contender. Ratios use rates of one round, seconds apart; the report shows the median of
-the rounds with the extremes. The goals for compiled modules apply if the servers run compiled ones
-(`PYTHONSAFEPATH=1 PYTHONPATH=DIRECTORY:.` before the command, with the compiled package in DIRECTORY).
+the rounds with the extremes.
 """
 
 from pathlib import Path
 
-from benchmarks.contenders import COMPILED, OURS, Contender, Scenario, Turn, all_contenders, compiled
+from benchmarks.contenders import OURS, Contender, Scenario, Turn, all_contenders
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
@@ -25,8 +24,8 @@ SCENARIOS = (
 Found = dict[str, list[Turn]]
 
 
-TIMES_ETCD = {64: (1.3, 1.5), 256: (1.6, 2.0)}
-"""The lowest acceptable ratio to etcd's rate (client in Go) by clients, in pure Python and compiled."""
+TIMES_ETCD = {64: 1.3, 256: 1.6}
+"""The lowest acceptable ratio to etcd's rate (client in Go) by clients."""
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
@@ -63,20 +62,7 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
             Figure(group, f"{name}: processor, clients", "cores", tuple(turn.rate.processor_share for turn in turns)),
             Figure(group, f"{name}: processor for an entry, servers", "us", _costs(turns), "all servers together"),
         ]
-    return rows + _of_compiled(group, found) + _ratios(group, scenario, found)
-
-
-def _of_compiled(group: str, found: Found) -> list[Figure]:
-    """Return the compiled modules compared with pure Python in the same round."""
-    if COMPILED not in found:
-        return []
-    pairs = list(zip(found[COMPILED], found[OURS], strict=True))
-    rates = tuple(fast.rate.entries_per_s / pure.rate.entries_per_s for fast, pure in pairs)
-    costs = tuple(fast / pure for fast, pure in zip(_costs(found[COMPILED]), _costs(found[OURS]), strict=True))
-    return [
-        Figure(group, "compiled / pure Python: rate", "times", rates),
-        Figure(group, "compiled / pure Python: processor for an entry", "times", costs),
-    ]
+    return rows + _ratios(group, scenario, found)
 
 
 def _costs(turns: list[Turn]) -> tuple[float, ...]:
@@ -97,8 +83,7 @@ def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:
     return rows
 
 
-def _reached(values: tuple[float, ...], goals: tuple[float, float] | None) -> str:
-    if goals is None:
+def _reached(values: tuple[float, ...], goal: float | None) -> str:
+    if goal is None:
         return ""
-    goal = goals[compiled()]
     return f"goal at least {goal:g}: {sum(value >= goal for value in values)} of {len(values)} reach it"

@@ -1,4 +1,4 @@
-"""The programs measured together: the bare group, pure and compiled, etcd, PySyncObj. They take turns under load.
+"""The programs measured together: the bare group, etcd, PySyncObj. They take turns under load.
 
     each contender: server processes, and a load against them ─▶ Rate, processor time of its servers
 
@@ -21,18 +21,11 @@ from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
 from benchmarks.etcd_group import EtcdGroup, free_ports, running_etcd_group
 from benchmarks.load import GO, READY, Load, Rate, Result
 
-OURS, COMPILED = "garlicfarm", "garlicfarm, compiled"
-COMPILED_MODULES = Path(__file__).parents[1] / "build" / "compiled"
+OURS = "garlicfarm"
 FAILURES_SHOWN = 3
 PYSYNCOBJ_MEMBERS = 3
 ELECTION_TIMEOUT_S = 30.0
 POLL_S = 0.1
-
-
-def compiled() -> bool:
-    """Return True if the core in this process, and in the servers it starts, is compiled."""
-    found = find_spec("consensus.core.raft")
-    return found is not None and not str(found.origin).endswith(".py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +98,10 @@ def _turn(results: Sequence[Result], used_s: float, load: Load) -> Turn:
 class Ours:
     """The bare consensus group."""
 
-    def __init__(self, group: ConsensusGroup, name: str = OURS) -> None:
+    name = OURS
+
+    def __init__(self, group: ConsensusGroup) -> None:
         self._group = group
-        self.name = name
 
     def fits(self, _scenario: Scenario) -> bool:
         """Everything."""
@@ -209,12 +203,6 @@ async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender]
     remarks: list[str] = []
     async with AsyncExitStack() as stack:
         contenders.append(Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))))
-        if not COMPILED_MODULES.is_dir():
-            remarks.append("compiled modules: skipped: `make compiled` builds them")
-        elif not compiled():
-            paths = {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{COMPILED_MODULES}:{COMPILED_MODULES.parents[1]}"}
-            second = await stack.enter_async_context(running_consensus_group(directory / "compiled", paths))
-            contenders.append(Ours(second, COMPILED))
         program, reason = await etcd_group.find(directory)
         if program is None:
             remarks.append(f"etcd: skipped: {reason}")

@@ -70,7 +70,7 @@ def build(target: Target, dist: Path) -> Path:
         raise PackagingError("dpkg-deb is missing, which builds the Debian package (Debian: apt-get install dpkg)")
     with tempfile.TemporaryDirectory(prefix="garlicfarm-deb-") as scratch:
         root = Path(scratch) / "root"
-        stage(target, own_wheel(target, dist), root)
+        stage(target, own_wheel(dist), root)
         package = dist / package_name(target)
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(package)]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time_s())}

@@ -1,7 +1,7 @@
 """The Python environment inside of a package: the base by hash, and garlicfarm's own wheel, for a chosen platform.
 
     requirements/base.txt ──▶ wheels of the target's tags ──▶ lib/python3.X/site-packages
-    dist/garlicfarm-*.whl ──▶ the compiled one, if it was built for the target; otherwise the pure one
+    dist/garlicfarm-*.whl ──▶ its files
 
 Wheels are unpacked, never built, and none of their code runs. So the package for arm64 is made on amd64 without an
 emulator, and the package for Debian 13 on Debian 12. The hashes determine the files that pip unpacks.
@@ -101,13 +101,12 @@ def supported_target(python: str, architecture: str) -> Target:
     return Target(RELEASES[python], architecture)
 
 
-def own_wheel(target: Target, dist: Path) -> Path:
-    """Return the project's best matching wheel; raise PackagingError without one."""
-    compiled = sorted(dist.glob(f"garlicfarm-*-{target.interpreter}-{target.interpreter}-*linux*_{target.machine}.whl"))
-    pure = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
-    if not pure and not compiled:
+def own_wheel(dist: Path) -> Path:
+    """Return the project's newest wheel; raise PackagingError without one."""
+    found = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
+    if not found:
         raise PackagingError(f"{dist} does not contain a wheel of garlicfarm: run `make dist`, which makes it first")
-    return (compiled or pure)[-1]
+    return found[-1]
 
 
 def install(target: Target, wheel: Path, root: Path) -> Path:

@@ -76,8 +76,6 @@ class DebugAnswer(Document, frozen=True):
     """The name of the node."""
     versions: Mapping[str, str]
     """Versions of this project, of Python, of the installed libraries, and of the system."""
-    compiled: bool
-    """True if modules of this project are compiled, as in the wheel for this platform."""
     settings: Mapping[str, Any]
     """The node's settings, complete; names of users are replaced, keys and passwords are the names of files."""
     profile: ProcessorProfile

@@ -8,11 +8,11 @@ import psutil
 import pytest
 import trio
 
-from benchmarks import consensus_failover, consensus_throughput, etcd_group
+from benchmarks import consensus_failover, etcd_group
 from benchmarks.child import Child, ChildError
 from benchmarks.consensus_budget import split
 from benchmarks.consensus_throughput import ETCD, SCENARIOS, figures
-from benchmarks.contenders import COMPILED, OURS, Turn
+from benchmarks.contenders import OURS, Turn
 from benchmarks.etcd_messages import decode_fields, leads, put_request
 from benchmarks.hop_marks import ACK, DISK, READ, REPLIED, REQUEST, SENT, STORED, SYNCED, Marks
 from benchmarks.load import Load, Rate, Result
@@ -93,12 +93,6 @@ def turn(entries_per_s: float, p50_ms: float) -> Turn:
     return Turn(Rate(entries_per_s, p50_ms, p50_ms * 2, 0.1), 0.5)
 
 
-@pytest.fixture
-def pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consensus_throughput, "compiled", lambda: False)
-
-
-@pytest.mark.usefixtures("pure")
 def test_ratios_pair_turns_of_one_round() -> None:
     many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
     found = {
@@ -110,26 +104,11 @@ def test_ratios_pair_turns_of_one_round() -> None:
     assert rows["garlicfarm's rate / etcd's"].note == "goal at least 1.3: 1 of 2 reach it"
 
 
-def test_goals_of_compiled_core_are_higher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consensus_throughput, "compiled", lambda: True)
-    many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
-    rows = {figure.name: figure for figure in figures(many, {OURS: [turn(4, 1)], ETCD: [turn(10, 1)]}, MACHINE)}
-    assert rows["garlicfarm's rate / etcd's"].note == "goal at least 1.5: 0 of 1 reach it"
-
-
 def test_p50_ratio_of_one_client_to_etcd_is_shown() -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
     found = {OURS: [turn(1_000, 3), turn(1_000, 4)], ETCD: [turn(2_000, 2), turn(2_000, 1)]}
     rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
     assert rows["garlicfarm's p50 / etcd's"].values == (1.5, 4.0)
-
-
-def test_compiled_modules_are_compared_within_round() -> None:
-    one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
-    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], COMPILED: [turn(2_000, 2), turn(1_250, 1)]}
-    rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
-    assert rows["compiled / pure Python: rate"].values == (2.0, 1.25)
-    assert rows["compiled / pure Python: processor for an entry"].values == (0.5, 0.8)
 
 
 def test_etcd_rows_are_omitted_without_etcd() -> None:

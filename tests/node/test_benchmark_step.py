@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import consensus_step, consensus_step_driver
+from benchmarks import consensus_step_driver
 from benchmarks.child import ChildError
-from benchmarks.consensus_step import BASE, BUILT, HERE, Side, checkout, compiled_is_current, figures
+from benchmarks.consensus_step import BASE, HERE, Side, checkout, figures
 from benchmarks.consensus_step_driver import Names, Rounds, calls_of_steps, time_of_steps
 
 STEPS = {
@@ -43,11 +43,10 @@ def side(name: str, microseconds: list[float], calls: float) -> Side:
 
 
 def test_ratios_pair_turns_of_one_round() -> None:
-    rows = figures([side(BASE, [40, 80, 40], 154), side(HERE, [16, 32, 20], 60), side(BUILT, [4, 8, 4], 1)])
+    rows = figures([side(BASE, [40, 80, 40], 154), side(HERE, [16, 32, 20], 60)])
     shown = {row.name: row for row in rows}
     assert shown[f"{STEP}: {BASE}"].note == "154 calls in Python"
     assert shown[f"  {HERE} / {BASE}"].values == (0.4, 0.4, 0.5)
-    assert shown[f"  {BUILT} / {BASE}"].values == (0.1, 0.1, 0.1)
 
 
 def test_tree_without_class_of_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,18 +60,3 @@ def test_base_outside_checkouts_or_commits_is_refused(tmp_path: Path) -> None:
         checkout("no-such-commit", tmp_path)
     (tmp_path / "consensus").mkdir()
     assert checkout(str(tmp_path), tmp_path / "elsewhere") == tmp_path
-
-
-def test_compiled_core_of_other_sources_is_outdated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(consensus_step, "TREE", tmp_path / "tree")
-    monkeypatch.setattr(consensus_step, "COMPILED", tmp_path / "compiled")
-    for tree in ("tree", "compiled"):
-        core = tmp_path / tree / "consensus" / "core"
-        core.mkdir(parents=True)
-        (core / "raft.py").write_text("TERM = 1\n")
-    assert not compiled_is_current(), "nothing is compiled"
-    library = tmp_path / "compiled" / "consensus" / "core" / "raft.cpython-311.so"
-    library.write_bytes(b"")
-    assert compiled_is_current()
-    (tmp_path / "tree" / "consensus" / "core" / "raft.py").write_text("TERM = 2\n")
-    assert not compiled_is_current()

@@ -83,7 +83,6 @@ class Debugging:
         return DebugAnswer(
             node=self._configuration.name,
             versions=await trio.to_thread.run_sync(versions),
-            compiled=is_compiled(),
             settings=without_users(written(self._configuration)),
             profile=profile,
             threads=thread_stacks(),
@@ -219,12 +218,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def is_compiled() -> bool:
-    """Return True if this process runs modules of this project that mypyc has compiled."""
-    own = [each for name, each in sys.modules.items() if name.startswith(("gossip.", "consensus.", "bridge."))]
-    return any(not str(getattr(each, "__file__", "") or ".py").endswith(".py") for each in own)
 
 
 def without_users(settings: Mapping[str, Any]) -> dict[str, Any]:
