@@ -3,9 +3,10 @@
 import shutil
 import socket
 import tomllib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from bridge.node.local.farm_files import hold_free_port
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -16,9 +17,8 @@ LOOPBACK = "127.0.0.1"
 
 def free_port(kind: socket.SocketKind, host: str = LOOPBACK) -> int:
     """Return a port that was free a moment ago."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    with ExitStack() as reserved:
+        return hold_free_port(reserved, kind, host)
 
 
 def node_toml(

@@ -91,7 +91,8 @@ class ServeProcess:
         self.process = process
         self._errors = errors
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read_lines, args=(output,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read_lines, args=(output,), daemon=True)
+        self._reader.start()
 
     def event(self, name: str, **facts: Any) -> dict[str, Any]:
         """Wait for the next line with this event and facts."""
@@ -117,6 +118,12 @@ class ServeProcess:
             self._lines.put(line)
         self._lines.put("")
 
+    def kill(self) -> None:
+        """End the process, and read its output to the end, before the output is closed."""
+        self.process.kill()
+        self.process.wait(END_S)
+        self._reader.join(END_S)
+
     def errors(self) -> str:
         """Return its output on stderr."""
         return self._errors.read_text()
@@ -138,8 +145,8 @@ def served(files: Files, node_id: int, *arguments: str) -> Iterator[ServeProcess
             process = forking.start(command, writing, stderr.fileno())
         finally:
             os.close(writing)
+        server = ServeProcess(node_id, process, output, errors)
         try:
-            yield ServeProcess(node_id, process, output, errors)
+            yield server
         finally:
-            process.kill()
-            process.wait(END_S)
+            server.kill()

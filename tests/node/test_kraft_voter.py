@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from operator import ge
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.node.local.farm_files import hold_free_port
 from consensus.core.effects import ProposalResolved, Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kafka.connections.connection import open_connection
@@ -40,11 +41,8 @@ def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch
 
 def free_ports(count: int) -> list[int]:
     """Return ports without a listener."""
-    with_sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in with_sockets]
-    for each in with_sockets:
-        each.close()
-    return ports
+    with ExitStack() as reserved:
+        return [hold_free_port(reserved, socket.SOCK_STREAM) for _ in range(count)]
 
 
 def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:

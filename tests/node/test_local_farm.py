@@ -3,11 +3,13 @@
 import socket
 import stat
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from bridge.core.formation.founding import FormationState, Promise, founding_of
+from bridge.node.local import farm_files
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
 from bridge.node.settings.configuration import Overrides, load_configuration
@@ -85,6 +87,18 @@ def test_only_port_in_use_is_replaced(tmp_path: Path, kind: socket.SocketKind) -
         second = prepare(tmp_path, 3)
     changed = [(was, now) for was, now in zip(ports(first), ports(second), strict=True) if was != now]
     assert [was for was, _ in changed] == [taken]
+
+
+def test_new_ports_are_outside_the_range_of_connections(tmp_path: Path) -> None:
+    assert set(ports(prepare(tmp_path, 3))) <= set(farm_files.PORTS)
+
+
+def test_port_is_found_although_the_range_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as reserved:
+        taken = farm_files.hold_free_port(reserved, socket.SOCK_STREAM)
+        monkeypatch.setattr(farm_files, "PORTS", [taken])
+        monkeypatch.setattr(farm_files, "PORT_ATTEMPTS", 1)
+        assert farm_files.hold_free_port(reserved, socket.SOCK_STREAM) not in {0, taken}
 
 
 def test_duplicate_ports_in_files_are_replaced(tmp_path: Path) -> None:

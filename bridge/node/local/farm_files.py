@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import SystemRandom
 
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.security.key_files import (
@@ -50,6 +51,9 @@ LOOPBACK = "127.0.0.1"
 SERVERS_MAX = 9
 REPORTING_PERIOD_MS = 2_000
 PORT_LIMIT = 65_535
+PORTS = range(20_000, 32_000)
+"""New ports. The system takes ports of connections from 32,768 on: they could get the port of a node that restarts."""
+PORT_ATTEMPTS = 100
 SEGMENT_BYTES = 4 * 1024 * 1024
 
 
@@ -223,24 +227,32 @@ def _port(bind: str) -> int:
 
 
 def _hold(reserved: ExitStack, kind: socket.SocketKind, port: int) -> int:
-    if port:
-        probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
-        try:
-            if kind is socket.SOCK_STREAM:
-                # A port in TIME_WAIT is free for the node, which binds with the same option. Only a listener excludes
-                # binds with that option.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((LOOPBACK, port))
-                probe.listen()
-            else:
-                probe.bind((LOOPBACK, port))
-        except OSError:
-            pass
-        else:
+    return port if port and _is_held(reserved, kind, LOOPBACK, port) else hold_free_port(reserved, kind)
+
+
+def hold_free_port(reserved: ExitStack, kind: socket.SocketKind, host: str = LOOPBACK) -> int:
+    """Return a free port from `PORTS` if possible, which other callers cannot get until `reserved` ends."""
+    for port in SystemRandom().sample(PORTS, PORT_ATTEMPTS):
+        if _is_held(reserved, kind, host, port):
             return port
     probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
-    probe.bind((LOOPBACK, 0))
+    probe.bind((host, 0))
     return int(probe.getsockname()[1])
+
+
+def _is_held(reserved: ExitStack, kind: socket.SocketKind, host: str, port: int) -> bool:
+    probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
+    try:
+        if kind is socket.SOCK_STREAM:
+            # A port in TIME_WAIT is free for the node, which binds with the same option. Only a listener excludes
+            # binds with that option.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        if kind is socket.SOCK_STREAM:
+            probe.listen()
+    except OSError:
+        return False
+    return True
 
 
 def _toml(directory: Path, node: NodeFiles, seeds: list[str], bridge: SamBridge | None) -> str:
