@@ -1,12 +1,13 @@
-"""A limit on the bytes of requests that are incomplete or unanswered, per server and for all clients together.
+"""Limits on the bytes of requests that are incomplete or unanswered: for one server, all servers, and all other peers.
 
                        a proven server                              any other peer
     its request        waits until all of it has room               its bytes are taken as they come
-    the budget is full its connection is not read until then        the source that holds most loses its oldest one
+    the budget is full its connection is not read until then        the source that holds most loses a connection
 
-Up to `FREE_BYTES` per connection are not counted: votes, heartbeats and ordinary submissions are smaller.
+The first `FREE_BYTES` of a connection, or of a server's request, are not counted: votes, heartbeats and ordinary
+submissions are smaller. A server is proven if it has authenticated as a member.
 
-A server's request reserves room for all of its bytes before the first of them is read, so two requests cannot each hold
+A server's request reserves room for all of its bytes before the rest of it is read, so two requests cannot each hold
 half of the budget and wait for the other half. A request with reserved room depends only on its own bytes and on this
 server's disk, so it is always answered and its room is released. Clients have a separate budget. Their replies wait for
 commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most
@@ -80,7 +81,7 @@ class ReceiveBudget:
         if self._waiting or not self._fits(account, size):
             waiting = _PendingReceipt(account, size)
             self._waiting.append(waiting)
-            # Requests of other servers may wait only because of their own server's limit.
+            # The waiting requests may all belong to servers at their own limit; then this one is admitted now.
             self._admit()
             try:
                 await waiting.admitted.wait()
@@ -121,9 +122,9 @@ class ReceiveBudget:
             self.release(account, account.used_bytes)
 
     def _close_one(self) -> None:
-        """Close the oldest connection of the source that holds most.
+        """Close one connection of the source that holds most: the one that has held counted bytes for the longest time.
 
-        Requests of correct clients are complete within moments.
+        It is probably faulty or hostile, because the requests of correct clients are complete within moments.
         """
         bytes_by_owner: Counter[str] = Counter()
         for account in self._others:

@@ -2,19 +2,20 @@
 
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the active one              unknown: dropped
-    dead     the link ends, a tombstone stays                            unknown: dropped
+    dead     the peer link ends, a tombstone stays                            unknown: dropped
     left     the same, and only with the member's own signature          unknown: dropped
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
-`first_hand_verdicts`: a verdict of another node only makes this node probe the member. An update about a newcomer is
-passed on only while the directory has room; otherwise expired members would circulate. This node refutes updates about
-itself by raising its own incarnation, at a bounded rate. An ack contradicts another node's verdict, and in a correct
-group that happens when datagrams are lost. More than `CONTRADICTED_PER_SECOND` contradictions, and refutations beyond
-their rate, are an alarm. The alarm ends `QUIET_MS` after the last false verdict.
+`first_hand_verdicts`. With this option, another node's suspect or dead verdict about a live member only makes this node
+probe the member. An update about a newcomer is passed on only while the directory has room; otherwise expired members
+would circulate. This node refutes updates about itself by raising its own incarnation, at a bounded rate. An ack
+contradicts another node's verdict, and in a correct group that happens when datagrams are lost. Contradicted verdicts,
+implausible ones, and refutations beyond their rate are counted together. More than `CONTRADICTED_PER_SECOND` raise an
+alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
 
-*Suspicion.* A suspect has Lifeguard's timeout to refute (section IV.B). Each independent accuser makes it less likely
-that the first accusation was the accuser's own fault. With fewer than k possible accusers the timeout is min, which
-grows with the logarithm of the group: a refutation needs that much time to arrive.
+*Suspicion.* A suspect has the timeout of the Lifeguard paper (section IV.B) to refute. Each further, independent
+accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible accusers the timeout
+is min, which grows with the logarithm of the group: a refutation needs that much time to arrive.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """
@@ -47,9 +48,9 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, VerdictUpdate
 from gossip.core.options import SwimOptions, TokenBucket
 
 DOUBTS_LIMIT: Final = 8
-"""The limit of concurrent probes because of other nodes' verdicts.
+"""The number of members that this node may probe at a time because of other nodes' verdicts.
 
-Verdicts beyond the limit will be repeated.
+Verdicts beyond it are dropped; their senders repeat them.
 """
 DOUBTS_PER_SECOND: Final = 16
 CONTRADICTED_PER_SECOND: Final = 0.5
@@ -142,11 +143,11 @@ class Doubts:
         doubt.add(source)
 
     def settle(self, subject: NodeId) -> None:
-        """End the doubt about a member that did not reply: this node now has its own verdict."""
+        """End the doubt about a member without counting its verdicts: it did not reply, or needs no probe any more."""
         self._open.pop(subject, None)
 
     def contradict(self, subject: NodeId) -> None:
-        """Count the verdicts against a member that replied as contradicted."""
+        """Count the verdicts against a doubted member, which has replied, as contradicted."""
         doubt = self._open.pop(subject, None)
         if doubt is None:
             return
@@ -155,7 +156,7 @@ class Doubts:
             self._count(subject, next(iter(doubt.sources), None))
 
     def reject(self, reason: DropReason, subject: NodeId, source: Address | None) -> None:
-        """Drop a claim about a member or this node; without a source it is not a verdict."""
+        """Drop a claim about a member or this node; count it as a false verdict only if its source is known."""
         self._context.drop(reason)
         if source is not None:
             self._count(subject, source)
@@ -181,7 +182,7 @@ class Doubts:
         )
 
     def expire(self) -> None:
-        """End the alarm some time after the last false verdict."""
+        """End the alarm `QUIET_MS` after the last false verdict beyond the tolerated rate."""
         if self._quiet_at is not None and self._quiet_at <= self._context.now:
             self._quiet_at, self._false = None, _Doubt()
             self._subjects.clear()
@@ -200,7 +201,7 @@ class Updates:
         self._equivocators: list[NodeId] = []
         self.doubts = Doubts(context)
         self.conflict_suspects: dict[Address, None] = {}
-        """Other addresses that claimed this node's own id in a generation as late as its own; to be pinged."""
+        """Other addresses that claimed this node's own id; to be pinged."""
 
     @property
     def deadline(self) -> int | None:
@@ -232,7 +233,10 @@ class Updates:
             self.apply_alive(info, further=False)
 
     def _is_change(self, info: NodeInfo) -> bool:
-        """Return True if an update in an overlay changes a known member: it may not add or refresh members."""
+        """Return True if the update is about this node or changes a known member.
+
+        In an overlay, updates may not add or refresh members.
+        """
         if info.node_id == self._local.node_id:
             return True
         known = self._members.get(info.node_id)
@@ -272,7 +276,7 @@ class Updates:
         return entry
 
     def _note_equivocation(self, entry: MemberRecord) -> None:
-        """Record that a member signed both descriptions, so that no other node can have made one of them."""
+        """Record that a member signed two different descriptions: no other node made one of them."""
         if entry.equivocates:
             return
         entry.equivocates = True
@@ -363,11 +367,11 @@ class Updates:
         *,
         source: Address | None = None,
     ) -> None:
-        """Handle an update about this node (`info` if signed by it): refute it if it would win, at a bounded rate."""
+        """Refute an update about this node if it would win, at a bounded rate; `info` is signed by this node's key."""
         local = self._local
         own = local.info.incarnation
         if info is None and status is Status.ALIVE and incarnation == own:
-            return  # as in every ping
+            return  # every ping names this incarnation
         if info is None and not is_credible(incarnation, own):
             self.doubts.reject(DropReason.BAD_VERDICT, local.node_id, source)
             return
@@ -383,7 +387,7 @@ class Updates:
         if not local.refutations.take(self._context.now):
             self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)
             return
-        # Limited: a false number near the end of the scale would prevent further refutations in this generation.
+        # A forged number near the limit would leave no room for further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             local.adopt(incarnation.generation + 1)
             self._context.emit(AdoptGeneration(local.info.incarnation.generation))

@@ -101,7 +101,7 @@ def test_query_without_reply_lists_known_queries(node: MessagingNode, garlicfarm
     assert node.fake.queries == [("weather", "", 5.0)]
 
 
-def test_events_of_kind_are_listed_up_to_end_of_trace(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
+def test_events_of_one_kind_are_listed_to_end_of_trace(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     for number in range(1_200):
         node.trace.append("user-event", {"name": "deploy", "payload": f"v{number}", "from": "oslo"})
         if number % 300 == 0:

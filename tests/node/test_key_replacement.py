@@ -1,7 +1,7 @@
 """Replacing all keys after a key file was copied.
 
 The first part records the datagrams of a farm and decrypts them with the copied key. The second part sends the request
-to the leader, which refuses it without a majority or if a member would not get the new key.
+to the leader, which refuses it without a majority and, unless forced, if a member would not get the new key.
 """
 
 import os
@@ -43,7 +43,7 @@ OLD = bytes(RING.primary)
 def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tuple[int, int]:
     """Return the number of recorded datagrams that these keys open, and the number of all of them.
 
-    Each datagram is tried as every one of the nodes.
+    The function tries to open each datagram in the name of each node.
     """
     readers = [Sealed(keys, os.urandom(SALT_BYTES), name) for name in names]
     opened = 0
@@ -59,7 +59,7 @@ def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tupl
 
 
 async def replace_all(agents: list[Group]) -> None:
-    """Do the work of each server that applies the entry: open its own box, and begin the era."""
+    """Seal a new key for each agent, as the leader does, and begin the era at each agent, as a server does."""
     chain = agents[0].keyring
     assert chain is not None
     admitted = {
@@ -111,7 +111,7 @@ async def test_copied_key_follows_rotation() -> None:
         await trio.sleep(5)
         chain = agents[1].keyring
         assert chain is not None
-        # The keyring from the first step holds the key that encrypts after the last step.
+        # The holder of the copied key also gets the key that encrypts after the last step.
         both = Keyring.of(OLD, (chain.primary,))
         opened, recorded = readable(network, both, [agent.node_id for agent in agents])
         assert opened == recorded

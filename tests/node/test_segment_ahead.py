@@ -1,4 +1,7 @@
-"""Preparation of the log's next segment: a group that crosses a boundary writes its entries without zeros."""
+"""Preparation of the log's next segment: its file is filled with zeros before the first write needs it.
+
+So a group of entries that begins a new segment does not also write the zeros.
+"""
 
 import errno
 from collections.abc import Sequence
@@ -116,7 +119,7 @@ def test_segment_is_ready_under_load_with_reads() -> None:
     assert max(written_bytes(step.operations) for step in log.steps) <= STEP_BYTES
 
 
-def test_segment_preparation_keeps_pace_with_appends() -> None:
+def test_segment_preparation_takes_few_steps_per_append() -> None:
     log = Log()
     log.work()
     log.append(10)
@@ -159,7 +162,7 @@ def test_half_prepared_segment_is_removed_after_crash(seed: int) -> None:
     assert SPARE not in disk.files()
 
 
-def test_preparation_without_space_frees_it_and_retries_later() -> None:
+def test_abandoned_preparation_is_retried_after_more_entries() -> None:
     log = Log()
     log.work()
     log.append(10)
@@ -184,7 +187,7 @@ def test_preparation_without_space_frees_it_and_retries_later() -> None:
     assert len(log.steps) > steps
 
 
-async def test_server_acknowledges_at_boundary_without_zeros(
+async def test_append_across_boundary_is_acknowledged_without_zeros_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -214,7 +217,7 @@ def _is_of_spare(operation: DiskOperation) -> bool:
     return isinstance(operation, CreateFile | WriteBytes | SyncFile) and operation.file == SPARE
 
 
-def test_spare_is_adopted_by_name_on_real_disk(tmp_path: Path) -> None:
+def test_spare_is_renamed_to_segment_on_real_disk(tmp_path: Path) -> None:
     disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
     executor = Executor(recovery.storage)
     for number in range(1, 60):

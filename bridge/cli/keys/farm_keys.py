@@ -1,7 +1,7 @@
 """`garlicfarm keys`: make the farm key, the shared secret of a farm, and change it while the farm runs.
 
-Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`). The keys
-of the farm's destination are made by `bridge.cli.keys.destination_keys`.
+Commands show the keys of gossip only by their ids, and only `export` writes a key, into a file. The keys of the farm's
+destination are made by `bridge.cli.keys.destination_keys`.
 """
 
 import re
@@ -130,9 +130,10 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
 @click.option("--name", required=True, help="Its name in the list of keys.")
 @json_option
 def new_curve(file: Path, *, name: str, as_json: bool) -> None:
-    """Make the key of a ØMQ Raft client, for a node that lists it.
+    """Make a key for a ØMQ Raft client.
 
-    FILE gets mode 0600 and contains the secret key. Add the printed line to `zmq.keys` of the node.
+    FILE gets mode 0600 and contains the secret key. A node serves this client if the printed line is in the file
+    `zmq.keys` of the node.
     """
     with failures(KeyTextError, KeyFileError):
         key = new_curve_key(name)
@@ -176,14 +177,14 @@ def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
 )
 @json_option
 def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str, as_json: bool) -> None:
-    """Make the line of a user of Kafka listeners.
+    """Make the line of a user for the file `kafka.users`, which Kafka listeners read.
 
     FILE is for the client and contains the user's password, in one line. If it does not exist, the command creates it
     with mode 0600 and a random password. Add the printed line to `kafka.users` of the nodes. The password cannot be
     computed from that line.
     """
     if re.fullmatch(NAME, name) is None:
-        fail(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+        fail(f"name {name[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit first")
     with failures(KeyFileError):
         if not file.exists():
             write_private_file(file, new_password() + "\n")
@@ -345,11 +346,11 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         print_json(done)
         return
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
-    echo("If someone has a copy of the old key file, they could read all of this: run `garlicfarm keys replace`.")
+    echo("If someone has a copy of the old key file, they could read the new key too: run `garlicfarm keys replace`.")
     if done.unstored:
-        echo(f"NOT STORED, and refused after a restart without that file: {', '.join(done.unstored)}")
+        echo(f"NOT STORED; refused after a restart without the current key file: {', '.join(done.unstored)}")
     else:
-        echo(f"It is stored at {done.members} of {done.members} members, and kept over restarts.")
+        echo(f"The new key is stored at {done.members} of {done.members} members, and kept over restarts.")
     echo("A node that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
@@ -369,7 +370,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     """Replace all keys because the key file was copied.
 
     One entry of the log contains a new gossip key, sealed for each member. The members stop accepting all other keys,
-    and open every connection again. Nodes are not evicted: if a node was stolen, use `garlicfarm node evict`.
+    and reopen all their connections. Nodes are not evicted: if a node was stolen, use `garlicfarm node evict`.
     """
     confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
     done = query_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))

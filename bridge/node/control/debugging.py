@@ -130,7 +130,7 @@ def _sampling(sample: Any) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # A signal still in transit to another thread would end the process by its default: this discards it.
+        # A pending SIGPROF would end the process if the previous handler is the default action. This discards it.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         signal.signal(signal.SIGPROF, before)
 
@@ -178,7 +178,7 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _place(code: CodeType, line: int) -> str:
-    """Return file and line without directories, which would show the place of the installation and the user."""
+    """Return the module with its package, the function and the line; a full path would show the user's directories."""
     path = Path(code.co_filename)
     module = f"{path.parent.name}/{path.stem}".lstrip("/")
     return f"{module}:{code.co_qualname}:{line}"
@@ -202,7 +202,7 @@ def memory_snapshot() -> MemorySnapshot:
 
 def versions() -> dict[str, str]:
     """Return the versions of this project, its platform and the installed libraries."""
-    # Imported here: it needs two megabytes of memory, only for these requests.
+    # Imported here, because these modules need two megabytes of memory and only these requests use them.
     import importlib.metadata  # noqa: PLC0415
     import platform  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The settings of `[zmq]` and `[kafka]`: addresses for clients of the farm's log, their proofs and their rights.
+"""The settings of `[zmq]` and `[kafka]`: where clients read the farm's log, their credentials and their rights.
 
     not set                         no endpoint, and the code of the protocol is not loaded
     listen                          on loopback, any process of this machine reads the log, and none writes
@@ -8,8 +8,9 @@
     + write                         a listed client may have entries committed, within its scopes
     + groups                        [kafka] consumer groups may store their offsets, in the farm's log
 
-Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file grants the
-scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password but not the data after the login.
+Any process of the machine can connect to a loopback port. So `write` always needs `keys` or `users`, the file that
+grants each client its scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password but not
+the data after the login.
 Readers of the log see which nodes belong together. Therefore an endpoint listens beyond loopback only if an operator
 permits it, and a public address also needs credentials and encryption.
 """
@@ -48,7 +49,7 @@ def _zmq_address(text: str) -> Address:
 
 def _zmq_ident(text: str) -> str:
     if (length := len(text.encode())) > IDENT_BYTES_MAX:
-        raise ValueError(f"{length} bytes long, and {IDENT_BYTES_MAX} are the limit")
+        raise ValueError(f"{length} bytes long; the limit is {IDENT_BYTES_MAX}")
     return text
 
 
@@ -115,7 +116,7 @@ class ZmqSettings:
 
 @dataclass(frozen=True, slots=True)
 class KafkaPeer:
-    """The listener of another node, with the node's name: its Raft id is known after its admission."""
+    """The listener of another node, with the node's name, because its Raft id is known only after its admission."""
 
     name: str
     address: Address
@@ -169,14 +170,14 @@ class KafkaSettings:
         bool,
         Setting(
             "consumer groups may commit their offsets, as entries of the log, at most 100 groups; set it on all nodes"
-            " with a listener, and `kafka.peers`: the leader coordinates the groups"
+            " with a listener, and also `kafka.peers`, because the leader coordinates the groups"
         ),
     ] = False
     control_records: Annotated[
         bool,
         Setting(
-            "entries that readers must not see are stored as control records, so that each offset has a record; some"
-            " clients (kafka-python-ng, kafka-go) deliver them; the same on all nodes"
+            "readers get control records in place of entries that they must not see, so that each offset has a record;"
+            " some clients (kafka-python-ng, kafka-go) deliver them; the same on all nodes"
         ),
     ] = False
     peers: Annotated[
@@ -277,7 +278,7 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
     if settings.write:
         section.problem(
             "write",
-            f"true on {shown} without TLS: a program on the way could add entries to a client's connection;"
+            f"true on {shown} without TLS: a program on the way could insert entries into a client's connection;"
             " name a certificate with kafka.certificate",
         )
     elif not is_private(settings.listen.host):
@@ -289,7 +290,7 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
 
 
 def _is_public(section: Section, key: str, address: Address, *, allow_network: bool) -> bool:
-    """Return True for a public address; note a problem for an address beyond loopback without permission."""
+    """Return True for a permitted public address; note a problem for an address beyond loopback without permission."""
     if is_loopback(address.host):
         return False
     if not allow_network:
