@@ -48,27 +48,25 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# Three runs share the processors, so that one computes while another waits. Tests with real processes or Spark mostly wait
-# and use five workers. The other tests, and the compiler, use the rest of the processors: they are niced, so they do not
-# delay the processes of the first. tests/conftest.py groups and orders tests. TESTS="tests/spec tests/wire" runs some tests.
+# Two runs, one after the other: tests with real processes or Spark would fail without processor time. They mostly wait, so
+# they have six workers. A failed run does not prevent the next one. tests/conftest.py groups and orders tests.
+# TESTS="tests/spec tests/wire" runs some tests.
 WAITING_TESTS := tests/end_to_end tests/spark
-# The output of each run is printed at its end, if this make can.
-RUNS := -k -j 2 $(if $(filter output-sync,$(.FEATURES)),-Otarget)
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@echo "running all tests: each run prints its result at its end"
-	@$(MAKE) $(RUNS) test-waiting test-computing
+	@$(MAKE) -k -j 1 test-computing test-waiting
 endif
 
 test-waiting: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -n 5 -m "not soak and not interop" $(WAITING_TESTS)
+	$(BIN)/python -m pytest -q -n 6 -m "not soak and not interop" $(WAITING_TESTS)
 
 test-computing: $(VENV)/all.stamp
-	nice $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
+	$(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
 
-# Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another Debian release and architecture.
+# Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
+# Debian release and architecture.
 WHEEL := $(PIP) wheel --no-deps --no-build-isolation
 STEP = printf '%s  %s\n' "$$(date +%T)"
 DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))

@@ -160,7 +160,7 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
             "[publishing]\nreporting_period = 5",
             "reporting_period: no such setting; did you mean 'reporting_period_ms'?",
         ),
-        ("name = 'two words'", "name: 'two words': 1 to 32 of letters"),
+        ("name = 'two words'", "name: 'two words': 1 to 32 letters"),
         ("name = 5", "name: 5 is not a text in quotes"),
         ("demo = 'yes'", "demo: 'yes' is neither true nor false"),
         ("gossip = 5", "gossip: is 5, not a table"),

@@ -128,7 +128,7 @@ def test_kafka_user_command_prints_line_without_password(tmp_path: Path) -> None
     assert file.read_text().strip() == password
     refused = CliRunner().invoke(cli, ["keys", "kafka-user", str(file), "--name", "no name"])
     assert refused.exit_code == 1
-    assert "1 to 32 of letters" in refused.output
+    assert "1 to 32 letters" in refused.output
 
 
 def test_list_readable_by_other_users_is_refused(tmp_path: Path) -> None:

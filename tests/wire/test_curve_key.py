@@ -34,7 +34,7 @@ def test_curve_key_file_round_trips() -> None:
 
 
 def test_invalid_curve_key_name_is_refused() -> None:
-    with pytest.raises(KeyTextError, match="1 to 32 of letters"):
+    with pytest.raises(KeyTextError, match="1 to 32 letters"):
         new_curve_key("two words")
 
 

@@ -61,7 +61,7 @@ class ConfigurationError(ValueError):
 
 def _name(text: str) -> str:
     if re.fullmatch(NAME, text) is None:
-        raise ValueError(f"{text[:40]!r}: 1 to 32 of letters, digits, '.', '_', '-', and no mark first")
+        raise ValueError(f"{text[:40]!r}: 1 to 32 letters, digits, '.', '_' or '-', with a letter or digit first")
     return text
 
 

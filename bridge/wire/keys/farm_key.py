@@ -217,7 +217,8 @@ def check_founders(founders: frozenset[bytes], expect: int) -> None:
 def _checked(farm_key: FarmKey) -> FarmKey:
     if re.fullmatch(NAME, farm_key.cluster) is None:
         raise FarmKeyError(
-            f"cluster name {farm_key.cluster[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first"
+            f"cluster name {farm_key.cluster[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit"
+            " first"
         )
     if not 1 <= farm_key.expect <= EXPECT_LIMIT:
         raise FarmKeyError(f"expect is {farm_key.expect}: 1 to {EXPECT_LIMIT} founders make a farm")

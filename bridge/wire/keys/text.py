@@ -101,7 +101,9 @@ def advised(remedy: str) -> Iterator[None]:
 def check_name(name: str) -> None:
     """Raise `KeyTextError` for a name that no key can have."""
     if re.fullmatch(NAME, name) is None:
-        raise KeyTextError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+        raise KeyTextError(
+            f"name {name[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit first"
+        )
 
 
 def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
