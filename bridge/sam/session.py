@@ -94,7 +94,7 @@ async def open_session(
 ) -> AsyncIterator["SamSession"]:
     """Open a session, with a temporary destination if `private_key` is missing; raise `SamError`.
 
-    `options` are options of I2CP; a parameter of SAM among them is a `ValueError`. `nickname` is the name in the
+    `options` are options of I2CP; STYLE, ID or DESTINATION among them is a `ValueError`. `nickname` is the name in the
     router's console and does not leave the router. The session ends with the block.
     """
     if fixed := _FIXED.intersection(options):
@@ -207,7 +207,7 @@ class SamSession:
             scope.cancel()
 
     async def _watched(self) -> str:
-        """Return the reason of the bridge for the end of the session; empty without one."""
+        """Return why the session ended: the bridge's reason, or the fault that this client found; empty if unknown."""
         stream = self._control.stream
         cause = ""
         lines, period_ends_s = 0, -inf

@@ -216,7 +216,7 @@ class Replica:
         self.server_id = server_id
         self.hard_state = hard_state
         self.term = hard_state.term
-        """The latest term that this server has seen."""
+        """The current term: the latest one seen, but one message raises it by at most `TERM_STEP_MAX`."""
         self.hard_state_number = 0
         self.log = Log(log, configuration)
         self.options = options
@@ -267,7 +267,7 @@ class Replica:
         return None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id
 
     def random_election_deadline(self) -> Milliseconds:
-        """Return a new randomized election timeout from now on (Raft section 5.2)."""
+        """Return the deadline of a new randomized election timeout that begins now (Raft section 5.2)."""
         shortest, longest = self.options.election_timeout_min_ms, self.options.election_timeout_max_ms
         return self.now + self.random.randint(shortest, longest)
 
@@ -290,7 +290,10 @@ class Replica:
 
     @property
     def may_campaign_early(self) -> bool:
-        """Return True if evidence may replace an election timeout: no lease rests on it, and all voters pre-vote."""
+        """Return True if this server may campaign early after the end of the leader's process.
+
+        No lease may depend on the election timeout, and no other voter may be known to lack pre-vote.
+        """
         return self.options.lease_promise_ms is None and not any(map(self.lacks_pre_vote, self.others))
 
     def lacks_configurations(self, peer: ServerId) -> bool:

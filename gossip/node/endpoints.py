@@ -1,8 +1,8 @@
 """Addresses in the notation of operators, and the test for private networks.
 
 Gossip between sites over the open internet would show every observer on the path which nodes belong together. So
-private networks are listed here, and all other addresses require `allow_wan`. (The standard library's `is_private` also
-accepts documentation and reserved ranges, and the wildcard 0.0.0.0.)
+private networks are listed here. All other addresses, except the shared range of VPNs, require `allow_wan`. (The
+standard library's `is_private` also accepts documentation and reserved ranges, and the wildcard 0.0.0.0.)
 """
 
 from functools import lru_cache
@@ -75,7 +75,7 @@ def numeric(host: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_private(host: str) -> bool:
-    """Return True if a numeric address is within the machine, the link or a private network."""
+    """Return True if a numeric address is within the machine, the link, the site or a private network."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -87,8 +87,8 @@ def is_private(host: str) -> bool:
 def may_gossip(host: str) -> bool:
     """Return True if gossip with a numeric address is allowed without `allow_wan`: private networks, and VPN addresses.
 
-    Separate from `is_private`: a plain listener on an address that a provider shares among customers is open to them.
-    Gossip is sealed, and its peers prove the farm's key.
+    `is_private` excludes these VPN addresses, because it decides about listeners without encryption: a provider may use
+    the same range for several customers. Gossip is sealed, and its peers prove the farm's key.
     """
     if is_private(host):
         return True

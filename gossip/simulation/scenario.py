@@ -30,7 +30,7 @@ from gossip.wire.seal import OVERHEAD_BYTES
 JUDGED_AFTER_PERIODS = 30
 _SEEDS_OF_A_JOINER = 3
 _ENCODES_ALL_UP_TO: Final = 150
-"""The limit of members for encoding each message; above, about as many are encoded as in that group."""
+"""In larger groups a sample is encoded, about as many messages as a group of this size sends."""
 
 
 def wire_bytes(message: Message) -> int:
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The course of a run. `churn`, `slow` are fractions of the members; `partition` the size of the smaller side."""
+    """The course of a run. `churn`, `slow` and `partition` (the part that is cut off) are fractions of the members."""
 
     members: int
     capacity: int
@@ -139,8 +139,9 @@ class Crash:
     declared_by_peers: list[float] = field(default_factory=list)
     declared_by_directories: list[float] = field(default_factory=list)
     unaware: int | None = None
-    """The nodes that still listed it as live `JUDGED_AFTER_PERIODS` later, and the peers at the crash among them."""
+    """The number of nodes that still listed it as live `JUDGED_AFTER_PERIODS` later."""
     unaware_peers: int | None = None
+    """The number of these that were its peers at the crash."""
 
 
 class Play:

@@ -1,7 +1,7 @@
 """Complete groups of gossip nodes in virtual time: the guarantees for users of the protocol.
 
-Each test runs under one random seed, in `make soak` under several. The test's id and the message of a failure contain
-the seed.
+`make test` runs each test with one random seed; `make soak` repeats the parametrized tests with others. The id of such
+a test contains the seed.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
 
 
 def quorums(configuration: Configuration) -> list[frozenset[ServerId]]:
-    """Return all minimal sets of servers that decide in this configuration."""
+    """Return sets of servers that decide in this configuration, among them all minimal ones."""
     deciding = [frozenset[ServerId]()]
     for servers in filter(None, (configuration.voters, configuration.old_voters)):
         ids = [server.server_id for server in servers]

@@ -1,4 +1,7 @@
-"""Raft figure 2, sentence by sentence: state, two RPCs, rules for servers. Each test quotes its sentence."""
+"""Raft figure 2, sentence by sentence: state, two RPCs, rules for servers.
+
+Each test quotes its sentence, or states what follows from it.
+"""
 
 from dataclasses import replace
 

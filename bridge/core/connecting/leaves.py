@@ -4,17 +4,18 @@
     streams   ─▶ replied, suspect, failed ─┴─▶ order ─▶ the leaf to try first, the next one, …
 
     weight of a leaf    1 / max(cost, 10)
-    cheapest            weighed cost at most 4 times the least; a cost above 100 (unhealthy) only without any other
+    cheapest            max(cost, 10) at most 4 times the least; a cost above 100 (unhealthy) only without any other
 
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
 suspect leaves, then failed leaves. Among failed leaves, the order depends on three facts: no failure in the last 5 s,
-fewer failures in a row, a more recent byte. The farm changes a published cost only for a difference of at least 10, so
+fewer failures in a row, a more recent byte. For 20 s after a missing reply, leaves that have sent a byte since that
+request come before all others. The farm changes a published cost only for a difference of at least 10, so
 costs below 10 have the same weight. With a weight of 1 / cost, all clients would use an idle leaf.
 
-A failed leaf is last until it replies, for at most 40 s. If the router did not open a stream to it, the limit is 10 s,
-because a router may need a long time for the first look-up of a lease set. Each further failure without a reply doubles
-the time, up to 600 s. A router keeps the old lease set of a dead leaf for that time, but the farm withdraws the leaf
-sooner. A leaf is suspect after half of a reply's timeout.
+After its first failure, a leaf is last until it replies, for at most 40 s. If the router did not open a stream to it,
+the limit is 10 s, because a router may need a long time for the first look-up of a lease set. Each further failure
+without a reply doubles the time, up to 600 s. A router keeps the old lease set of a dead leaf for up to 600 s, but the
+farm usually withdraws the leaf sooner. A leaf is suspect after half of a reply's timeout.
 """
 
 from collections.abc import Sequence
@@ -35,26 +36,26 @@ FAILURE_COUNTS_S: Final = 40.0
 NOT_OPENED_COUNTS_S: Final = 10.0
 JUST_FAILED_S: Final = 5.0
 OPENING_LEAST_S: Final = 12.0
-"""i2pd queries the next floodfill after 5 s, and the third one after 10 s."""
+"""i2pd looks a lease set up at a floodfill (a router that stores it), after 5 s at a second, after 10 s at a third."""
 PROVEN_FOR_S: Final = 20.0
-"""Seconds after a missing reply: until then, leaves that have replied since come first.
+"""Seconds after a missing reply. In them, leaves that have sent a byte since the unanswered request come first.
 
 In that time a router replaces its broken tunnels.
 """
 FAILURE_COUNTS_MAX_S: Final = 600.0
 _DOUBLINGS_MAX: Final = 6
 RECORDS_MAX: Final = 64
-"""Maximum number of leaves in memory, listed or not: room for four structures without a common leaf."""
+"""Above this number, unlisted leaves without open streams are dropped: four structures without a common leaf fit."""
 
 
 class LeafState(StrEnum):
     """State of a leaf for this client."""
 
     UNTRIED = "untried"
-    """The client has not received a byte from it, and no attempt failed."""
+    """No counted reply has come from it, and no failure counts now."""
     GOOD = "good"
     SUSPECT = "suspect"
-    """A reply is overdue by half of its timeout."""
+    """Half of a reply's timeout passed without a reply."""
     FAILED = "failed"
     ENDED = "ended"
     """Its entry in the structure has ended."""
@@ -73,7 +74,7 @@ class LeafFailure:
 
 @dataclass(slots=True)
 class LeafRecord:
-    """One leaf. Times without a zone are seconds of the client's monotonic clock."""
+    """One leaf. Times are seconds of the client's monotonic clock, except `ends_s`."""
 
     hash: bytes
     cost: int
@@ -125,7 +126,7 @@ class LeafRecord:
 
 
 class LeafTable:
-    """The leaves of the structure in use, with the outcomes of this client's streams."""
+    """The leaves of the structure in use, and some earlier ones, with the outcomes of this client's streams."""
 
     def __init__(self, base_timeout_s: float) -> None:
         self.base_timeout_s = base_timeout_s
@@ -135,7 +136,7 @@ class LeafTable:
         self._unanswered_since_s = -inf
         """The time of the last request without a reply."""
         self._unanswered_at_s = -inf
-        """The time when its reply was missing."""
+        """The time at which the client stopped waiting for that reply."""
 
     def replace(self, leaves: Sequence[ListedLeaf]) -> tuple[bytes, ...]:
         """Use the leaves of a newer structure; return the leaves that it withdraws.
@@ -244,11 +245,11 @@ class LeafTable:
             self._doubt.late(now_s - reply_s, now_s)
 
     def suspect(self, leaf_hash: bytes, now_s: float) -> None:
-        """Put a leaf after the others until its reply is due."""
+        """Put a leaf after the usable ones, for one timeout from now."""
         self._records[leaf_hash].suspect_until_s = now_s + self.timeout_s(leaf_hash)
 
     def failed(self, leaf_hash: bytes, failure: LeafFailure, now_s: float) -> None:
-        """Put a leaf last for some time."""
+        """Put a leaf among the failed ones for some time."""
         record = self._records[leaf_hash]
         first_s = FAILURE_COUNTS_S if failure.is_opened else NOT_OPENED_COUNTS_S
         counts_s = min(first_s * 2.0 ** min(record.failures_in_row, _DOUBLINGS_MAX), FAILURE_COUNTS_MAX_S)

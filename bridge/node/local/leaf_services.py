@@ -64,8 +64,8 @@ class LeafServices:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve, key, page)
             await end()
-            # Closed before the session, as if the machine had failed: streams of clients stay open and do not receive
-            # anything.
+            # The destination is dead before the session closes, as if the machine had failed: streams of clients stay
+            # open and do not receive anything.
             self.network.dead.add(key.destination.hash)
             nursery.cancel_scope.cancel()
 

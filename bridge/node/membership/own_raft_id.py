@@ -111,7 +111,7 @@ class OwnRaftId:
         return applied_state.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
 
     def _notices(self, besides: int | None) -> list[Notice]:
-        """Return members with their announced ids, except `besides` and ids that belong to another identity."""
+        """Return members with announced ids, without `besides`, ids with an owner, and retired or evicted members."""
         if not self._notes.may_be_server:
             return []
         announced = self._member_directory.announced_admissions(self._notes.node_id, self._founding.cluster_id)
@@ -122,7 +122,7 @@ class OwnRaftId:
         ]
 
     async def _proven(self, notices: list[Notice]) -> int | None:
-        """Return the id that a replying server of the farm announces; None without such a server."""
+        """Return the id that a founder announces, or else a replying server of the farm; None without either."""
         for announcer, raft_id in notices:
             if announcer.node_id in self._founding.founders:
                 return raft_id

@@ -7,7 +7,8 @@
     HostLookup 38         a hash, and a timeout       HostReply 39             its destination, or the failure
     DestroySession 3                                  Disconnect 30            the end, and the reason (either side)
 
-A node sends and receives no payload. Messages of all other types become `Unhandled`, which names only the type.
+A node sends and receives no payload. Messages of all other types become `Unhandled`, with the type and the unparsed
+body.
 """
 
 from dataclasses import dataclass, field

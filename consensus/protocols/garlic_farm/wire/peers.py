@@ -93,10 +93,10 @@ class PeerDirectory(Protocol):
 
 
 class ListedPeers:
-    """The directory of servers whose public keys are known from the start; no server joins or is removed."""
+    """The directory of servers with a fixed list of public keys; no server joins or is removed."""
 
     def __init__(self, key: Ed25519PrivateKey, keys: Mapping[int, bytes]) -> None:
-        """Make a directory; `keys` are the public keys by Raft id, and may be filled later."""
+        """Make a directory; `keys`: the public keys by Raft id; the caller may fill it before the first handshake."""
         self._key = key
         self._keys = keys
         self._public_key = key.public_key().public_bytes_raw()
@@ -115,7 +115,7 @@ class ListedPeers:
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """Return None if the list names this key for this id, else a refusal."""
+        """Return None if the claim has no id or the list has this key for its id, else a refusal."""
         if claim.server_id is None or self._keys.get(claim.server_id) == claim.public_key:
             return None
         return Refusal(
