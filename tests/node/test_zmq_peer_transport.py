@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from consensus.core.model import (
     ServerId,
     SnapshotDescription,
 )
-from consensus.protocols.zmq_raft.counters import PeerEvent
+from consensus.protocols.zmq_raft.counters import PeerEvent, SocketDrop
 from consensus.protocols.zmq_raft.peer.peer_link import REMEMBERED_REQUESTS, PeerTimes
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
@@ -163,6 +163,11 @@ class Stage:
         self.requester.send(*encode_request(replace(VOTE, term=99)))
         await self.script.until(lambda: any(received.term == 99 for _, received, _ in self.script.received))
         self.script.received = [each for each in self.script.received if each[1].term != 99]
+
+
+def unrepeated(stage: Stage) -> Mapping[PeerEvent | SocketDrop, int]:
+    """Return the counters without repetitions, which a busy machine may cause."""
+    return {each: count for each, count in stage.transport.counters.items() if each is not PeerEvent.REQUEST_REPEATED}
 
 
 @asynccontextmanager
@@ -404,7 +409,7 @@ async def test_unencodable_requests_not_sent() -> None:
             term=4, leader="1", last=LogId(6, 3), configuration=OLD, offset=0, data=b"12", done=False, correlation=2
         )
         stage.transport.send("2", chunk)  # the snapshot was replaced, so its size is unknown
-        assert stage.transport.counters == {PeerEvent.REQUEST_UNENCODABLE: 2, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
+        assert unrepeated(stage) == {PeerEvent.REQUEST_UNENCODABLE: 2, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
 
 
 async def test_chunk_contains_size_of_whole_snapshot() -> None:
@@ -441,7 +446,7 @@ async def test_removed_member_treated_as_unknown_sender() -> None:
         # Then: the core gets only this request
         assert stage.script.received[0][0] == "3"
         assert stage.script.connected == ["2", "3"]
-        assert stage.transport.counters == {PeerEvent.UNKNOWN_SENDER: 1, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
+        assert unrepeated(stage) == {PeerEvent.UNKNOWN_SENDER: 1, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
 
 
 async def test_member_with_invalid_address_counted_and_skipped() -> None:
@@ -450,7 +455,7 @@ async def test_member_with_invalid_address_counted_and_skipped() -> None:
         stage.transport.connect(["2", "9", "10"])
         stage.transport.send("2", heartbeat(11))
         await stage.peer.take()
-        assert stage.transport.counters == {
+        assert unrepeated(stage) == {
             PeerEvent.MEMBER_WITH_BAD_ADDRESS: 1,
             PeerEvent.MEMBER_WITHOUT_ADDRESS: 1,
         }
