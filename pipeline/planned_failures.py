@@ -1,8 +1,9 @@
 """The planned events of the routers of a fictional farm with labeled failures, drawn before its log is made.
 
-    degradation a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router stops, until `ends_ms` sudden
-    signals do not change before `fails_ms` spike a signal is bad for a few minutes, and nothing follows relief a signal
-    worsens as before a failure, and then recovers
+    degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router stops, until `ends_ms`
+    sudden        signals do not change before `fails_ms`
+    spike         a signal is bad for a few minutes, and nothing follows
+    relief        a signal worsens as before a failure, and then recovers
 
 The first two are failures, of which the first can be foreseen. A warning must not mistake spikes and reliefs for
 failures, though a relief cannot be recognized while it begins. All of them come at random, once in `MEAN_DAYS` per

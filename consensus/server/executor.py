@@ -1,8 +1,9 @@
 """Schedules disk jobs for the core, and holds messages until their Persist is durable: no threads, no files.
 
-    persist, queue_read wait here for their turn on the disk may_send(effect) ──▶ bool a message that waits for a
-    Persist is held here next_job() ──▶ WriteJob | ReadJob | … one at a time; the server passes it to the disk
-    written(job) ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
+    persist, queue_read             wait here for their turn on the disk
+    may_send(effect) ──▶ bool       a message that waits for a Persist is held here
+    next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server passes it to the disk
+    written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
 *Order.* A Send with `after=n` leaves when Persist n is durable, in the order of emission. A Send with `after=0` leaves
 immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait, so

@@ -1,8 +1,8 @@
 """The interfaces of a server: a transport to the other servers, a state machine, and a disk.
 
-    Transport one folder in `protocols`, or `net.memory` requests out; everything else in, through `Receiver`
-    StateMachine the application's committed entries in ServerDisk `storage.disk_worker` a directory with a thread, or a
-    test's disk in memory
+    Transport       one folder in `protocols`, or `net.memory`  requests out; everything else in, through `Receiver`
+    StateMachine    the application's                           committed entries in
+    ServerDisk      `storage.disk_worker`                       a directory with a thread, or a test's disk in memory
 
 A transport matches each reply with its request: by order, by a number in the message, or by a function call. The server
 requires only that the `correlation` of an arriving request is from `next_call`. Then no two calls under way in one

@@ -1,9 +1,10 @@
 """Jobs of the disk, one after the other, from the server's executor to the disk worker.
 
-    WriteJob a group of Persists, with one sync: work that waits for them continues after the job HardStateJob term and
-    vote alone, during a group that waits for space ReadJob entries or a chunk of a snapshot, for the core, for a reader
-    or for the state machine SnapshotWrite a chunk of a snapshot that is being taken: nothing depends on it yet
-    PreparationJob a step of the log's next segment
+    WriteJob          a group of Persists, with one sync: work that waits for them continues after the job
+    HardStateJob      term and vote alone, during a group that waits for space
+    ReadJob           entries or a chunk of a snapshot, for the core, for a reader or for the state machine
+    SnapshotWrite     a chunk of a snapshot that is being taken: nothing depends on it yet
+    PreparationJob    a step of the log's next segment
 
 The executor makes jobs on the trio thread, from plans that touch no file; the disk worker performs them.
 """

@@ -1,8 +1,8 @@
 """The farm's gossip keys as a value that merges: all members end with the same keyring in any order of changes.
 
-    install the key opens dated by the keyring's clock, plus one use the key seals (the primary) the register (used_at,
-    key): the highest wins remove the key opens only JoinReqs dated again: the later date of a key wins; at equal dates
-    "retired" wins
+    install   the key opens                               dated by the keyring's clock, plus one
+    use       the key seals (the primary)                 the register (used_at, key): the highest wins
+    remove    the key opens only JoinReqs                 dated again: the later date wins; at equal dates, "retired"
 
 docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do not. docs/reference/gossip-protocol.md
 ("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.

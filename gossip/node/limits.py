@@ -1,9 +1,10 @@
 """Limits on the work for unknown nodes, and the count of all drops.
 
-    SourceLimit a rate for each host, and one for all hosts together, in bounded memory AdmissionCheck the call of the
-    application's `admit`, which isolates its mistakes ForeignVersions the alarm about senders of another version of the
-    protocol OtherFarms the last senders under another farm's key Counters datagrams in and out, and each drop by its
-    reason: without the count, a dropped datagram would look like a datagram
+    SourceLimit      a rate for each host, and one for all hosts together, in bounded memory
+    AdmissionCheck   the call of the application's `admit`, which isolates its mistakes
+    ForeignVersions  the alarm about senders of another version of the protocol
+    OtherFarms       the last senders under another farm's key
+    Counters         datagrams in and out, and each drop by its reason: without it, a drop looks like a datagram
                      that was never sent
 
 *Sources.* A new host replaces the host without datagrams for the longest time in a full table, and starts with a full

@@ -1,7 +1,8 @@
 """`garlicfarm pipeline doctor`: the pipeline's requirements on this machine, missing parts, and remedies.
 
-    ok as it should be warning it runs, but with a slow, missing or soon invalid part problem it does not run; the
-    command ends with 1
+    ok        as it should be
+    warning   it runs, but a part is slow, missing or soon invalid
+    problem   it does not run; the command ends with 1
 
 Nothing here imports Spark or its dependencies: the command also serves machines without them.
 """

@@ -1,6 +1,6 @@
 """The upkeep of tables: small files are merged, old ones dropped, and removed ones deleted.
 
-    every `LOOK_BATCHES` batches days with many small files: merged in two steps of size, so a row is rewritten twice
+    every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so a row is rewritten twice
                                    files whose youngest row is older than `keep_ms` before the youngest of all: dropped
     every hour                     files removed longer ago than the table's `undo` time: deleted
 

@@ -1,8 +1,8 @@
 """`garlicfarm event`, `query` and `events`: small messages to all nodes by gossip, and the events on a node.
 
-event NAME [PAYLOAD]   every node that runs notes it in its trace query NAME [PAYLOAD]   every node that has a reply
-gives it; all know one to `ping` and to `version` events                 the trace of one node: user events and queries
-among all else, with --watch as they happen
+event NAME [PAYLOAD]    every node that runs records it in its trace
+query NAME [PAYLOAD]    every node that has a reply sends it; all nodes reply to `ping` and to `version`
+events                  the trace of one node, user events and queries included; with --watch as they happen
 """
 
 import sys

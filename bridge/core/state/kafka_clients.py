@@ -1,7 +1,7 @@
 """The clients of Kafka in the farm's state: idempotent producers, and the offsets of consumer groups.
 
-    {"kafkaProducer":{"name":…}} at index i ──▶ producer id i, epoch 0, next sequence 0
-    {"request":"kafka:ID.EPOCH.SEQUENCE",…} an entry of a producer, signed by the node that received it
+    {"kafkaProducer":{"name":…}}                at index i ──▶ producer id i, epoch 0, next sequence 0
+    {"request":"kafka:ID.EPOCH.SEQUENCE",…}     an entry of a producer, signed by the node that received it
         ──▶ sequence is the next one            new: counts, and its place is recorded
         ──▶ was before                          duplicate: a copy, which a reader of the topic does not see
         ──▶ lies ahead, or the epoch is another out of order, fenced: does not count either

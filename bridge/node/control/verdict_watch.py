@@ -1,6 +1,6 @@
 """The verdict over time: reported at every change, its concerns as alarms, and failures of this process.
 
-    view ──▶ verdict another text than before ──▶ event `verdict-changed`, and so a line of the log
+    view ──▶ verdict   another text than before ──▶ event `verdict-changed`, and so a line of the log
          ──▶ concerns  ──▶ alarms, while they last
          ──▶ applied and committed index ──▶ `stuck`, the reply of /healthz
          ──▶ the observers: the node's history, its reply to other nodes
