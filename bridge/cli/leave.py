@@ -88,19 +88,20 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
 
 
 @click.command()
+@click.argument("successor", metavar="[NODE]", required=False, shell_complete=complete_server)
+@click.option("--to", help="The same as NODE.", hidden=True, shell_complete=complete_server)
 @node_option
-@click.option(
-    "--to",
-    metavar="NODE",
-    help="Name or Raft id of the new leader, a voter (default: the voter with the longest log).",
-    shell_complete=complete_server,
-)
 @json_option
-def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
-    """Hand leadership from the leader to another node."""
+def transfer(successor: str | None, to: str | None, node: str | None, *, as_json: bool) -> None:
+    """Hand leadership from the leader to another node.
+
+    NODE is the name or Raft id of the new leader, a voter (default: the voter with the longest log).
+    """
+    if successor and to:
+        raise click.UsageError("name the new leader once: NODE or --to")
 
     async def hand_over(client: ControlClient) -> str:
-        return await client.transfer(to)
+        return await client.transfer(successor or to)
 
     leader = query_node(node, hand_over)
     if as_json:

@@ -157,7 +157,15 @@ def _show(error: click.ClickException) -> None:
             echo(line, err=True)
         echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
         echo(err=True)
-    echo(f"Error: {error.format_message()}", err=True)
+    echo(f"Error: {error.format_message()}{_node_hint(error)}", err=True)
+
+
+def _node_hint(error: click.UsageError) -> str:
+    """Return the remedy if a command for the node at hand got the name of another node as an argument."""
+    if error.ctx is None or not error.message.startswith("Got unexpected extra argument"):
+        return ""
+    selecting = any("--node" in each.opts for each in error.ctx.command.params)
+    return "; select another node with --node" if selecting else ""
 
 
 if __name__ == "__main__":

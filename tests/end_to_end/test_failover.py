@@ -127,10 +127,10 @@ def test_follower_forwards_transfer_request_to_leader(farm: Farm) -> None:
     farm.start_all()
     leader = farm.wait_settled()
     follower, successor = (node for node in farm.nodes if node is not leader)
-    done = call("transfer", "--to", successor.name, "--node", follower.directory)
+    done = call("transfer", successor.name, "--node", follower.directory)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{successor.name} is now the leader.\n"
     farm.wait_until(lambda: farm.leader() is successor, START_BOUND_S, "the successor leads")
-    again = call("transfer", "--to", successor.name, "--node", follower.directory)
+    again = call("transfer", successor.name, "--node", follower.directory)
     assert again.returncode == 1
     assert f"{successor.name} already leads" in again.stderr

@@ -120,7 +120,7 @@ def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
         check_revoked(first, thief)
         share_signing_keys(first, others[0])
         # A node that does not lead approves the next one, by taking leadership.
-        first.run("transfer", "--to", "site-3")
+        first.run("transfer", "site-3")
         wait_for(lambda: view(first)["raft"]["leaderName"] == "site-3", "another node leads")
         token = first.run("invite", "new").stdout.split()[-1]
         bind = f"{fourth.host}:{GOSSIP_PORT}"

@@ -352,8 +352,10 @@ def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> 
 def test_transfer_names_new_leader_or_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     del node
     assert garlicfarm("transfer").stdout == "node-2 is now the leader.\n"
-    assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
-    refused = garlicfarm("transfer", "--to", "unknown")
+    assert json.loads(garlicfarm("transfer", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
+    assert garlicfarm("transfer", "--to", "node-1").stdout == "node-1 is now the leader.\n"
+    assert garlicfarm("transfer", "node-1", "--to", "node-2").exit_code == 2
+    refused = garlicfarm("transfer", "unknown")
     assert refused.exit_code == 1
     assert "there are node-1, node-2" in error_line(refused)
 

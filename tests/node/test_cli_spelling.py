@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from bridge.cli import main as main_module
 from bridge.cli import options
 from bridge.cli.help.lazy_group import LazyCommand
 from bridge.cli.main import COMMANDS, cli
@@ -112,6 +113,29 @@ def test_common_options_have_one_spelling_and_type() -> None:
             by_name.setdefault(each.opts[0], set()).add(path)
     assert by_name["--watch"] == WATCHED
     assert by_name["--output"] == FILES
+
+
+def test_nodes_to_act_on_are_arguments() -> None:
+    """An option with such a value would be a second spelling of `node evict NODE` and `servers remove SERVER`."""
+    named = {
+        (path, each.opts[0])
+        for path, command in commands()
+        for each in command.params
+        if isinstance(each, click.Option) and not each.hidden and each.metavar in {"NODE", "SERVER", "LEAF", "MEMBER"}
+    }
+    assert named == set()
+
+
+def test_node_as_extra_argument_names_the_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["garlicfarm", "status", "node-2"])
+    for each in ("guard_streams", "guard_output", "_forbid_core_dumps"):
+        monkeypatch.setattr(main_module, each, lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("argument (node-2); select another node with --node\n")
 
 
 @pytest.mark.parametrize("path", ["events", "log", "kraft log"])

@@ -70,7 +70,7 @@ def test_topics_are_offered_for_help() -> None:
         (("node", "evict"), MEMBERS),
         (("node", "approve"), MEMBERS),
         (("servers", "remove"), SERVERS),
-        (("transfer", "--to"), SERVERS),
+        (("transfer",), SERVERS),
         (("publish", "exclude"), sorted(each.destination for each in farm_view().publishing[0].entries)),
         (("publish", "force"), [each.master for each in farm_view().publishing]),
     ],

@@ -97,7 +97,6 @@ CASES: Final[dict[str, str]] = {
     "submit": f"{HERE}::test_client_key_guide_commands_succeed",
     "top": "tests/node/test_cli_terminals.py::test_top_is_drawn_with_limited_encoding",
     "transfer": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
-    "transfer --to": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
     "up": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
     "up --servers": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
 }

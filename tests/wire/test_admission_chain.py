@@ -90,7 +90,7 @@ def test_chain_beyond_handshake_limit_is_refused() -> None:
     reason = flaw([*line, admission(40, by=1)]) or ""
     assert "do not lead to a founder" in reason
     assert "a handshake carries 16 at most" in reason
-    assert "`garlicfarm transfer --to NODE`" in reason
+    assert "`garlicfarm transfer NODE`" in reason
     assert "16 at most" not in (flaw(line[:3]) or ""), "only a chain that is too long gets this remedy"
 
 

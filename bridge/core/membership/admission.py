@@ -263,7 +263,7 @@ def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: Leade
         return None
     return (
         f"the leader {share.leader.hex()} has admitted {ADMITTED_OF_LEADER_MAX} identities that are still members, its"
-        " limit: let another server lead (`garlicfarm transfer --to NODE`), or evict the lost identities"
+        " limit: let another server lead (`garlicfarm transfer NODE`), or evict the lost identities"
     )
 
 

@@ -284,7 +284,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
     if server_id > highest + IDS_AHEAD_MAX:
         return (
             f"the highest Raft id known here is {highest}, and an admission counts up to {IDS_AHEAD_MAX} above it; if"
-            " this node was down for long, let a server lead that this node knows (`garlicfarm transfer --to NODE` at"
+            " this node was down for long, let a server lead that this node knows (`garlicfarm transfer NODE` at"
             " the leader) until it has the log"
         )
     vouched.drop_up_to(highest)

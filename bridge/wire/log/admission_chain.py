@@ -27,7 +27,7 @@ leader. A peer with the log needs no chain.
 
 _WAY_OUT = (
     f", and a handshake carries {LINKS_MAX} at most. Nodes with the log do not need them: let a founder lead, or a"
-    " server admitted by a founder, until this node has the log (`garlicfarm transfer --to NODE` at the leader). If"
+    " server admitted by a founder, until this node has the log (`garlicfarm transfer NODE` at the leader). If"
     " no such server is left, `garlicfarm recover` creates a new cluster"
 )
 
