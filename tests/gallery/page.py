@@ -56,11 +56,11 @@ def _of_real_farm(browser: Browser) -> Iterator[Picture]:
             node.start(anew=True)
         farm.wait_settled()
         tabs = [browser.open(address(), width) for width in WIDTHS]
-        dark = browser.open(address(), dark=True)
-        for tab in (*tabs, dark):
+        dark = [browser.open(address(), width, dark=True) for width in WIDTHS]
+        for tab in (*tabs, *dark):
             tab.wait(f"document.getElementById('verdict').className === 'ok' && {DRAWN}", BOUND_S)
         yield from _taken(tabs, "healthy", "Healthy")
-        yield from _taken([dark], "healthy-dark", "Healthy, in a dark browser")
+        yield from _taken(dark, "healthy-dark", "Healthy, in a dark browser")
         # One node after the other, so that the farm keeps its quorum in the first two states.
         signal_to(second, signal.SIGSTOP)
         _wait_text(tabs, f"[...document.querySelectorAll('#members tr')].some(each => each.key && {_is_down(second)})")

@@ -46,7 +46,7 @@ function showAlarms() {
   // The view has the gravest first. Without an alarm the card takes no room: the verdict shows that all is well.
   at("alarm-card").hidden = !view.alarms.length;
   show("alarms", view.alarms.map((each) => h("li", { key: each.kind, class: severe(each.severity) || "warning" }, `${MARKS[each.severity] || "!"} ${each.kind}: `, coded(each.text),
-    each.action && each.action !== view.verdict.advice && h("div", { class: "small" }, "Do: ", coded(each.action)))));
+    each.action && !view.verdict.advice.includes(each.action) && h("div", { class: "small" }, "Do: ", coded(each.action)))));
 }
 
 // -- members ---------------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ function showSights() {
       answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
     odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
       subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${seenAs(each, name)}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
-    rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: "matrix" }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
+    rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: "cards matrix" }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
       rows.map((each) => each.verdict === null ? { key: each.nodeId, class: "old", cells: [memberLink(each.name), "did not answer", "", "", "", ...masters.map(() => ""), ...columns.map(() => "")] }
         : { key: each.nodeId, class: each.answered ? "" : "old", cells: [[memberLink(each.name), !each.answered && h("span", { class: "dim" }, ` ${ago(each.ageMs)}`)], cell(each, each.severity, usual.severity, h("span", { class: severe(each.severity) }, `${MARKS[each.severity] || ""} ${each.verdict}`)),
           cell(each, each.leader, usual.leader, each.leader === null ? "none" : undefined), cell(each, each.term, usual.term), each.answered && highest - each.commitIndex > 20 ? [known(each.commitIndex), h("span", { class: "warning" }, ` (−${highest - each.commitIndex})`)] : known(each.commitIndex),
