@@ -77,6 +77,14 @@ def test_observed_rows_are_bounded() -> None:
     assert len(dict(figures(view))) <= 2 * NODES_MAX
 
 
+def test_observed_member_without_known_name_has_no_row() -> None:
+    """Its name arrives a moment later: a row of its NodeId would stay in the timeline for a day."""
+    first, second, *others = VIEW.members
+    view = replace(VIEW, members=(first, replace(second, name=second.node_id), *others))
+    assert {row.name for row in observed(VIEW)} - {row.name for row in observed(view)} == {second.name}
+    assert not any(row.name == second.node_id for row in (*observed(view), *dict(figures(view))))
+
+
 def test_observed_second_member_of_one_name_is_left_out() -> None:
     impostor = replace(VIEW.members[1], name="node-1", status=MemberStatus.DEAD, node_id="ff" * 8)
     view = replace(VIEW, members=(*VIEW.members, impostor))
