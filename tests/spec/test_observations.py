@@ -77,7 +77,7 @@ def test_observed_rows_are_bounded() -> None:
     assert len(dict(figures(view))) <= 2 * NODES_MAX
 
 
-def test_observed_member_without_known_name_has_no_row() -> None:
+def test_observed_member_of_unknown_name_is_left_out() -> None:
     """Its name arrives a moment later: a row of its NodeId would stay in the timeline for a day."""
     first, second, *others = VIEW.members
     view = replace(VIEW, members=(first, replace(second, name=second.node_id), *others))
