@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo, print_facts
+from consensus.storage import errors_with_path
 from gossip import SwimOptions
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
 
@@ -96,7 +97,7 @@ def gossip(
         stretches = (("all periods", 0), ("from churn on", story.settled_by))
         print_facts([_compared(f"{name}, against {compare:,}", played, other, first) for name, first in stretches])
     if plot is not None:
-        with failures(OSError):
+        with failures(OSError), errors_with_path(plot):
             plot.write_text(picture(played), encoding="utf-8")
         echo(f"chart: {plot}")
 

@@ -9,13 +9,15 @@ import os
 import tempfile
 from pathlib import Path
 
+from consensus.storage.file_access import errors_with_path
+
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Make `content` the durable content of `path`, with a user and group. Raises OSError; the old content stays."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     aside = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with errors_with_path(path), os.fdopen(descriptor, "wb") as file:
             if owner is not None:
                 os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)

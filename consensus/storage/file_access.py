@@ -15,6 +15,8 @@ import os
 import pwd
 import shlex
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _FULL = "; free some space there"
@@ -24,6 +26,16 @@ _BY_NUMBER = {
     errno.EROFS: "; mount the file system for writing (after an error of the disk the system mounts it read-only:"
     " see its log), or name another place",
 }
+
+
+@contextmanager
+def errors_with_path(path: Path) -> Iterator[None]:
+    """Add the path to errors of writes, syncs and closes: the system does not name their file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 def access_advice(path: Path, error: OSError) -> str:

@@ -104,7 +104,8 @@ def test_failed_replacement_keeps_old_content(tmp_path: Path, monkeypatch: pytes
         raise OSError(descriptor, "broken disk")
 
     monkeypatch.setattr("consensus.storage.durable_file.os.fsync", broken)
-    with pytest.raises(OSError, match="broken disk"):
+    with pytest.raises(OSError, match="broken disk") as failure:
         replace_file(path, b"two")
+    assert failure.value.filename == str(path)
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]

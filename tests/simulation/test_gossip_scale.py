@@ -133,3 +133,12 @@ def test_unwritable_picture_is_rejected_before_run(tmp_path: Path, monkeypatch: 
 def test_axes_end_at_round_numbers() -> None:
     ends = [round_end(highest) for highest in (0, 0.7, 1, 12.5, 59.3, 99.9, 100, 26_650)]
     assert ends == [1.0, 0.8, 1.0, 20.0, 60.0, 100.0, 100.0, 40_000.0]
+
+
+def test_full_disk_names_chart(tmp_path: Path) -> None:
+    """The error of a write does not name the file."""
+    plot = tmp_path / "link.svg"
+    plot.symlink_to("/dev/full")
+    failed = CliRunner().invoke(cli, ["simulate", "gossip", "--members", "4", "--periods", "20", "--plot", str(plot)])
+    assert failed.exit_code == 1
+    assert f"garlicfarm: {plot}: No space left on device" in failed.stderr

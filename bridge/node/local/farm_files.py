@@ -46,6 +46,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, DestinationKeyEr
 from bridge.wire.i2p.key_file import parse_sam_private_key, sam_private_key
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import FormationStateError, decode_formation_state
+from consensus.storage import replace_file
 
 LOOPBACK = "127.0.0.1"
 SERVERS_MAX = 9
@@ -135,7 +136,7 @@ def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> L
         node = NodeFiles(node_directory.name, node_directory, gossip_port, consensus_port)
         _signing_key(node_directory, master)
         others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]
-        node.configuration_file.write_text(_toml(directory, node, others, bridge), encoding="utf-8")
+        replace_file(node.configuration_file, _toml(directory, node, others, bridge).encode())
         nodes.append(node)
     return LocalFarm(directory, tuple(nodes), continued)
 

@@ -26,6 +26,7 @@ import trio
 from bridge.core.formation.member import MemberStatus
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.settings.configuration import NodeConfiguration
+from consensus.storage import replace_file
 
 FILE: Final = "name"
 NAME_LIMIT: Final = 32
@@ -62,7 +63,7 @@ def own_end(name: str, node_id: bytes) -> str:
 
 def note_name(state_dir: Path, name: str) -> None:
     """Store the name for the next runs."""
-    (state_dir / FILE).write_text(f"{name}\n", encoding="ascii")
+    replace_file(state_dir / FILE, f"{name}\n".encode())
 
 
 async def watch_name(
