@@ -11,68 +11,36 @@ division into batches would be visible in the table.
 
 On one machine DuckDB runs the query, in the driver: it takes a fifth of Spark's time for such a table. Many rows are
 read in portions of consecutive windows, so that memory has a bound. On a cluster, and if even a short portion is too
-large, Spark runs it, and its tasks write the files. The text uses only their common language. `MACROS` gives DuckDB the
-functions that have other names in Spark. Both engines return equal results if the text computes in integers or
-decimals, and puts rows in a total order.
+large, Spark runs it, and its tasks write the files. The text uses only their common language. Both engines return equal
+results if the text computes in integers or decimals, and puts rows in a total order.
 
 A commit replaces the touched windows and carries the query and the batch: a repetition changes nothing.
 """
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from pipeline.gold.sources import Sources, literal
 from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.spark.settings import is_local
 from pipeline.tables.current import last_rows
-from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
-from pipeline.tables.files import DAY, DataFile, check_files, write_files
-from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC
+from pipeline.tables.delta import StoredFile, Table, TableSpec
+from pipeline.tables.files import DAY, DataFile, write_files
 from pipeline.tables.tasks import write_in_tasks
 
 PORTION_ROWS = 1_000_000
 """The number of source rows that DuckDB reads together."""
-MEMORY_LIMIT = "1GB"
-NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
-"""Settings that keep DuckDB from loading code from a network, for any query."""
-OWN_FAULTS = (
-    duckdb.BinderException,
-    duckdb.CatalogException,
-    duckdb.ConversionException,
-    duckdb.InterruptException,
-    duckdb.OutOfMemoryException,
-    duckdb.OutOfRangeException,
-    duckdb.ParserException,
-    duckdb.SyntaxException,
-)
-"""DuckDB's errors for a wrong query. Any other may be due to a damaged file, and its text has no remedy."""
-MACROS = (
-    "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
-    "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
-    "CREATE MACRO regexp_like(text, pattern) AS regexp_matches(text, pattern)",
-    "CREATE MACRO get_json_object(text, path) AS CASE WHEN json_valid(text) THEN json_extract_string(text, path) END",
-    "CREATE MACRO array_size(whole) AS len(whole)",
-    "CREATE MACRO array_union(these, those) AS list_distinct(list_concat(these, those))",
-    "CREATE MACRO array_except(these, those) AS list_filter(these, lambda each: NOT list_contains(those, each))",
-    "CREATE MACRO collect_list(each) AS list(each)",
-)
-_PARQUET = re.compile(r"'((?:[^']|'')+\.parquet)'")
 WINDOW = ("farm", "window_start")
 _MOMENT = pa.timestamp("us", tz="UTC")
-_SOURCES = {**BASE_SPECS, EVENTS: EVENTS_SPEC}
 EARLIER = pa.schema(
     [("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64()), ("window_start", _MOMENT)]
 )
@@ -141,7 +109,7 @@ class Touched:
 class _Job:
     """The input of one refresh."""
 
-    output: Path
+    sources: Sources
     table: Table
     gold: GoldTable
     windows: pa.Table
@@ -209,16 +177,22 @@ class _Job:
 
 
 def refresh(
-    output: Path, table: Table, gold: GoldTable, touched: Touched, query: str, batch: int, session: SparkSession | None
+    sources: Sources,
+    table: Table,
+    gold: GoldTable,
+    touched: Touched,
+    query: str,
+    batch: int,
+    session: SparkSession | None,
 ) -> bool:
     """Make the touched windows again; return False if this batch is in the table. Without a session DuckDB does all."""
     if not touched.windows.num_rows or table.committed(query) >= batch:
         return False
     windows = touched.widened(gold.widen_ms)
     starts = pc.min_max(windows.column("window_start")).as_py()
-    all_files = {name: stored_files(output / name) for name in gold.sources}
+    all_files = {name: sources.files(name) for name in gold.sources}
     job = _Job(
-        output, table, gold, windows, touched.window_ms, starts["min"], starts["max"], all_files, touched.all_history
+        sources, table, gold, windows, touched.window_ms, starts["min"], starts["max"], all_files, touched.all_history
     )
     job = job.narrowed()
     replaced = table.files() if touched.all_history else _with_windows(table.files(), windows)
@@ -257,16 +231,16 @@ def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
     return added
 
 
-def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
+def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
     """Add the source's rows since this time to a table, or remake it (None); return False if the batch is in it."""
-    files = stored_files(output / gold.source)
+    files = sources.files(gold.source)
     if since is not None:
         files = [each for each in files if each.youngest is not None and each.youngest >= since]
     known = table.spec.schema.empty_table() if since is None else table.rows()
-    with opened() as connection:
+    with sources.connected() as connection:
         connection.register("known", known)
-        source_view(connection, output, gold.source, files)
-        connection.execute(f"CREATE VIEW {gold.source} AS SELECT * FROM all_{gold.source}")  # noqa: S608 - own
+        sources.view(connection, gold.source, files)
+        connection.execute(f"CREATE TEMP VIEW {gold.source} AS SELECT * FROM all_{gold.source}")  # noqa: S608 - own
         made = connection.execute(gold.sql).to_arrow_table().select(table.spec.schema.names)
     return table.replace(query, batch, made.cast(table.spec.schema))
 
@@ -279,58 +253,18 @@ def without(rows: pa.Table, windows: pa.Table) -> pa.Table:
 @contextmanager
 def _connected(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield DuckDB with the views of the sources, and the views of the table."""
-    with opened() as connection:
+    with job.sources.connected() as connection:
         connection.register("touched", job.windows)
         for name, listed in job.files.items():
-            source_view(connection, job.output, name, listed)
+            job.sources.view(connection, name, listed)
             # Files may also contain rows outside the time range, which must not change the result.
             connection.execute(
-                f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {literal(job.begin)}"  # noqa: S608 - own
+                f"CREATE TEMP VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {literal(job.begin)}"  # noqa: S608 - own
                 f" AND log_time < {literal(job.end)}"
             )
         for name, text in job.gold.views.items():
-            connection.execute(f"CREATE VIEW {name} AS {job.sql(text)}")
+            connection.execute(f"CREATE TEMP VIEW {name} AS {job.sql(text)}")
         yield connection
-
-
-@contextmanager
-def opened() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open DuckDB for the SQL of derived tables, in memory and without files on the disk."""
-    with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        connection.execute("SET temp_directory = ''")
-        for macro in MACROS:
-            connection.execute(macro)
-        try:
-            yield connection
-        except duckdb.Error as error:
-            if not isinstance(error, OWN_FAULTS):
-                check_files(_files_of_views(connection))
-            raise
-
-
-def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[Path]:
-    """Return the files that the views of base tables read."""
-    try:
-        texts = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
-    except duckdb.Error:
-        return []
-    return [Path(path.replace("''", "'")) for (text,) in texts for path in _PARQUET.findall(text)]
-
-
-def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, files: Sequence[StoredFile]) -> None:
-    """Create `all_NAME`: the rows of these files of a base table, with NULL for columns that an old file lacks."""
-    schema = pa.schema([each for each in _SOURCES[name].schema if each.name != DAY])
-    connection.register(f"_{name}", schema.empty_table())
-    paths = ", ".join("'" + str(output / name / each.path).replace("'", "''") + "'" for each in files)
-    read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
-    selected = ", ".join(f'"{column}"' for column in schema.names)
-    try:
-        connection.execute(f"CREATE VIEW all_{name} AS SELECT {selected} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
-    except duckdb.Error:
-        check_files(output / name / each.path for each in files)
-        raise
 
 
 def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: pa.Table) -> pa.Table:
@@ -376,7 +310,8 @@ def _by_spark(session: SparkSession, job: _Job) -> list[DataFile]:
     session.createDataFrame(job.windows).createOrReplaceTempView("touched")
     session.createDataFrame(earlier).createOrReplaceTempView("earlier")
     for name, listed in job.files.items():
-        found = rows_of_files(session, HISTORY[name], (job.output / name / each.path for each in listed)).drop(DAY)
+        paths = (job.sources.output / name / each.path for each in listed)
+        found = rows_of_files(session, HISTORY[name], paths).drop(DAY)
         timed = found.where(f"log_time >= {literal(job.begin)} AND log_time < {literal(job.end)}")
         timed.createOrReplaceTempView(name)
     for name, text in job.gold.views.items():
@@ -387,11 +322,6 @@ def _by_spark(session: SparkSession, job: _Job) -> list[DataFile]:
 
 def _sorted(rows: pa.Table, spec: TableSpec) -> pa.Table:
     return rows.sort_by([(each, "ascending") for each in spec.sorted_by])
-
-
-def literal(moment: datetime) -> str:
-    """Return a moment in SQL."""
-    return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:

@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
-from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, opened, refresh, source_view
+from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, refresh
+from pipeline.gold.sources import Sources
 from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
@@ -143,24 +144,25 @@ class Gold:
         """Bring all tables up to the batches through this one. Raise TableDamagedError."""
         with self._lock:
             noted = self._noted
-        for name, gold in GOLD.items():
-            made = self._made(name)
-            if made >= batch:
-                continue
-            all_history = made == NOTHING_COMMITTED
-            windows = self._all_windows() if all_history else _of_batches(noted, made, batch)
-            touched = Touched(windows, self.window_ms, all_history)
-            refresh(self._output, self._tables[name], gold, touched, self._query(name), batch, session)
-        for name, folded in FOLDED.items():
-            made = self._made(name)
-            windows = _of_batches(noted, made, batch)
-            if made < batch and (windows.num_rows or made == NOTHING_COMMITTED):
-                since = None if made == NOTHING_COMMITTED else pc.min(windows.column("window_start")).as_py()
-                fold(self._output, self._tables[name], folded, since, self._query(name), batch)
-        for name, traced in TRACED.items():
-            windows = _of_batches(noted, self._made(name), batch)
-            since = pc.min(windows.column("window_start")).as_py()
-            fold_traces(self._output, self._tables[name], traced, since, batch)
+        with Sources(self._output) as sources:
+            for name, gold in GOLD.items():
+                made = self._made(name)
+                if made >= batch:
+                    continue
+                all_history = made == NOTHING_COMMITTED
+                windows = self._all_windows(sources) if all_history else _of_batches(noted, made, batch)
+                touched = Touched(windows, self.window_ms, all_history)
+                refresh(sources, self._tables[name], gold, touched, self._query(name), batch, session)
+            for name, folded in FOLDED.items():
+                made = self._made(name)
+                windows = _of_batches(noted, made, batch)
+                if made < batch and (windows.num_rows or made == NOTHING_COMMITTED):
+                    since = None if made == NOTHING_COMMITTED else pc.min(windows.column("window_start")).as_py()
+                    fold(sources, self._tables[name], folded, since, self._query(name), batch)
+            for name, traced in TRACED.items():
+                windows = _of_batches(noted, self._made(name), batch)
+                since = pc.min(windows.column("window_start")).as_py()
+                fold_traces(sources, self._tables, traced, since, batch)
         with self._lock:
             self._made_through = batch
         self._upkeep.after_batch([*self._tables.values()])
@@ -187,12 +189,12 @@ class Gold:
         checksum = zlib.crc32("".join((gold.sql, *gold.views.values())).encode())
         return f"{LOG}, windows of {self.window_ms} ms, text {checksum:08x}"
 
-    def _all_windows(self) -> pa.Table:
+    def _all_windows(self, sources: Sources) -> pa.Table:
         """Return the windows of all history: `farm`, `window_start`."""
         names = ("reports", "clocks", "quarantine")
-        with opened() as connection:
+        with sources.connected() as connection:
             for name in names:
-                source_view(connection, self._output, name, stored_files(self._output / name))
+                sources.view(connection, name, sources.files(name))
             rows = " UNION ALL ".join(f"SELECT farm, log_time FROM all_{name}" for name in names)  # noqa: S608 - own names
             start = f"timestamp_millis(unix_millis(log_time) - unix_millis(log_time) % {self.window_ms})"
             found = connection.execute(

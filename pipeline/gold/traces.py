@@ -17,7 +17,7 @@ names, because copies may lack a log time.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -26,10 +26,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.gold.refreshing import literal, opened, source_view
+from pipeline.gold.sources import Sources, literal
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
-from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_batch, stored_files, stored_rows
+from pipeline.tables.delta import StoredFile, Table, TableSpec
 from pipeline.tables.specs import EVENTS, LOG
 
 MEMBERS = "members"
@@ -41,7 +41,7 @@ WHERE batch > $made AND batch <= $through AND time_ms BETWEEN 0 AND $latest_ms
 GROUP BY batch ORDER BY batch
 """
 _EVENTS_OF_PORTION = """
-CREATE VIEW events AS
+CREATE TEMP VIEW events AS
 WITH in_time AS (SELECT * FROM all_events WHERE time_ms BETWEEN {first_ms} AND {last_ms})
 SELECT * FROM in_time SEMI JOIN (
   SELECT node, cursor, time_ms FROM in_time
@@ -109,20 +109,22 @@ TRACED = {
 LOG_READERS = tuple(name for name, traced in TRACED.items() if "reports" in traced.sources)
 
 
-def fold_traces(output: Path, table: Table, traced: TraceTable, since: datetime | None, log_batch: int) -> None:
-    """Add new information from the traces to a table.
+def fold_traces(
+    sources: Sources, tables: Mapping[str, Table], traced: TraceTable, since: datetime | None, log_batch: int
+) -> None:
+    """Add new information from the traces to one of the derived tables.
 
     `since`: the oldest window that the log touched since the table's last commit, or None, up to `log_batch`.
     """
-    query, through = traced.name_of(EVENTS), stored_batch(output / EVENTS, EVENTS)
+    table, query, through = tables[traced.spec.name], traced.name_of(EVENTS), sources.batch(EVENTS, EVENTS)
     made, known = table.committed(query), table.rows()
     touched_since = since if "reports" in traced.sources else None
     if made >= through and (touched_since is None or not _notices_since(known, touched_since)):
         return
-    files = stored_files(output / EVENTS)
-    for portion in _portions(output, files, made, through):
+    members = tables[MEMBERS].rows() if MEMBERS in traced.sources else None
+    for portion in _portions(sources, made, through):
         is_last = portion.through >= through
-        found = _folded(output, traced, files, portion, known, since if is_last else None)
+        found = _folded(sources, traced, members, portion, known, since if is_last else None)
         batches = [(query, portion.through)] if portion.through > portion.made else []
         if is_last and touched_since is not None:
             batches.append((traced.name_of(LOG), log_batch))
@@ -151,11 +153,11 @@ class _Portion:
         return file.last_ms >= self.first_ms and file.first_ms <= self.last_ms
 
 
-def _portions(output: Path, files: Sequence[StoredFile], made: int, through: int) -> list[_Portion]:
+def _portions(sources: Sources, made: int, through: int) -> list[_Portion]:
     """Return the new batches in parts of one batch or about `PORTION_EVENTS` events; one empty part without any."""
     whole = _Portion(made, max(made, through))
-    with opened() as connection:
-        source_view(connection, output, EVENTS, [each for each in files if whole.has_new(each)])
+    with sources.connected() as connection:
+        sources.view(connection, EVENTS, [each for each in sources.files(EVENTS) if whole.has_new(each)])
         limits = {"made": whole.made, "through": whole.through, "latest_ms": LATEST_MS}
         batches = connection.execute(_NEW_BATCHES, limits).fetchall()
     found: list[_Portion] = []
@@ -173,31 +175,30 @@ def _portions(output: Path, files: Sequence[StoredFile], made: int, through: int
 
 
 def _folded(
-    output: Path,
+    sources: Sources,
     traced: TraceTable,
-    files: Sequence[StoredFile],
+    members: pa.Table | None,
     portion: _Portion,
     known: pa.Table,
     since: datetime | None,
 ) -> pa.Table:
     """Return the rows of the table after a portion of events."""
-    with opened() as connection:
+    with sources.connected() as connection:
         connection.register("known", known)
-        connection.register("current_farm", stored_rows(output / CURRENT["farm"].name, CURRENT["farm"].schema))
-        read = [each for each in files if portion.has_new(each) or portion.has_time(each)]
-        source_view(connection, output, EVENTS, read)
+        connection.register("current_farm", sources.rows(CURRENT["farm"]))
+        read = [each for each in sources.files(EVENTS) if portion.has_new(each) or portion.has_time(each)]
+        sources.view(connection, EVENTS, read)
         connection.execute(_EVENTS_OF_PORTION.format_map(_numbers(portion)))
-        if MEMBERS in traced.sources:
-            members = TRACED[MEMBERS].spec.schema
-            connection.register(MEMBERS, stored_rows(output / MEMBERS, members))
+        if members is not None:
+            connection.register(MEMBERS, members)
         views, sql = traced.of_batches(portion.made, portion.through)
         for name, text in views.items():
-            connection.execute(f"CREATE VIEW {name} AS {text}")
+            connection.execute(f"CREATE TEMP VIEW {name} AS {text}")
         if "reports" in traced.sources:
             days = _contact_days(connection, since)
-            of_days = [each for each in stored_files(output / "reports") if each.day in days]
-            source_view(connection, output, "reports", of_days)
-            connection.execute("CREATE VIEW reports AS SELECT * FROM all_reports")
+            of_days = [each for each in sources.files("reports") if each.day in days]
+            sources.view(connection, "reports", of_days)
+            connection.execute("CREATE TEMP VIEW reports AS SELECT * FROM all_reports")
         return connection.execute(sql).to_arrow_table().select(known.schema.names).cast(known.schema)
 
 

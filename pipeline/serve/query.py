@@ -21,6 +21,7 @@ answer for people also shows the gaps of these tables (`gaps.py`).
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -28,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
-from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS, OWN_FAULTS
+from pipeline.gold.sources import MEMORY_LIMIT, OWN_FAULTS, database
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
@@ -41,7 +42,6 @@ SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 """Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
-MEMORY_LIMIT = "1GB"
 TABLES: dict[str, pa.Schema] = {
     spec.name: spec.schema
     for spec in (
@@ -121,7 +121,7 @@ def _retried(output: Path, names: Collection[str], begin: Callable[["_OpenTables
     refuse_without_tables(output)
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
-        with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
+        with database(MEMORY_LIMIT) as connection:
             try:
                 result = begin(_OpenTables(connection, output, names))
             except duckdb.IOException as error:
@@ -197,13 +197,19 @@ def _read_by(sql: str) -> frozenset[str]:
         sql.encode()
     except UnicodeEncodeError as error:
         raise QueryError("the query is not text in UTF-8") from error
-    # This connection lacks the views, which would hide names, and is closed to files, which it would open.
-    with duckdb.connect(":memory:", config={"enable_external_access": "false", **NO_EXTENSIONS}) as apart:
-        _make_macros(apart)
+    with _parser().cursor() as apart:
         try:
             return frozenset(name.lower() for name in apart.get_table_names(sql))
         except duckdb.Error:
             return frozenset()
+
+
+@cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    """Return an instance without views, which would hide names, and closed to files, which it would open."""
+    instance = database()
+    instance.execute("SET enable_external_access = false")
+    return instance
 
 
 @contextmanager
@@ -228,20 +234,10 @@ def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
     """Limit the connection to these files, and to the settings here."""
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-    connection.execute("SET temp_directory = ''")
-    _make_macros(connection)
     connection.execute("CREATE SCHEMA bare")
     connection.execute("SET allowed_paths = $files", {"files": files})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-
-
-def _make_macros(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the functions with Spark's names, for the named answers."""
-    for macro in MACROS:
-        connection.execute(macro)
 
 
 def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], columns: pa.Schema) -> None:

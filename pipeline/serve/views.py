@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.gold.answers import ANSWERS, answer_sql
-from pipeline.gold.refreshing import MACROS
+from pipeline.gold.sources import MACROS
 from pipeline.serve.query import TABLES, refuse_without_tables
 
 _HEAD = """\

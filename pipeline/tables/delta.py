@@ -97,8 +97,7 @@ class Table:
 
     def committed(self, query: str) -> int:
         """Return the last batch of the query in the table."""
-        found = self._fresh().transaction_version(query)
-        self._known[query] = NOTHING_COMMITTED if found is None else int(found)
+        self._known[query] = _batch_of(self._fresh(), query)
         return self._known[query]
 
     def known_batch(self, query: str) -> int:
@@ -154,10 +153,7 @@ class Table:
 
     def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
         """Return the rows of these files, or all. Raise TableDamagedError."""
-        selected = self.files() if files is None else files
-        schema = self.spec.schema
-        found = [read_file(self.root / file.path, schema, file.day) for file in selected]
-        return pa.concat_tables(found) if found else schema.empty_table()
+        return _read_all(self.root, self.spec.schema, self.files() if files is None else files)
 
     def merge_small(self, day: date | None, below_bytes: int) -> None:
         """Merge the many small files of a day into few (OPTIMIZE)."""
@@ -244,14 +240,37 @@ class Table:
             self._delta.alter.add_columns([Field(each.name, each.type, nullable=True) for each in lacking])
 
 
+class StoredTables:
+    """The tables of an output directory for a reader, each at its version at the first use. Raise TableDamagedError."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self._read: dict[str, tuple[DeltaTable | None, list[StoredFile]]] = {}
+
+    def files(self, table: str) -> list[StoredFile]:
+        """Return the current files; none without a table."""
+        return self._version(table)[1]
+
+    def batch(self, table: str, query: str) -> int:
+        """Return the last batch of a query in the table."""
+        return _batch_of(self._version(table)[0], query)
+
+    def rows(self, spec: TableSpec) -> pa.Table:
+        """Return all rows of a small table; none without a table."""
+        return _read_all(self.output / spec.name, spec.schema, self.files(spec.name))
+
+    def _version(self, table: str) -> tuple[DeltaTable | None, list[StoredFile]]:
+        if table not in self._read:
+            root = self.output / table
+            self._read[table] = found, files = (found := _opened(root)), [] if found is None else _files_of(found)
+            if found is not None:
+                _refuse_lost_rows(root, found, files)
+        return self._read[table]
+
+
 def stored_files(root: Path) -> list[StoredFile]:
     """Return the current files of a table, for a reader; none without a table. Raise TableDamagedError."""
-    found = _opened(root)
-    if found is None:
-        return []
-    files = _files_of(found)
-    _refuse_lost_rows(root, found, files)
-    return files
+    return StoredTables(root.parent).files(root.name)
 
 
 def stored_version(root: Path) -> int:
@@ -260,16 +279,18 @@ def stored_version(root: Path) -> int:
     return NOTHING_COMMITTED if found is None else int(found.version())
 
 
-def stored_batch(root: Path, query: str) -> int:
-    """Return the last batch of a query in a table, for a reader. Raise TableDamagedError."""
-    found = _opened(root)
-    batch = None if found is None else found.transaction_version(query)
+def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
+    """Return all rows of a small table; none without a table. Raise TableDamagedError."""
+    return _read_all(root, schema, stored_files(root))
+
+
+def _batch_of(table: DeltaTable | None, query: str) -> int:
+    batch = None if table is None else table.transaction_version(query)
     return NOTHING_COMMITTED if batch is None else int(batch)
 
 
-def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
-    """Return all rows of a small table; none without a table. Raise TableDamagedError."""
-    found = [read_file(root / file.path, schema, file.day) for file in stored_files(root)]
+def _read_all(root: Path, schema: pa.Schema, files: Iterable[StoredFile]) -> pa.Table:
+    found = [read_file(root / file.path, schema, file.day) for file in files]
     return pa.concat_tables(found) if found else schema.empty_table()
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.doctor import doctor, examine
 from pipeline.cli.queries import query as query_command
-from pipeline.gold.refreshing import opened, source_view
+from pipeline.gold.sources import Sources
 from pipeline.gold.tables import last_rows
 from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.spark.java import NoJavaError
@@ -215,8 +215,8 @@ def test_derivation_from_damaged_file_names_file_and_remedy(kind: str, tmp_path:
     damage(tmp_path / "clocks" / stored.path, kind)
 
     def read() -> None:
-        with opened() as connection:
-            source_view(connection, tmp_path, "clocks", [stored])
+        with Sources(tmp_path) as sources, sources.connected() as connection:
+            sources.view(connection, "clocks", [stored])
             connection.execute("SELECT * FROM all_clocks").fetchall()
 
     with pytest.raises(TableDamagedError, match=r"is (damaged|missing).*: restore it"):
