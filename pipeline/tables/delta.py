@@ -91,13 +91,17 @@ class Table:
         with _naming_table_in_errors(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
             self._widen()
-        if is_checked:
-            _refuse_lost_rows(self.root, self._delta, _files_of(self._delta))
         self._known: dict[str, int] = {}
+        self._files = (NOTHING_COMMITTED, list[StoredFile]())
+        """The current files, with the version that has them."""
+        if is_checked:
+            _refuse_lost_rows(self.root, self._delta, self.files())
 
     def committed(self, query: str) -> int:
         """Return the last batch of the query in the table."""
-        self._known[query] = _batch_of(self._fresh(), query)
+        table = self._fresh()
+        if query not in self._known:
+            self._known[query] = _batch_of(table, query)
         return self._known[query]
 
     def known_batch(self, query: str) -> int:
@@ -149,7 +153,10 @@ class Table:
 
     def files(self) -> list[StoredFile]:
         """Return the current files of the table."""
-        return _files_of(self._fresh())
+        table = self._fresh()
+        if self._files[0] != table.version():
+            self._files = (table.version(), _files_of(table))
+        return [*self._files[1]]
 
     def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
         """Return the rows of these files, or all. Raise TableDamagedError."""
@@ -178,7 +185,7 @@ class Table:
     ) -> None:
         now_ms, before = time.time_ns() // 1_000_000, self._delta.version()
         rows = _rows_of(self.files()) if is_recounted else self._held()
-        held = Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))
+        transactions = [*transactions, Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))]
         # After a failed commit the table is read again: it may have the batch or not.
         known, self._known = self._known, {}
         by_day = DAY in self.spec.schema.names
@@ -209,28 +216,33 @@ class Table:
                 "append",
                 _delta_schema(self.spec.schema),
                 [DAY] if by_day else [],
-                commit_properties=CommitProperties(app_transactions=[*transactions, held]),
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
             self._sync_after(before)
         self._known = known | {each.app_id: each.version for each in transactions}
 
     def _held(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
-        found = self._delta.transaction_version(HELD)
-        return _rows_of(_files_of(self._delta)) if found is None else int(found)
+        if HELD not in self._known:
+            found = self._delta.transaction_version(HELD)
+            self._known[HELD] = _rows_of(_files_of(self._delta)) if found is None else int(found)
+        return self._known[HELD]
 
     def _sync_after(self, version: int) -> None:
         """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
         log = self.root / "_delta_log"
         for number in range(version + 1, self._fresh().version() + 1):
-            sync(log / f"{number:020}.json")
+            sync(_commit_file(self.root, number))
             if number % CHECKPOINT_COMMITS == 0:
                 sync(*log.glob(f"{number:020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"))
         sync(log)
 
     def _fresh(self) -> DeltaTable:
         """Return the current table: another program may have optimized it."""
-        self._delta.update_incremental()
+        # `update_incremental` lists the entire log, and most calls follow no commit.
+        if _commit_file(self.root, self._delta.version() + 1).exists():
+            self._delta.update_incremental()
+            self._known = {}
         return self._delta
 
     def _widen(self) -> None:
@@ -292,6 +304,10 @@ def _batch_of(table: DeltaTable | None, query: str) -> int:
 def _read_all(root: Path, schema: pa.Schema, files: Iterable[StoredFile]) -> pa.Table:
     found = [read_file(root / file.path, schema, file.day) for file in files]
     return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _commit_file(root: Path, number: int) -> Path:
+    return root / "_delta_log" / f"{number:020}.json"
 
 
 @contextmanager
