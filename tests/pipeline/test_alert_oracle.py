@@ -7,7 +7,7 @@ Traces are read from nodes and from files, with copies, and some files are not d
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.alerts.outages import RESOLVED, Alert, updated_alerts
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS, EVENTS_SPEC
-from tests.effort import over_seeds
+from tests.effort import IS_SOAK, over_seeds
 from tests.pipeline.farm_log_server import EPOCH_MS
 from tests.pipeline.made_tables import rows_of
 from tests.pipeline.test_alerts import KEEP_MS, NOON, PERIOD_MS, Farm, add_admission
@@ -56,10 +56,17 @@ class Episode:
                 return None
 
 
-def plan(random: Random, server: int) -> Iterator[Episode]:
-    """Yield the episodes of a server, in order, each after a calm time."""
+def plans(random: Random) -> Iterator[Episode]:
+    """Yield the episodes of all servers: half of the kinds for each server, but all kinds in each farm."""
+    kinds = random.sample(KINDS, len(KINDS)) * 2
+    for place, server in enumerate(SERVERS):
+        yield from plan(random, server, kinds[2 * place :][: len(KINDS) if IS_SOAK else 3])
+
+
+def plan(random: Random, server: int, kinds: Sequence[str]) -> Iterator[Episode]:
+    """Yield the episodes of a server, in random order, each after a calm time."""
     at = random.randint(3, 12)
-    for kind in random.sample(KINDS, len(KINDS)):
+    for kind in random.sample(kinds, len(kinds)):
         length = 1 if kind == "short absence" else random.randint(1, 2) if kind == "short illness" else 0
         end = at + (length or random.randint(4, 30))
         yield Episode(server, kind, at, end)
@@ -162,7 +169,7 @@ def judged(output: Path, seed: int) -> tuple[set[tuple[int, int]], set[tuple[int
     """Return the outages that need an alert, and the alerts sent: server and log time of the begin."""
     random = Random(seed)
     farm = ObservedFarm(output, random)
-    episodes = [episode for server in SERVERS for episode in plan(random, server)]
+    episodes = [*plans(random)]
     alerts: list[Alert] = []
     sent: set[tuple[int, int]] = set()
     for _ in run_plan(farm, episodes):

@@ -36,7 +36,7 @@ from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
 
-KILLS = 60 if IS_SOAK else 6
+KILLS = 60 if IS_SOAK else 3
 BATCH = 40
 
 

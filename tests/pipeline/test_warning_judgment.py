@@ -5,7 +5,7 @@ Changed queries, with other limits or without a season, must miss the required p
 
 import pytest
 
-from pipeline import planned_failures
+from pipeline import load_model, planned_failures
 from pipeline.gold.answers import answer_sql
 from pipeline.load_model import EPOCH_MS
 from pipeline.planned_failures import HOUR_MS, Kind, Label, Signal
@@ -69,8 +69,9 @@ def test_events_outside_judged_time_do_not_count() -> None:
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> MadeFarm:
-    """Return a week of a few routers with doubled failure rates."""
+    """Return a week of a few routers with doubled failure rates and a report every two minutes."""
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(load_model, "PERIOD_MS", 120_000)
         patched.setattr(planned_failures, "MEAN_DAYS", 1.0)
         return made_farm(tmp_path_factory.mktemp("farm"), SEED, ROUTERS, DAYS, KINDS)
 
