@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from statistics import mean, pstdev
@@ -70,7 +71,8 @@ class Farm:
         return Submitted(self.log.commit_index)
 
 
-def farm_with_problems(seed: int, periods: int) -> Farm:
+@cache
+def farm_with_problems(seed: int = 0, periods: int = 400 if IS_SOAK else 200) -> Farm:
     """Return a farm whose servers lag, become unhealthy and stop reporting, with the factors of a run."""
     random, log, log_lines = Random(seed), MadeUpLog(), list[str]()
     log.add("configuration", value='{"voters": [{"id": 1}]}')
@@ -101,20 +103,24 @@ def farm_with_problems(seed: int, periods: int) -> Farm:
 
 def write_tables(log: MadeUpLog, output: Path) -> None:
     gold = Gold(output, MINUTE_MS)
-    tables_of(log, output, gold=gold)
+    tables_of(log, output, gold=gold, watch=True)
     gold.refresh(0)
 
 
-def test_factor_steps_explain_each_entry_of_a_run(tmp_path: Path) -> None:
-    farm = farm_with_problems(3, 300)
-    tables_of(farm.log, tmp_path)
-    entries = documents(
-        tmp_path, "SELECT index, any_value(log_time) AS log_time FROM factors GROUP BY index ORDER BY 1"
-    )
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tables of a farm with problems."""
+    found = tmp_path_factory.mktemp("tables")
+    write_tables(farm_with_problems().log, found)
+    return found
+
+
+def test_factor_steps_explain_each_entry_of_a_run(output: Path) -> None:
+    entries = documents(output, "SELECT index, any_value(log_time) AS log_time FROM factors GROUP BY index ORDER BY 1")
     assert len(entries) > 4
     for entry in entries[-4:]:
         shown = CliRunner().invoke(
-            query, ["factor-steps", "--at", str(entry["log_time"]), "--output", str(tmp_path), "--json"]
+            query, ["factor-steps", "--at", str(entry["log_time"]), "--output", str(output), "--json"]
         )
         rows = [json.loads(line) for line in shown.stdout.splitlines()]
         assert rows, shown.output
@@ -125,7 +131,7 @@ def test_factor_steps_explain_each_entry_of_a_run(tmp_path: Path) -> None:
             formula = 1 + 2 * (row["strain"] - row["middle"])
             assert row["factor"] == pytest.approx(min(2.0, max(0.5, formula)), abs=1e-3)
             assert abs(row["after"] / row["before"] - 1) <= 0.1 + 1e-9
-    missing = CliRunner().invoke(query, ["factor-steps", "--at", "2020-01-01", "--output", str(tmp_path)])
+    missing = CliRunner().invoke(query, ["factor-steps", "--at", "2020-01-01", "--output", str(output)])
     assert (missing.exit_code, "factors is empty" in missing.stderr) == (0, True)
 
 
@@ -133,7 +139,7 @@ def test_factor_steps_explain_each_entry_of_a_run(tmp_path: Path) -> None:
 def test_replay_with_present_setting_repeats_submissions(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm = farm_with_problems(seed, 400 if IS_SOAK else 200)
+    farm = farm_with_problems(seed)
     write_tables(farm.log, tmp_path)
     found: list[Proposal] = []
     moment_over = Course.moment_over
@@ -236,14 +242,6 @@ def test_spread_has_mean_and_deviation_of_all_numbers() -> None:
     assert (Spread().mean, Spread().deviation) == (None, None)
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the tables of a farm with problems."""
-    found = tmp_path_factory.mktemp("tables")
-    write_tables(farm_with_problems(1, 200).log, found)
-    return found
-
-
 def run_what_if(output: Path, *arguments: str) -> Result:
     return CliRunner().invoke(what_if, [*arguments, "--output", str(output)])
 
@@ -312,20 +310,18 @@ def test_option_without_value_is_reported_as_usage_error(
 def test_missing_tables_or_windows_error_names_remedy(tmp_path: Path) -> None:
     result = run_what_if(tmp_path / "nowhere", "--gain", "3")
     assert (result.exit_code, "make them with `garlicfarm pipeline run" in result.stderr) == (1, True)
-    tables_of(farm_with_problems(1, 5).log, tmp_path)
+    tables_of(farm_with_problems(periods=5).log, tmp_path)
     result = run_what_if(tmp_path, "--gain", "3")
     assert (result.exit_code, "does not contain a report with a window in router_health" in result.stderr) == (1, True)
 
 
-def test_alert_history_ends_with_last_outages_of_a_run(tmp_path: Path) -> None:
-    farm = farm_with_problems(5, 400)
-    tables_of(farm.log, tmp_path, watch=True)
+def test_alert_history_ends_with_last_outages_of_a_run(output: Path) -> None:
     keep_ms = 600_000
     setting = AlertSetting(keep_ms)
-    (found,) = alert_history(tmp_path, [setting], 7.0)
+    (found,) = alert_history(output, [setting], 7.0)
     sql = alerting._LOOK_SQL.replace("$keep_ms", str(keep_ms))
     last = {each.server_id: each for each in found}
-    servers = {server.server_id: server for server in map(server_of, documents(tmp_path, sql))}
+    servers = {server.server_id: server for server in map(server_of, documents(output, sql))}
     assert servers.keys() == last.keys() >= {1, 2}
     for number, server in servers.items():
         outage = last[number]
