@@ -16,7 +16,6 @@ class CountedReason(StrEnum):
 
     def __new__(cls, identifier: str, meaning: str) -> Any:
         """Take the identifier as value and store the meaning with it."""
-        # The results are not typed: when compiled, mypyc would treat a member of a subclass as another class.
         create: Any = str.__new__
         member: Any = create(cls, identifier)
         member._value_ = identifier

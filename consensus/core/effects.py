@@ -33,7 +33,10 @@ class StoreChunk:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Turn the stored and checked chunks into the snapshot; the whole log is discarded and begins after it."""
+    """Turn the stored and checked chunks into the snapshot, and discard the log.
+
+    The new log begins after the snapshot.
+    """
 
     snapshot: SnapshotDescription
 
@@ -182,7 +185,7 @@ class ChangeRefusal(Enum):
     """The target names an id that no server can have, or an id of another type than the group's ids."""
     TOO_MANY_SERVERS = "too-many-servers"
     MORE_THAN_ONE_SERVER = "more-than-one-server"
-    """The protocol, or a server that lacks joint consensus, allows one server more or less at a time."""
+    """The protocol, or a server that lacks joint consensus, permits only one added or removed voter at a time."""
     NO_LEARNERS = "no-learners"
     """The protocol, or a server that lacks the extension, cannot name learners."""
     CATCH_UP_TOO_SLOW = "catch-up-too-slow"

@@ -44,8 +44,8 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """Return the reason to deny a vote, if any, under protocols that add rules to Raft's (KIP-595, Vote).
 
     A candidate outside the configuration is refused, unless its log is more up to date than ours (term first, then
-    length): an entry that we lack may have made it a voter. Without this exception, if an entry with new voters reached
-    only one server, it is possible that no server could win an election.
+    length): an entry that we lack may have made it a voter. Without this exception, no server might be able to win an
+    election after an entry with new voters reached only one server.
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER
@@ -105,7 +105,10 @@ class Candidate:
             self.votes[peer] = True
 
     def count_own_vote(self, replica: Replica, durable: int) -> None:
-        """Count our own vote once our hard state is on disk; `durable` numbers the latest completed Persist."""
+        """Count our own vote once our hard state is on disk.
+
+        `durable` is the number of the latest completed Persist.
+        """
         if not self.pre_vote and durable >= replica.hard_state_number:
             self.votes[replica.server_id] = True
 

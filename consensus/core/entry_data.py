@@ -73,7 +73,7 @@ def heads(data: bytes | memoryview) -> Iterator[tuple[Term, int, int, int]]:
 
 
 def decode_group(data: bytes) -> tuple[Entry, ...]:
-    """Reverse of `encode_group`; raises `EntryDataError`."""
+    """Reverse `encode_group`; raises `EntryDataError`."""
     try:
         return tuple([Entry(term, _KINDS[kind], data[begin:end]) for term, kind, begin, end in heads(data)])
     except KeyError as error:

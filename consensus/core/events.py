@@ -17,7 +17,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An append whose entries the state machine cannot take: it is refused and has no other effect."""
+    """An append whose entries the state machine cannot take. The append is refused and has no other effect."""
 
     sender: ServerId
     append: AppendEntries
@@ -58,7 +58,7 @@ class PeerEnded:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """`core.deadline` has come."""
+    """The time `Raft.deadline` has been reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

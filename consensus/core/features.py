@@ -13,8 +13,9 @@
                   names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
 
 A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
-(`Extensions`). The core never sends an extension message to a peer without that extension, and uses slower messages
-instead. The default of each field of `Extensions` is the assumption before the first handshake.
+(`Extensions`). The core never sends an extension message to a peer whose handshake excludes that extension, and uses
+slower messages instead. Before the first handshake, it assumes pre-vote and joint configurations, but no transfer and
+no lease promise.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,14 +61,14 @@ class FirstEntries(Enum):
     CONFIGURATION = "configuration"
     """The current configuration again, because the protocol does not have a no-op."""
     NO_OP = "no-op"
-    """The no-op. In a log without members they follow it, because a joining server learns them only from the log. The
-    protocol's own records, if any, come between the two (`LeaderRecords`).
+    """The no-op. In a log without members, the members follow it, because a joining server learns them only from the
+    log. The protocol's own records, if any, come between the two (`LeaderRecords`).
     """
     NO_OP_ALONE = "no-op-alone"
     """The no-op. The log does not have the first members: each server gets them when it is created."""
     NO_OP_IF_NEEDED = "no-op-if-needed"
-    """The no-op if an entry of an older term is uncommitted. Otherwise when a read or a change first waits for it. The
-    log does not have the first members: each server gets them when it is created.
+    """The no-op: immediately if an entry is uncommitted or the configuration is joint, otherwise when a read or a
+    change needs it. The log does not have the first members: each server gets them when it is created.
     """
 
 
@@ -118,7 +119,7 @@ class Features:
     first_entries: FirstEntries
     """First entries of a new leader."""
     joint: JointConsensus
-    """Conditions under which a configuration may be joint; without any, the voters change one at a time."""
+    """When a configuration may be joint. With `NEVER`, the voters change one at a time."""
     observers_in_configuration: bool
     """True if a configuration may name learners."""
     votes_for_members_only: bool
@@ -129,8 +130,8 @@ class Features:
     control_records: bool
     """True if the log may have records of the protocol in addition to configurations and no-ops."""
     max_requests_in_flight: int
-    """Unanswered requests that carry or fetch entries, on one connection; the tuning may set fewer. If the limit is
-    one, heartbeats and chunks of a snapshot count as well.
+    """Limit of unanswered requests that carry or fetch entries, on one connection; `Options.in_flight` may be lower. If
+    the limit is one, heartbeats and chunks of a snapshot count as well.
     """
     probes_from_the_end: bool
     """True if a leader probes an unresponsive follower from its own end, not from the last known match.

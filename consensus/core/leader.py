@@ -54,7 +54,7 @@ class Leader:
     """The role of leader in one term."""
 
     def __init__(self, replica: Replica, strategy: Strategy, granted_by: tuple[ServerId, ...]) -> None:
-        """Become leader: reset the progress of every follower, and append the no-op."""
+        """Become leader: reset the progress of every follower, and append the first entries if they are needed now."""
         self._replica = replica
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
@@ -153,7 +153,10 @@ class Leader:
         self.reconfiguration.request(request)
 
     def needs_no_entry_yet(self) -> bool:
-        """Return True if the protocol omits the first entry: all entries are committed, and no change is unfinished."""
+        """Return True if the first entry may wait.
+
+        The protocol permits it, all entries are committed, and no change is open.
+        """
         replica = self._replica
         return (
             replica.features.first_entries is FirstEntries.NO_OP_IF_NEEDED

@@ -147,7 +147,10 @@ class Log:
 
     @property
     def configuration_index(self) -> Index:
-        """Return the index of the latest configuration, or a later index if a snapshot covers it."""
+        """Return the index of the latest configuration.
+
+        If the log no longer has its entry, return the index of `start`.
+        """
         return self._configurations[-1][0] if self._configurations else self.start.index
 
     @property

@@ -226,7 +226,7 @@ class Reconfiguration:
             self._end(change, ChangeRefusal.NEW_SERVER_IN_LATER_TERM)
 
     def resign(self) -> None:
-        """End leadership. A step outside our log never commits; another leader may commit a step in our log."""
+        """End leadership. Another leader may commit an appended step; any other step never commits."""
         if self.change is not None:
             self._end(self.change, ChangeOutcome.UNKNOWN if self.change.appended else ChangeRefusal.LEADERSHIP_LOST)
 

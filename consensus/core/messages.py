@@ -72,8 +72,8 @@ class RefusalReason(Enum):
 class Fetch:
     """A replica's request for the entries after `position`; the replica holds all entries up to `position` durably.
 
-    The reply may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
-    of at most `max_bytes`, but at least one entry if available. The reply to a sign of life (`is_sign_of_life`) comes
+    The reply may wait at most `max_wait_ms` for entries or for a commit index above `commit`. It carries entries of at
+    most `max_bytes`, but at least one entry if available. The reply to a sign of life (`is_sign_of_life`) comes
     immediately and without entries, and an earlier waiting fetch continues to wait.
     """
 
@@ -156,7 +156,7 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpoch:
-    """A leader's resignation; the server with the longest log is first in `preferred` and campaigns immediately."""
+    """A leader's resignation. The first server in `preferred` is the chosen successor, or has the longest log."""
 
     term: Term
     leader: ServerId
@@ -207,7 +207,7 @@ class VoteReply:
     correlation: int
     pre_vote: bool = False
     error: RefusalReason | None = None
-    """Reason for a denial that does not depend on the candidate's log, if the protocol sends it."""
+    """Reason for a denial by a rule that the protocol adds (`election.objection`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

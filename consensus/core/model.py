@@ -4,8 +4,9 @@ A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a st
 directory (KRaft). The core compares and hashes ids, and sorts them so that one random seed always gives the same run.
 All ids of one group have one type.
 
-`LogId(index, term)` is common to all three protocols: a vote's last entry, AppendEntries' `prev` and Fetch's (offset,
-last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the empty log.
+`LogId(index, term)` is common to all three protocols: a vote's last entry, AppendEntries' `previous` and Fetch's
+(offset, last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the empty
+log.
 """
 
 from dataclasses import dataclass
@@ -76,7 +77,10 @@ class LogId:
     term: Term
 
     def at_least_as_up_to_date_as(self, other: "LogId") -> bool:
-        """Return True by the vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
+        """Return True if this is the end of the more up-to-date log, or equal.
+
+        Later term, then longer log (section 5.4.1).
+        """
         return (self.term, self.index) >= (other.term, other.index)
 
 
@@ -146,7 +150,7 @@ class Configuration:
 
 
 def possible_configuration(configuration: Configuration) -> bool:
-    """Return True if it has voters, lists each server once, has disjoint voters and learners, and has valid ids."""
+    """Return True if it has voters, at most `MAX_MEMBERS` servers, and valid unique ids."""
     return (
         bool(configuration.voters)
         and names_each_once(configuration)
@@ -197,12 +201,13 @@ class EntryKind(IntEnum):
 COMMAND: Final = EntryKind.COMMAND
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: one is made for each entry, and a frozen one costs three times
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: a frozen object takes three times as long to create
 class Entry:
     """One entry of the log, the same object on its whole way through a server; it is never changed.
 
     `data` are the bytes from the client or the leader: they are never encoded again. The contents of a configuration or
-    a no-op are decoded when needed. A configuration that repeats the current one is the no-op of protocols without one.
+    a no-op are decoded when needed. In protocols without a no-op, a configuration that repeats the current one replaces
+    it.
     """
 
     term: Term

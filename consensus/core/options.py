@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from consensus.core.model import MAX_NUMBER
 
 STALLED_TIMEOUTS = 5
-"""Minimum election timeouts of the derived stall timeout.
+"""The derived stall timeout, in minimum election timeouts.
 
 One minimum timeout would be too short: disks often pause for a second or two, and an election takes longer than that.
 """
@@ -45,7 +45,7 @@ class PolicyTimes:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Times in milliseconds, sizes in bytes or entries. Every table of the core is bounded by one of these."""
+    """Times in milliseconds, sizes in bytes or entries."""
 
     election_timeout_min_ms: int
     election_timeout_max_ms: int

@@ -10,11 +10,11 @@ and the new leader may have committed entries before this read began. A new lead
 term. One round serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as
 well.
 
-*Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for a minimum
-election timeout. If the elapsed times of the clocks differ by less than a stated bound, a leader may answer from memory
-until t + timeout - bound. A machine that is suspended breaks this assumption. A lease requires that voters keep this
-refusal after a restart and in each term; servers of this project do. After a TimeoutNow, the leader does not use leases
-for the rest of its term.
+*Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for its leader
+stickiness (`PolicyTimes`). If the elapsed times of the clocks differ by less than a stated bound, a leader may answer
+from memory until t + lease - bound. A suspended machine breaks this assumption. A lease requires that voters also
+refuse candidates after a restart and in each later term; servers of this project do. After a TimeoutNow, the leader
+does not use leases for the rest of its term.
 """
 
 from consensus.core.model import Index, Milliseconds

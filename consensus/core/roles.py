@@ -9,17 +9,17 @@
 `ServerRole` alone changes the role. `raft` and the receivers of messages (`append_receiver`, `fetch_receiver`) derive
 the transition from a message and request it here.
 
-*Leader stickiness* (section 6). Within the minimum election timeout after contact with a leader, a server refuses every
-other candidate and does not change its own term. It also refuses a leader of a later term that is not a voter of its
-latest or previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from,
-but does not count as contact.
+*Leader stickiness* (section 6). Within `leader_stickiness_ms` after contact with a leader, a server refuses every other
+candidate and does not change its own term. It also refuses a leader of a later term that is not a voter of its latest
+or previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from, but does
+not count as contact.
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns one heartbeat later, or more: each voter has a slot of one
-heartbeat, in order of id, so that votes are not split. Any message of the leader ends this: until the first slot, a
-leader that lives sends a heartbeat. Until the latest election timeout the slots repeat, because the other voters may
-get the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers
-without pre-vote rest on the timeouts, so with them the evidence is ignored.
+heartbeat, in order of id, so that votes are not split. Any message of the leader ends this: a live leader sends a
+heartbeat before the first slot. Until the latest election timeout the slots repeat, because the other voters may get
+the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers without
+pre-vote depend on the timeouts, so with them the evidence is ignored.
 
 *Terms.* A higher term in any message makes the server a follower. If the term is too far ahead, the server raises its
 own term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
@@ -136,7 +136,7 @@ class ServerRole:
             self.as_follower.on_leader_contact(self._replica, leader)
 
     def leader_ended(self, peer: ServerId) -> None:
-        """Follow no leader if `peer` is ours, accept candidates, and campaign in this server's slot."""
+        """If `peer` is our leader, follow no leader, accept candidates, and campaign in this server's slot."""
         replica, follower = self._replica, self.as_follower
         if follower is None or follower.leader != peer or not replica.may_campaign_early:
             return

@@ -1,4 +1,4 @@
-"""Snapshots: each server takes its own, and a leader brings its own to a follower that lags too far (Raft section 7).
+"""Snapshots: each server takes its own, and a leader sends its own to a follower that lags too far (Raft section 7).
 
     SnapshotWanted(index) ──▶ TakeSnapshot(last, configuration) ──▶ … ──▶ SnapshotTaken ──▶ Persist with `Compact`
 
@@ -115,7 +115,7 @@ class OutgoingSnapshot:
         if reply.correlation != self.correlation:
             self.late.remove(reply.correlation)
             if reply.accepted and reply.next_offset > self.offset:
-                # The same bytes are already under way again, so this reply does not add information.
+                # The repeated chunk is not needed any more, so its reply is not awaited.
                 self.offset, self.correlation, self.sent_ms, self.end = reply.next_offset, None, None, 0
             return
         self.correlation = self.sent_ms = None

@@ -60,7 +60,7 @@ class SoftState:
 
 @dataclass(frozen=True, slots=True)
 class RaftDescription:
-    """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
+    """One replica at one moment. `followers` is empty unless it leads; `dropped` counts ignored messages by reason."""
 
     server_id: ServerId
     role: Role

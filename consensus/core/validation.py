@@ -1,4 +1,4 @@
-"""Checks of messages before any other part: a message from a correct server always passes them.
+"""Checks of received messages before any other part processes them: a message from a correct server always passes them.
 
 Peers are authenticated, but a faulty peer, another version or a stolen key must not break a replica. A message with
 numbers out of range, out of order or in another's name is dropped and counted. A request always gets a reply, here a

@@ -2,7 +2,7 @@
 
     kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
-                       └── too many, or too long: the oldest of a source, then the oldest unknown one is closed
+                       └── too many, or too long: the oldest one is closed, first of a crowded source
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
 it is one descriptor in a selector. So this process empties the kernel's queue even in a flood, and servers of the farm

@@ -44,7 +44,7 @@ class TlsStream(DirectStream):
     async def do_handshake(self) -> None:
         """Agree on keys; nothing may be sent or received before.
 
-        SSLCertVerificationError, if the context checks certificates and refuses this one.
+        Raises SSLCertVerificationError if the context checks certificates and refuses this one.
         """
         while True:
             self._check_open()
@@ -65,7 +65,7 @@ class TlsStream(DirectStream):
                 return
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Decrypted bytes, as soon as there are any; empty at the end."""
+        """Return decrypted bytes as soon as there are any; empty at the end."""
         limit = max_bytes or READ_BYTES
         while True:
             self._check_open()

@@ -14,7 +14,7 @@ proposals do not wait. The time limit is for slow networks with long round trips
 
 *Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. Otherwise the first
 of them would be a batch on its own, and two groups of clients would alternate in twice as many rounds. So after a batch
-of several proposals the next one waits for the same number of proposals, at most `linger_idle_ms`.
+of at least four proposals the next batch waits for the same number, at most `linger_idle_ms`.
 """
 
 from collections import deque

@@ -35,7 +35,6 @@ async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **o
 def log_failure(called: object, error: Exception) -> None:
     """Log an error raised by this function.
 
-    For functions called with each message: an exception handler at the call is free, but `run_callback` would cost one
-    more call.
+    Code that runs for each message calls this in its own exception handler: `run_callback` would cost one more call.
     """
     LOG.error(_FAULT, getattr(called, "__qualname__", type(called).__name__), exc_info=error)

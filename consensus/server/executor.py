@@ -145,7 +145,7 @@ class Executor:
         self._reads.append((job, self._emitted if job.settle else 0))
 
     def read(self, job: ReadJob | SnapshotWrite) -> None:
-        """Complete `job`. Reply to its request next."""
+        """Complete `job`. The caller replies to its request next."""
         self._end(job)
 
     def _end(self, job: Job) -> None:

@@ -109,6 +109,6 @@ class ContentChecks:
     """
 
     entries: Callable[[tuple[Entry, ...]], str | None] = _accept
-    """Called in the trio run, for every append; it must be fast."""
+    """Called in the trio run, for every append or fetch reply with entries; it must be fast."""
     snapshot: Callable[[Iterator[bytes]], str | None] = _accept
     """Called in the disk's thread, with the state in chunks, after the checksums have matched."""

@@ -35,7 +35,7 @@ from consensus.storage.jobs import Job, StorageReadResult, WriteJob
 
 @dataclass(frozen=True, slots=True)
 class JobDone:
-    """The disk worker finished a job; `answer` is what a read found."""
+    """The disk worker finished a job; `answer` is the result of a read."""
 
     job: Job
     answer: StorageReadResult | None = None
@@ -97,7 +97,7 @@ class Mailbox:
             self._wake.set()
 
     def wake(self) -> None:
-        """Have `wait` return now."""
+        """Make `wait` return now."""
         self._wake.set()
 
     async def wait(self, deadline_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The limits and sizes of one server: each bounds a queue, a set of held objects or a batch."""
+"""The limits, sizes and times of one server."""
 
 from dataclasses import dataclass
 

@@ -55,7 +55,7 @@ class CallbackResult(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class CallKind(Generic[T]):
-    """One kind of call; `T` is what answers it."""
+    """One kind of call; `T` is the type of its reply."""
 
     name: str
     limit: int

@@ -114,7 +114,7 @@ class ConsensusServer:
     """One running replica. Call `run` once; call the other methods from any task of the same trio run.
 
     The state machine takes committed entries in a separate task, at its own pace. `opening` makes `core`, `storage` and
-    `disk` of the same parts.
+    `disk` from the same parts.
     """
 
     def __init__(self, core: Raft, storage: Storage, disk: ServerDisk, parts: ServerParts) -> None:
@@ -224,9 +224,9 @@ class ConsensusServer:
     ) -> Proposal:
         """Submit commands; `on_reply` is called once, immediately or later, unless the proposal is abandoned before.
 
-        `accepted` is called before, when they are in the leader's log but not committed. With `control` they are
-        records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` never has an effect,
-        so it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
+        `accepted` is called before, when the commands are in the leader's log but not committed. With `control` they
+        are records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` never has an
+        effect, so it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
         """
         if not commands:
             raise ValueError("a proposal needs at least one command")
@@ -348,7 +348,7 @@ class ConsensusServer:
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Return committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
 
-        Empty if the entry at `first` is not committed yet (`wait_commit` waits for it).
+        Empty if the entry at `first` is compacted, or not committed yet (`wait_commit` waits for it).
         """
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)

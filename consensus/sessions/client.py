@@ -47,7 +47,7 @@ class Submitter(Protocol):
 class SessionExpiredError(Exception):
     """The servers no longer have this client's session, because others displaced it: see `docs/explanation/clients.md`.
 
-    Its number no longer shows whether the command was executed, and it will not be executed under it any more. The
+    The request's number no longer shows whether the command was executed, and servers will not execute it any more. The
     client begins a new session with its next command.
     """
 
@@ -78,8 +78,8 @@ class ExactlyOnceClient:
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
         """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Any other outcome: it never is.
 
-        Raises `SessionExpiredError` if no repetition can settle that any more. Servers without a common extension
-        cannot report it, and break the connection: then it is unknown.
+        Raises `SessionExpiredError` if no repetition can settle that any more. A server that shares no extension with
+        the client cannot report the expiry, and closes the connection: then the outcome is unknown.
         """
         longest_s = self._numbers.silence_max_s
         if patience_s > longest_s:

@@ -7,7 +7,7 @@
 
 The envelope is one byte of kind and fields in network byte order. The result of a request is available by its id, on
 any server that has applied the entry. Log time comes from the clock entries that the leader appends (`session_clock`);
-without them sessions end only by their number.
+without them a session ends only if too many clients are active.
 """
 
 import struct
@@ -39,7 +39,7 @@ _DUMP_SIZE = struct.Struct(">Q")
 _DUMP_MAX_BYTES = 256 * 1024 * 1024
 
 OPENING_ENTRY = _OPENING
-"""An entry without effect; its sender has seen the index at which it commits."""
+"""An entry without effect; its sender learns the entry's index."""
 
 
 def request_entry(request: RequestId, command: bytes) -> bytes:
@@ -75,7 +75,7 @@ class DedupStateMachine:
         self.log_time_ms: Milliseconds = 0
         """Log time of the applied clock entries; 0 before the first."""
         self.log_time_at_s = 0.0
-        """Time by the local clock of the application of that entry or of a snapshot with it; not part of the state."""
+        """Local time of the application of that entry, or of a snapshot with it; not part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:

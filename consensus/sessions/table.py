@@ -7,7 +7,8 @@ log order, from index, log time and request.
 
 A session expires after `expiry_ms` of log time without requests, or if more than `sessions_max` exist and it is the
 least recently used. A later request in its name must not be executed as new. So a client states the *start* of its
-session: a log index that it saw before its first request. The last index of all expired sessions is the *floor*:
+session: a log index that it saw before its first request. The greatest last index of all expired sessions is the
+*floor*:
 
     unknown client, start at the floor or after  new: no expired session can be this one
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
@@ -74,12 +75,12 @@ class RequestStatus(Enum):
     DUPLICATE = "duplicate"
     """Do not execute it: answer with the first result."""
     EXPIRED = "expired"
-    """Refuse it: whether it was ever executed is not known any more."""
+    """Refuse it: the table no longer shows whether it was executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds of the table. Every server must have the same: which sessions expire follows from them."""
+    """Bounds of the table. Every server must have the same, because they determine which sessions expire."""
 
     sessions_max: int = 1024
     window: int = 16
@@ -226,7 +227,7 @@ class SessionTable:
         return table
 
     def _begin_time(self, now_ms: Milliseconds) -> None:
-        """Log time begins now, so sessions have not been idle before it."""
+        """Count the idle time of sessions from now, because log time begins now."""
         for session in self._sessions.values():
             session.last_ms = now_ms
 

@@ -1,8 +1,8 @@
 """CRC-32C (RFC 3720) of every record on disk, by the package `crc32c`.
 
-Its extension module is loaded without the package, which reads its own version at its import. That import of
-`importlib.metadata` loads parsers of mail, archives and command lines: two megabytes in every process with a log. If a
-later release names the extension differently, the whole package is used.
+The extension module is loaded without the package. The package would import `importlib.metadata` to read its own
+version, and so load parsers of mail, archives and command lines: two megabytes in every process with a log. If a later
+release names the extension differently, the whole package is used.
 """
 
 from collections.abc import Callable

@@ -92,7 +92,7 @@ class Directory:
         return [entry.name for entry in self.path.iterdir() if entry.name != LOCK_FILE]
 
     def size(self, file: str) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         return os.fstat(self._descriptor(file)).st_size
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
@@ -228,7 +228,7 @@ class ThreadedDisk:
         self._thread.begin(lambda: self._directory.perform_all(operations), ended)
 
     async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
-        """Have a question answered in the thread."""
+        """Return the result of `question`, called in the thread."""
         return await self._thread.run(lambda: question(self._directory))
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class InlineDisk:
         ended(error)
 
     async def ask(self, question: Callable[[DiskReader], Answer]) -> Answer:
-        """Have a question answered."""
+        """Return the result of `question`."""
         await trio.lowlevel.checkpoint()
         return question(self._directory)
 

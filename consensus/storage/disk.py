@@ -1,8 +1,8 @@
 """The small port between the planners of durable state and a disk: six operations and three queries.
 
-`Journal`, `HardState` and `Storage` never touch a file. They *plan*: they return a list of operations, a disk performs
-them in order, and the caller reports the completion. On a machine the disk is `consensus.storage.directory` (a real
-directory, in a worker thread); in the simulator it is one that may crash between any two operations.
+`Journal`, `HardStateFile` and `Storage` never touch a file. They *plan*: they return a list of operations, a disk
+performs them in order, and the caller reports the completion. On a machine the disk is `consensus.storage.directory` (a
+real directory, in a worker thread); in the simulator it is one that may crash between any two operations.
 
 Guarantees of a disk, for planners:
 
@@ -32,7 +32,7 @@ class CreateFile:
 
 @dataclass(frozen=True, slots=True)
 class WriteBytes:
-    """Overwrite `data` at `offset_bytes`.
+    """Write `data` at `offset_bytes`.
 
     Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot grows, because its
     size is unknown before its end.
@@ -80,14 +80,14 @@ class DiskReader(Protocol):
         """Return the names of the files in the directory, in any order."""
 
     def size(self, file: str) -> int:
-        """Size of `file` in bytes."""
+        """Return the size of `file` in bytes."""
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
         """Return bytes of `file` from `offset_bytes` on; fewer than `length_bytes` only at its end."""
 
 
 STOP_SECONDS = 5.0
-"""Time that a stopping server waits for an unresponsive disk. A slow disk needs less; a hung one never ends."""
+"""Time that a stopping server waits for an unresponsive disk. A slow disk needs less; a hung one never finishes."""
 PROCESS_STOP_SECONDS = 12.0
 """Limit in seconds for the end of a process.
 

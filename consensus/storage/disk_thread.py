@@ -6,12 +6,12 @@
 trio's own `to_thread` finds a thread for each call, copies its context and counts it against a shared limit. With one
 fixed thread a call costs 41 µs instead of 67 µs of processor time (docs/reference/benchmarks.md). An entry needs two
 such calls, on the leader and on the quicker follower. So `begin` uses a callback instead of a task, which would have to
-be woken before and after it. The thread begins with the first call and ends with `close`.
+be woken before and after each call. The thread begins with the first call and ends with `close`.
 
-A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a call to a
-hung disk is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`. The time is measured by
-the machine's clock, because a test's clock is independent of the thread. The thread is a daemon, so it does not prevent
-the end of the process.
+A call that has begun is finished even if its caller is cancelled, since otherwise its progress would be unknown. Only a
+call to a hung disk is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`. The time is
+measured by the machine's clock, because a test's clock is independent of the thread. The thread is a daemon, so it does
+not prevent the end of the process.
 """
 
 import time
@@ -39,7 +39,7 @@ class DiskThread:
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._began_s: float | None = None
-        """When the call that is under way began."""
+        """Start time of the call under way."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return or raise the result of `work`, run in the thread; `DiskHangsError` if cancelled and not done."""
@@ -81,7 +81,7 @@ class DiskThread:
         self._put(call)
 
     def _left_s(self) -> float:
-        """Return the remaining time for the end. The time of a call under way counts."""
+        """Return the time left for the end of the thread, less the time that a call under way has taken."""
         began_s = self._began_s
         taken_s = 0.0 if began_s is None else time.monotonic() - began_s
         return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)

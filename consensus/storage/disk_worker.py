@@ -39,7 +39,7 @@ class ServerDisk(Protocol):
         """Carry out operations; `ended` gets the error, or None, within this call or in a later turn of the loop."""
 
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
-        """Have a question answered from the disk; raises `StorageError` or `OSError`."""
+        """Return the result of `question`, which reads the disk; raises `StorageError` or `OSError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Blocked:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A group that the disk has not carried out, and why."""
+    """A group that the disk has not carried out, and the error."""
 
     job: WriteJob
     error: Exception

@@ -3,7 +3,7 @@
     the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
     a directory on the way        its path: a file below a closed directory cannot be given away
-    a file system read-only       this reason: no owner and no other name in it helps
+    a file system read-only       mount it for writing, or name another place
 
 A text such as "give this user access" would not name the user and the command, and a service's user is seldom the
 operator. The commands never make a secret readable for a group or for others, so they change the owner. The error keeps

@@ -44,7 +44,7 @@ _SLOTS = 2
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
 _VERSION_OF_LONG_VOTE = 2
-"""The version for a vote that is not a 32-bit integer: its length replaces it, and the vote follows at the end."""
+"""The version for a vote that is not a 32-bit integer: its length is in its place, and the vote itself at the end."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
 _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
@@ -85,7 +85,7 @@ def _encode(counter: int, state: StoredState) -> bytes:
 
 
 def _decode(slot: bytes) -> tuple[int, StoredState] | None:
-    """Counter and content; None if the slot is damaged. Raises `StorageError` for another version's slot."""
+    """Return counter and content; None if the slot is damaged. Raises `StorageError` for another version's slot."""
     size = _CHECKSUM.size + _SLOT.size
     if len(slot) < size:
         return None
@@ -113,7 +113,7 @@ def _decode(slot: bytes) -> tuple[int, StoredState] | None:
 
 
 class HardStateFile:
-    """Planner of the file: knows what both slots hold and plans how to replace it."""
+    """Planner of the file: holds the newest content and plans its replacement."""
 
     def __init__(self, state: StoredState, counter: int, first_slot: int) -> None:
         self._state = state

@@ -302,7 +302,7 @@ class Journal:
         return WriteBytes(segment.file, segment.end_bytes - len(record), record)
 
     def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
-        """Remove the segments without entries from `first_kept` on; a snapshot must cover them.
+        """Remove the segments whose entries all precede `first_kept`; a snapshot must cover them.
 
         One at a time, oldest first, each made durable before the next, so that a crash does not leave a hole.
         """
@@ -334,7 +334,7 @@ class Journal:
         )
 
     def first_within(self, last: Index, limit_bytes: int) -> Index:
-        """First entry of the oldest segment that lies within `limit_bytes` before `last`; `last` + 1 if none does."""
+        """Return the first entry of the oldest segment within `limit_bytes` before `last`; `last` + 1 if none does."""
         first, size_bytes = last + 1, 0
         for segment in reversed(self._segments):
             if segment.first > last:

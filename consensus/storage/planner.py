@@ -279,7 +279,7 @@ def read_extents(
 ) -> tuple[Entry, ...]:
     """Return the entries of `extents`, checked, at most `limit_bytes` but at least one; raises `DamagedStorageError`.
 
-    Whole groups are read, so there may be more than the requested entries.
+    Whole groups are read, so the extents may hold more than `limit_bytes`.
     """
     entries = [entry for extent in extents for entry in decode_extent(reader, binding, extent)]
     fitting = bisect_right(list(accumulate(map(entry_bytes, entries))), limit_bytes)

@@ -3,13 +3,14 @@
 A segment file is one header block followed by records without gaps, then zeros up to its end. The fields of both are
 listed in docs/reference/storage.md, 'Bytes of a segment'; docs/explanation/storage.md has the reasons.
 
-A *group* holds entries of one append, or a part of them: its payload are the entries as the leader encoded them and the
-wire carried them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A
-*cut* without payload follows a group whose later part was truncated, and contains the first removed index.
+A *group* holds entries of one append, or a part of them: its payload is the bytes of the entries as the leader encoded
+them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut* without
+payload follows a group whose later part was truncated, and contains the first removed index.
 
 Only `durable` distinguishes a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused).
 
-Both checksums start from a value derived from the storage id. Decoders raise `RecordError` and nothing else.
+Both checksums of a record start from a value derived from the ids of the node and of the storage. Decoders raise
+`RecordError` and nothing else.
 """
 
 import struct
@@ -66,10 +67,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The header of a segment, whose first index comes after `previous`.
-
-    All entries up to `durable` were durable when it was written.
-    """
+    """The header of a segment, whose first index comes after `previous`."""
 
     binding: Binding
     previous: LogId
@@ -78,7 +76,10 @@ class SegmentHeader:
 
 @dataclass(slots=True)  # not frozen: a restart makes very many of them, and frozen ones cost three times as much
 class RecordHeader:
-    """The header of a record. A cut does not have entries: `first` is the first index that it removes."""
+    """The header of a record. A cut does not have entries: `first` is the first index that it removes.
+
+    All entries up to `durable` were durable when it was written.
+    """
 
     kind: int
     count: int
@@ -114,7 +115,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(block: bytes) -> SegmentHeader:
-    """Reverse of `encode_segment_header`; raises `RecordError`."""
+    """Reverse `encode_segment_header`; raises `RecordError`."""
     if len(block) != SEGMENT_HEADER_BYTES:
         raise RecordError(f"the header block has {len(block)} bytes instead of {SEGMENT_HEADER_BYTES}")
     (checksum,) = _CHECKSUM.unpack_from(block)

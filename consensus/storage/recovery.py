@@ -115,7 +115,7 @@ class _Scanner:
         self.scan = Scan([], [], [], [])
 
     def run(self) -> Scan:
-        """Everything, in order."""
+        """Read everything in order."""
         covered = self._snapshot.last if self._snapshot is not None else ORIGIN
         if 0 < self._stop <= covered.index:
             # Only an installation erases entries covered by a snapshot: the rest of the log is dropped.

@@ -1,4 +1,4 @@
-"""The form of a snapshot: the bytes that represent the state machine's between servers and on disk.
+"""The form of a snapshot: how the state machine's bytes are represented between servers and on disk.
 
     IMAGE   contains its own checksums, position and configuration (`snapshot_image`)
     PLAIN   only the state machine's own bytes, for protocols with such snapshots; position and configuration are in
@@ -9,8 +9,8 @@ A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has it
 messages between servers are those of the form. Damage to a plain snapshot on its way must be detected by the protocol
 or by the state machine's own format. On disk the header of the file holds a checksum.
 
-The file of a snapshot names its form by `file_format`: 1 IMAGE, 2 PLAIN, from 3 on forms of protocols. All but an image
-have the configuration after the bytes, and are checked by size and checksum when they are found.
+The file of a snapshot names its form by `file_format`: 1 IMAGE, 2 PLAIN, from 3 on forms of protocols. In all but an
+image, the configuration follows the bytes, and recovery checks the file by size and checksums.
 """
 
 from collections.abc import Iterator

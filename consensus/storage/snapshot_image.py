@@ -15,8 +15,8 @@
 
 Every block has a checksum, and so does the whole: a missing or repeated block is detected only by the checksum of the
 whole. The image contains its position and the configuration in force there (Raft section 7). `ImageReader` takes it in
-chunks of any size and never holds more than one block; it checks lengths first. It raises `RecordError` and nothing
-else.
+chunks of any size and holds at most one block and one chunk; it checks lengths first. It raises `RecordError` and
+nothing else.
 """
 
 import struct
@@ -45,7 +45,7 @@ def begins_image(data: bytes) -> bool:
 
 
 class ImageWriter:
-    """Makes an image step by step: `begin`, any number of `block`, `end`; then `description` is known."""
+    """Makes an image step by step: `begin`, any number of `blocks`, `end`; then `description` is known."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last

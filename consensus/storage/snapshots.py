@@ -4,10 +4,10 @@
     receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before its reply
     both         plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
 
-A snapshot's file is a header block with its owner and its contents, and the image (`consensus.storage.snapshot_form`).
-The header is written last. A file gets its name only when everything in it is durable, so a fault in a named file is
-rot, and is refused. The previous snapshot is removed afterwards; if a crash comes first, the next start finds both and
-keeps the newer. Unfinished files are removed at the next start.
+A snapshot's file is a header block with its owner and its description, followed by the image
+(`consensus.storage.snapshot_form`). The header is written last. A file gets its name only when everything in it is
+durable, so a fault in a named file is rot, and is refused. The previous snapshot is removed afterwards; if a crash
+comes first, the next start finds both and keeps the newer. Unfinished files are removed at the next start.
 """
 
 import struct

@@ -50,7 +50,7 @@ class Verification:
 
 
 class ReadOnlyDirectory:
-    """The questions of the disk port on a directory that may belong to another process."""
+    """The queries of the disk port, for a directory that may belong to another process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,7 +60,7 @@ class ReadOnlyDirectory:
         return [entry.name for entry in self._path.iterdir() if entry.name != LOCK_FILE]
 
     def size(self, file: str) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         return (self._path / file).stat().st_size
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:

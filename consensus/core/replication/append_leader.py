@@ -7,10 +7,10 @@ the leader's own disk. The commit index travels with every append; an idle follo
 *One request at a time.* If the protocol permits only one open request per follower, heartbeats and chunks of a snapshot
 count as requests. Each request waits for the previous reply, or until that reply is overdue. The transport repeats an
 open request until a new request replaces it. If the protocol requires it (`Features.probes_from_the_end`), an
-unresponsive follower is probed from the leader's end: its committed entries lie below, so it replies with a hint, and
-the leader never sends an append below that. Only the reply to the newest request sets the next index, because a newer
-request may have advanced the follower. An older reply still counts as contact, and for its stored entries. A follower
-whose replies are always overdue does not get entries.
+unresponsive follower is probed from the leader's end: its committed entries lie below that place. It replies with a
+hint, and the leader never sends an append below the hint. Only the reply to the newest request sets the next index,
+because a newer request may have advanced the follower. An older reply still counts as contact, and for its stored
+entries. A follower whose replies are always overdue does not get entries.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class AppendLeader:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When a heartbeat or a retry is due."""
+        """Return the time of the next due heartbeat or retry."""
         return min((self._due_ms(progress) for progress in self._followers.values()), default=None)
 
     def _due_ms(self, progress: Progress) -> Milliseconds:
@@ -90,7 +90,7 @@ class AppendLeader:
             self._send_commit_index(peer, progress)
 
     def appended(self) -> None:
-        """Send what is new to every follower that may be sent something."""
+        """Send the new entries to each follower whose state and window permit it."""
         for peer, progress in self._followers.items():
             self._replicate(peer, progress)
 
@@ -179,14 +179,17 @@ class AppendLeader:
             self._tracker.wake_by(self._due_ms(progress))
 
     def connected(self, peer: ServerId) -> None:
-        """Treat requests of an earlier connection as lost: their size no longer extends their time."""
+        """Treat requests of an earlier connection as lost: their size no longer extends their timeout."""
         progress = self._followers.get(peer)
         if progress is not None:
             progress.lost_connection()
             self._tracker.wake_by(self._due_ms(progress))
 
     def entries_read(self, event: EntriesRead) -> bool:
-        """Storage gave back entries for a follower; send them if it still wants exactly these."""
+        """Send entries read from storage if they are still the follower's next ones.
+
+        Return False if no follower waits.
+        """
         for peer, progress in self._followers.items():
             if progress.read_id == event.request_id:
                 progress.read_id = None
@@ -200,7 +203,7 @@ class AppendLeader:
         return False
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage gave back a chunk of the snapshot; returns False if it is not for one of our followers."""
+        """Send a chunk of the snapshot read from storage; return False if no follower waits for it."""
         for peer, progress in self._followers.items():
             transfer = progress.transfer
             if transfer is None or transfer.read_id != event.request_id:
@@ -354,7 +357,7 @@ class AppendLeader:
         return self._one_at_a_time and progress.waits_for_disk
 
     def _check_overdue(self, progress: Progress) -> None:
-        """Notice that answers are overdue."""
+        """Mark a follower as unreachable if its reply is overdue."""
         replica, oldest_ms = self._replica, progress.oldest_sent_ms()
         if (
             oldest_ms is not None

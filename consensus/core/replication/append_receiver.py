@@ -128,7 +128,7 @@ def append(replica: Replica, request: AppendEntries) -> None:
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
     """Return the part of an old append after our compacted entries.
 
-    Without such a part, acknowledge the append and return None.
+    Without such a part, acknowledge the append (or refuse it if it contradicts our log) and return None.
 
     Compacted entries were committed, so they equal the leader's entries. The reply waits until their snapshot is
     durable.
@@ -160,7 +160,7 @@ def next_to_try(log: Log, previous: LogId) -> Index:
 
 
 def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:
-    """Index of the first entry of the append that we do not hold, or hold in another term; None if we hold all."""
+    """Return the index of the first entry that we lack or hold in another term; None if we hold all entries."""
     for index, entry in enumerate(request.entries, start=request.previous.index + 1):
         if replica.log.term_at(index) != entry.term:
             return index

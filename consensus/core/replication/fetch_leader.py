@@ -10,11 +10,11 @@ the next entry, and would often be sent just before that entry arrives.
 
 The next fetch is the only acknowledgement of the last reply. A follower without a fetch for an election timeout does
 not count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout).
-It announces itself to the voters when it begins (BeginQuorumEpoch, repeated until a voter replies or fetches). It sends
-EndQuorumEpoch when it resigns by choice, with the longest logs first, so that the election need not wait.
+A new leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
+resigns by choice sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
 
-There is one parked fetch per replica. For replicas that are not voters the number is bounded. A fetch beyond it gets an
-immediate empty reply, which only increases the observer's latency a little.
+There is one parked fetch per replica. For replicas that are not voters the number is bounded. A further observer's
+fetch is not parked: the reply has entries from memory or is empty.
 """
 
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ class FetchLeader:
         """Do nothing: the peer fetches again."""
 
     def entries_read(self, event: EntriesRead) -> bool:
-        """Storage gave back entries for a server that fetches."""
+        """Reply to a parked fetch with entries read from storage; return False if no fetch waits for them."""
         for peer, parked in self._parked.items():
             if parked.read_id == event.request_id:
                 del self._parked[peer]
@@ -153,7 +153,7 @@ class FetchLeader:
         return False
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage gave back a chunk of the snapshot for a server that fetches it."""
+        """Reply with a chunk read from storage; return False if no server waits for it."""
         return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
@@ -189,7 +189,7 @@ class FetchLeader:
         self._chunks.resign()
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
-        """Voters, then observers, as plain data; ages count to `now`."""
+        """Return the followers, then the observers, as plain data; ages count to `now`."""
         fetching = (*self._followers.items(), *self._observers.items())
         return tuple(self._describe(peer, progress, now) for peer, progress in fetching)
 

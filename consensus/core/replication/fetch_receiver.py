@@ -12,8 +12,9 @@ possible agreement. Terms never decrease along a log, so the removed suffix is a
 leader compacted the entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index
 becomes the leader's, up to the end of our log, since the reply shows that our log is part of the leader's.
 
-A contradicting cluster id is refused. It ends this process only if an elected leader with that id refuses our fetch or
-announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not compared.
+A request with another cluster id is refused. This process halts only if an elected leader of another cluster refuses
+our fetch or announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not
+compared.
 
 A redirect restarts the follower's timer once. The follower refuses candidates only after contact with the leader
 itself. During contact it also refuses later leaders from outside the group, and replies that name such leaders
@@ -146,7 +147,7 @@ class FetchReceiver:
             self._schedule.maybe_fetch(follower.leader)
 
     def answer_arriving(self, sender: ServerId, correlation: int) -> None:
-        """Note that parts of a reply have come. If the leader sends it, that is a contact of the leader."""
+        """Record that part of a reply has arrived; from the leader, this counts as contact."""
         if self._schedule.extend(sender, correlation) and self._role.leader == sender:
             self._role.follow(sender)
 
@@ -335,7 +336,7 @@ class FetchReceiver:
 
 
 def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
-    """Return the wait of the successor at this place of the list: 0, then one unit, doubled at each further place."""
+    """Return the wait of the successor at this place of the list: 0, then a heartbeat interval, doubled per place."""
     if place == 0:
         return 0
     return min(replica.options.election_timeout_min_ms, replica.options.heartbeat_ms << min(place - 1, 32))

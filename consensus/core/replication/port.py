@@ -34,7 +34,7 @@ class Replication(Protocol):
         """Continue after the log grew."""
 
     def followers_changed(self) -> None:
-        """Continue after servers joined or left the followers that `begin` had."""
+        """Continue after the set of followers changed."""
 
     def committed(self) -> None:
         """Continue after the commit index rose because our own disk caught up."""
@@ -49,16 +49,16 @@ class Replication(Protocol):
         """Continue after a new connection to the peer: requests on the earlier one are lost."""
 
     def entries_read(self, event: EntriesRead) -> bool:
-        """Storage answered; returns False if the read is not one of this strategy."""
+        """Process entries read from storage; return False if this strategy did not request them."""
 
     def snapshot_read(self, event: SnapshotRead) -> bool:
-        """Storage answered with a chunk of the snapshot; returns False if the read is not one of this strategy."""
+        """Process a chunk read from storage; return False if this strategy did not request it."""
 
     def confirm(self, round_number: int) -> None:
         """Query every voter, by a correlated request, to confirm that we still lead."""
 
     def resign(self, successor: ServerId | None) -> None:
-        """Leadership ended: answer what waits, and if the leader resigned by choice, name the server to lead next."""
+        """End leadership: reply to waiting requests, and announce the successor after a resignation by choice."""
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
         """Return the followers as plain data; ages count to `now`."""

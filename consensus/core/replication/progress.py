@@ -32,10 +32,10 @@ from consensus.core.snapshots import OutgoingSnapshot
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
 FIRST_HALVINGS = 4
-"""Halvings at the beginning and after a long pause, if only one request may be open.
+"""Halvings at the beginning and after an overdue reply, if only one request may be open.
 
-Without them, heartbeats would wait for a full request, and a follower on a slow link would campaign before it has
-arrived.
+Without them, heartbeats would wait for a full request, and a follower on a slow link would campaign before that request
+has arrived.
 """
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
@@ -72,14 +72,14 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `match` and `round_number` only rise; `match` < `next`."""
+    """One follower as its leader sees it. `match` and `round_number` only rise."""
 
     next: Index
     contact_ms: Milliseconds = 0
     advanced_ms: Milliseconds = 0
     """Time of its last progress: `match` rose, or it stored a chunk of a snapshot."""
     has_replied: bool = False
-    """True if it has sent a message in this term; until then `contact_ms` is when the leader began."""
+    """True if it has sent a message in this term; until then `contact_ms` is when it became a follower."""
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` with a reply from it."""
@@ -225,7 +225,7 @@ class Progress:
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """Record that the follower holds everything up to `match` durably; it rejected entries of the request above."""
+        """Record that the follower holds everything up to `match` durably; it rejected later entries of the request."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
@@ -288,7 +288,7 @@ class Progress:
     def became_unreachable(self, next_index: Index) -> None:
         """Treat open requests as lost after an overdue reply, and wait for contact.
 
-        Heartbeats check that the logs agree before `next_index`, above `match`.
+        Heartbeats check that the logs agree at the entry before `next_index`.
         """
         self.state = ProgressState.UNREACHABLE
         if self.transfer is not None:
@@ -330,7 +330,7 @@ class ProgressTracker:
 
     @property
     def quorum_contact_ms(self) -> Milliseconds:
-        """The time since which a majority has answered us."""
+        """The latest time since which a majority has replied to us."""
         contacts = {peer: progress.contact_ms for peer, progress in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
         return quorum.value_of_majorities(contacts, self._replica.majorities)
