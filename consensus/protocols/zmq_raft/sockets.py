@@ -207,11 +207,11 @@ class ZmqSocket:
             self.close()
 
     def close(self) -> None:
-        """Close every connection. A socket whose `run` has begun is closed by cancelling that."""
+        """Close every connection. A socket whose `run` has begun is closed by cancelling `run`."""
         self._socket.close()
 
     def _allow(self, url: str) -> None:
-        """Permit IPv6 to a URL that has it: IPv4 would bind as `[::ffff:…]` with it, which no configuration has."""
+        """Switch IPv6 on for IPv6 URLs only: with it, an IPv4 address would be bound as `[::ffff:…]`."""
         self._socket.set(zmq.IPV6, int("[" in url))
 
     def _configure(self, kind: SocketKind) -> None:
@@ -248,7 +248,7 @@ class ZmqSocket:
     def _read_slice(self) -> bool:
         """Hand over messages; return False if there were none, and none has come since.
 
-        After some, the next check comes before the next wait: under load more have arrived, and a wait for each would
+        After messages, the caller checks again before it waits: under load more have arrived, and a wait for each would
         cost more than the messages.
         """
         budget = SLICE_FRAMES if self._reads else 0
@@ -320,7 +320,7 @@ class ZapAuthenticator:
 
     @property
     def counters(self) -> Counter[EndpointEvent | SocketDrop]:
-        """Keys accepted and refused, and drops of the socket."""
+        """Return the counts of accepted and refused keys, and of the socket's drops."""
         return self._keys + self._socket.counters
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

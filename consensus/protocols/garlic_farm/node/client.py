@@ -41,7 +41,7 @@ from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""Time of queries to other servers until this server checks if it is the leader itself."""
+"""Time limit of a query to other servers; then this server checks again if it leads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A limit on the processor time that all clients without a proven identity may use together.
 
     request ──▶ cost of its entries, in processor time ──▶ within the quota: handled
-                                                       ├─▶ beyond it at the moment: busy, try again └─▶ beyond the
-                                                       largest burst: connection closed
+                                                       ├─▶ beyond it at the moment: busy, try again
+                                                       └─▶ beyond the largest burst: connection closed
 
 Every applied entry costs processor time on every server: each server verifies the signature at its end, regardless of
 its author. Without a quota, a few megabytes of false signatures keep all servers busy until the leader loses its

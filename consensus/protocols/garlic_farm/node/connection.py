@@ -15,8 +15,8 @@ One deadline for each connection, of its oldest request, limits the replies.
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role
 and carry the proven id. A connection without a proven identity is a client: it may submit entries, read, and request
 its addition. A client is also disconnected if the outcome of its entry is unknown, since the protocol has no other
-correct reply, or if its session has expired without the extension that reports it. In the replies "busy" and "expired",
-this server is the leader; "expired" also has a next index beyond the refused entry.
+correct reply, or if its session has expired without the extension that reports it. The replies "busy" and "expired"
+name this server as the leader; "expired" also has a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ from consensus.server.interfaces import Receiver, next_call
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
-"""Limit for the unanswered bytes of one client, which is not read beyond it: its largest request, and a batch."""
+"""Limit for the unanswered bytes of one client; its connection is not read beyond the limit."""
 _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
 """Requests that need neither the sender's nor the recipient's server id."""
 
@@ -100,7 +100,7 @@ def nothing_to_cancel() -> None:
 def call_server(
     server: Receiver, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]
 ) -> Cancel:
-    """Have `server` answer a peer's request; `GarlicFarmError` if it is busy or has stopped."""
+    """Pass a peer's request to `server`; raise `GarlicFarmError` if it is busy or has stopped."""
     try:
         server.ask(sender, request, on_reply)
     except (ServerBusyError, ServerStoppedError) as error:
@@ -115,7 +115,7 @@ class RequestHandler(Protocol):
     """
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
-        """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
+        """Pass the request to the core; `on_reply` gets None if there is no reply. May raise `GarlicFarmError` instead.
 
         `request.correlation` is from `next_call`.
         """
@@ -285,7 +285,7 @@ class ServerConnection:
         return self._began_s + self._options.request_s + self._reader.announced_bytes / self._options.least_bytes_per_s
 
     def _expect(self, due_s: float) -> None:
-        """Have the writer check all deadlines at `due_s`, or earlier: a scope for each message would cost more."""
+        """Make the writer check all deadlines at `due_s`, or earlier: a scope for each message would cost more."""
         if due_s < self._expires_s:
             self._patience.deadline = self._expires_s = due_s
 

@@ -11,8 +11,8 @@
     LeaveClusterRequest ─▶ reported to the callback `ordered_to_leave`
 
 An invitation changes neither term nor vote nor log. The existing other implementation discards all three, so a server
-invited by mistake loses acknowledged entries there. After its removal during an absence a server may be invited again.
-The core checks a pack like every append.
+invited by mistake loses acknowledged entries there. A server removed during its absence may be invited again. The core
+checks a pack like every append.
 
 A leader of another implementation omits the term of the entry before a pack. This server knows it if the pack continues
 the previous pack of that leader and term, or a snapshot; otherwise it refuses the pack with the index to continue from.

@@ -11,9 +11,9 @@ of the peer's log. For an append that would leave a gap, the core gets the first
 A joining peer without extensions is a server of another implementation, which does not check its input. It corrupts its
 log or ends its process unless all of this holds:
 
-* Nothing is sent before it has accepted the invitation: until then it may lead its own cluster.
-* The first pack begins at index 1, for any report of the peer, before any heartbeat: it may have elected itself, with
-  its own entry at index 1.
+* Nothing is sent before the peer has accepted the invitation: until then the peer may lead its own cluster.
+* The first pack begins at index 1, for any index that the peer reports, and precedes any heartbeat: the peer may have
+  elected itself, with its own entry at index 1.
 * The offsets of a pack begin at the end of the peer's data file, which is the sum of the earlier packs (`log_pack`).
 * A pack holds committed entries only, since the peer executes all of them. Other entries go as an append.
 * After `PACKED_ENTRIES_MAX` entries, appends follow: a snapshot of the peer moves its data file by an unknown distance.

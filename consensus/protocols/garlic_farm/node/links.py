@@ -8,10 +8,10 @@ with the correlation of its request. An extension goes only to peers with that e
 
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
 which waits for the follower's disk, and with a slow disk a healthy leader would lose its leadership. Therefore, if a
-reply on the first connection is overdue by `owing_s`, heartbeats use a second connection to the same peer, opened at
-the first need. A heartbeat that arrives before an earlier append is refused, since it refers to the entries of that
-append. So a heartbeat uses the second connection only if the last request was posted at least `overtaking_s` ago. A
-server of another implementation does not get a second connection.
+request on the first connection has waited `owing_s` for its reply, heartbeats use a second connection to the same peer,
+opened at the first need. A heartbeat that arrives before an earlier append is refused, since it refers to the entries
+of that append. So a heartbeat uses the second connection only if the last request was posted at least `overtaking_s`
+ago. A server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
 message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later ones are not: the port of a
@@ -280,7 +280,7 @@ class _Link:
                 self._forget_old()
 
     async def _connect_once(self) -> bool:
-        """Run one connection from dial to end; return True if the peer has sent any reply, or it lasted."""
+        """Run one connection from dial to end; return True if the peer has sent any reply, or the connection lasted."""
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:

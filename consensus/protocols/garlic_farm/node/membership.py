@@ -7,10 +7,10 @@
         LeaveClusterRequest ──reply or not──▶ a configuration without it ──committed──▶ done
 
 *Accepted means begun*, as the document defines it: the reply precedes the invitation, and the log shows the completion.
-A request may be repeated safely: a change that is under way or complete is accepted without a further effect. One
+A request may be repeated safely: a change under way, or a complete addition, is accepted without a further effect. One
 change runs at a time; the core would refuse a second one after a useless invitation.
 
-A server that supports only the document becomes a voter when it has caught up (the core's `catch_up`), since the
+A server that supports only the document becomes a voter when it has caught up (the core's `CatchUp`), since the
 document does not have learners. If the leader fails before the configuration is appended, nothing remains; otherwise
 the next leader completes the change. A server without a vote joins by `add_learner`, with the same messages.
 

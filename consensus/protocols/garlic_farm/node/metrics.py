@@ -162,7 +162,7 @@ class Metrics:
         """Make counters; `on_connected` gets each peer's address after a completed handshake, in either direction."""
         self.counts: Counter[Fault | ConnectionEvent] = Counter()
         self.answers = Histogram()
-        """From a request to another server until its answer."""
+        """Times from a request to another server until its reply."""
         self.connected = on_connected
         self._on_incident = on_incident
         self._reported_at: dict[tuple[Fault, str], float] = {}

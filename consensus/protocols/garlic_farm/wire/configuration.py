@@ -5,8 +5,8 @@
     extended      = mark 8 │ log index 8 │ last log index 8 │ count 4 │ server … │ count 4 │ old … │ count 4 │ learner …
 
 The extended form is not in the document and carries joint configurations and learners between servers with that
-extension. Its mark is an index that no log can have, so reading it in the plain form, as inside a snapshot chunk, is
-refused; as a log entry it has its own value type.
+extension. Its mark is an index that no log can have, so a server without the extension refuses it inside a snapshot
+chunk. As a log entry it has its own value type.
 
 A ClusterServer entry is one server; in a request to remove it, the id alone.
 """

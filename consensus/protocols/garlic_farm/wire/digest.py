@@ -44,7 +44,7 @@ class Credentials:
     password: str
 
     def __post_init__(self) -> None:
-        """Refuse values without an encoding in RFC 2617, or that cannot be a header or a hash's part."""
+        """Refuse values that RFC 2617 cannot encode, or that cannot be part of a header or of a hash."""
         if not self.user.isascii() or not self.user.isprintable() or ":" in self.user or not self.password.isascii():
             raise malformed("user and password must be ASCII, and the user printable and without a colon")
 

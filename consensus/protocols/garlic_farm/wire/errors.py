@@ -1,7 +1,7 @@
 """The one error of the decoders of the Garlic Farm protocol, and its kinds.
 
-Bytes from the network are untrusted: for any bytes, a decoder returns a message or raises `GarlicFarmError`. A shell
-counts its coarse class, `fault`; its text is the sentence for an operator.
+Bytes from the network are untrusted: for any bytes, a decoder returns a message or raises `GarlicFarmError`. The caller
+counts the error's `fault`; the text of the error is for an operator.
 """
 
 from consensus.core.drops import CountedReason

@@ -87,7 +87,7 @@ def invitation_to_wire(
     configuration: model.Configuration,
     place: tuple[model.Index, model.Index],
 ) -> wire.JoinClusterRequest:
-    """Return the invitation to join `configuration`; its place is its own index and the previous one's."""
+    """Return the invitation to join `configuration`; `place` is its index and the index of the previous one."""
     entry = LogEntry(term, configuration_to_wire(configuration, *place))
     return wire.JoinClusterRequest(
         source=leader,

@@ -233,7 +233,7 @@ def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
 def entries_to_wire(
     first: model.Index, entries: tuple[model.Entry, ...], configuration_before: ConfigurationBefore
 ) -> tuple[WireEntry, ...]:
-    """Log entries from index `first` on."""
+    """Return the wire form of log entries from index `first` on."""
     converted: list[WireEntry] = []
     latest: model.Index | None = None
     for index, entry in enumerate(entries, start=first):
@@ -265,10 +265,10 @@ def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
 
 
 def configuration_to_wire(configuration: model.Configuration, index: model.Index, before: model.Index) -> Configuration:
-    """Return a configuration at `index`, which follows the one at `before`; 0 if our log does not contain it any more.
+    """Return a configuration at `index`, after the one at `before`; an index is 0 if our log no longer has it.
 
     Other implementations interpret 0 as a cluster without a configuration, and end their process when they write a
-    snapshot. The first entry of every log is a configuration, so 1 is also a correct value.
+    snapshot. So 1 is sent instead: the first entry of every log is a configuration.
     """
     index, before = max(index, 1), max(before, 1) if index > 1 else 0
     lists = (configuration.voters, configuration.old_voters, configuration.learners)
@@ -313,7 +313,7 @@ def extensions_to_core(agreed: frozenset[Extension], lease_ms: int | None = None
 
 
 def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:
-    """Raise unless the handshake agreed on what the request needs: the other side could not read it."""
+    """Raise `GarlicFarmError` unless the handshake agreed on the extension that the request needs."""
     needed = _extension_needed(request)
     if needed is not None and needed not in agreed:
         text = f"a {type(request).__name__} that needs {needed.value}, which the handshake did not agree on"

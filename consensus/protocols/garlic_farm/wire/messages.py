@@ -80,7 +80,7 @@ class Request:
     commit_index: int = 0
     entries: tuple[WireEntry, ...] = ()
     log: bytes = field(default=b"", compare=False, repr=False)
-    """The bytes of `entries`, where they are at hand and all of them are applications."""
+    """The bytes of `entries`, if available and all of them are applications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class TimeoutNowRequest(Request):
 
 
 class TransferVoteRequest(Request):
-    """A RequestVoteRequest caused by the leader itself: voters reply although they are in contact with it."""
+    """A RequestVoteRequest caused by the leader itself: voters may grant it although they are in contact with it."""
 
     __slots__ = ()
 

@@ -5,8 +5,8 @@
 A challenge stores nothing, so a flood of them is free. Memory begins with the first authenticated use: for each nonce
 in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent again. The
 table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the floor counts
-as expired, so requests with a dropped nonce never become valid again. A client that is refused here with the right
-password gets `stale`, and starts over with a fresh nonce and the same password.
+as expired, so requests with a dropped nonce never become valid again. A client refused here despite the right password
+gets `stale`, and starts over with a fresh nonce and the same password.
 
 The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """
@@ -71,7 +71,7 @@ class NonceBook:
     def _make_room(self) -> None:
         if len(self._highest_count) < self._capacity:
             return
-        # An eighth in one step, so that a full table is not sorted for every newcomer. Fixed-width hex sorts by time.
+        # An eighth in one step, so that a full table is not sorted for every new nonce. Fixed-width hex sorts by time.
         for nonce in sorted(self._highest_count)[: max(1, self._capacity // 8)]:
             del self._highest_count[nonce]
             self._floor_ms = max(self._floor_ms, int(nonce[:16], 16))

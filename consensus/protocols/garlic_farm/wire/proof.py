@@ -54,7 +54,7 @@ _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0
 
 
 class ConnectionRole(Enum):
-    """Purpose of a connection: a server may send every message, a client only requests."""
+    """Purpose of a connection: a server may send every message, a client only the requests of clients."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -99,7 +99,7 @@ class Transcript:
     own_id: int | None
     """The Raft id of the side that signs."""
     other_id: int | None
-    """The Raft id that it takes the other side to have."""
+    """The Raft id that the signer expects of the other side."""
     cluster_id: str | None
     nonce: str
     client_nonce: str

@@ -3,10 +3,11 @@
     absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and forwards it
     connect        CONNECT name.b32.i2p:7669, and then the handshake as without a proxy
 
-A proxy that requires a password replies with 407. We begin without one, since Basic reveals it to any proxy, and answer
-the challenge: Digest if it is offered, else Basic. A proxy's challenge is stored, so that later connections begin with
-the answer. All of this is between us and the proxy. The proxy does not see the password of the farm, since Digest's
-`uri` is the path, for any request line.
+A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any
+proxy, and answer the challenge: Digest if it is offered, else Basic. A proxy's challenge is stored, so that later
+connections begin with the answer. All of this is between us and the proxy. The proxy does not see the password of the
+farm. Digest's `uri` is the path in both modes, so a proxy that rewrites the request line does not invalidate the
+answer.
 """
 
 import base64
@@ -57,7 +58,7 @@ class ProxyAuthentication:
         return [] if value is None else [("Proxy-Authorization", value)]
 
     def challenged(self, headers: Headers, *, has_answer: bool) -> None:
-        """Store the challenge of a 407; `has_answer`: the request had an answer. Raises if no method is left."""
+        """Store the challenge of a 407. Raises if no method is left. `has_answer`: the request answered a challenge."""
         values = headers.every("proxy-authenticate")
         if self._credentials is None:
             raise _refused("the proxy requires a password: give [proxy] user and password_file")

@@ -7,10 +7,10 @@
 
 After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, only for peers with the
 password: `X-Garlic-Cluster` (the cluster id; the reply to a mismatch is 409), `X-Garlic-Server` (the sender's Raft id),
-`X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, with leases, `X-Garlic-Lease` (the
-milliseconds for which the sender keeps one). `X-Garlic-Peer` in the request is the Raft id of the intended server. The
-reply to an id without a proof is 403, with the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` proves
-the sender's identity to a side whose log lacks it, nearest first. `X-Garlic-Introduction` carries introductions of the
+`X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, with leases, `X-Garlic-Lease` (the promised
+milliseconds of refusing candidates). `X-Garlic-Peer` in the request is the Raft id of the intended server. The reply to
+an id without a proof is 403, with the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` proves the
+sender's identity to a side whose log lacks it, nearest first. `X-Garlic-Introduction` carries introductions of the
 layer above, the sender's own first, if servers have no other way to discover each other. Both are opaque here.
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server selects one
@@ -92,7 +92,7 @@ class Identity:
     cluster_id: str | None = None
     server_id: int | None = None
     lease_ms: int | None = None
-    """A promise: how long this server refuses candidates after a contact of the leader, over a restart as well."""
+    """Promised time of refusing candidates after contact with the leader and after a restart."""
     introductions: tuple[str, ...] = ()
     """In the alphabet of base64url; the first is the sender's own."""
 

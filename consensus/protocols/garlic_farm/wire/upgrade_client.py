@@ -4,8 +4,8 @@
     next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
 
 A challenge is kept in a `Session`, which outlives the connection: later connections to the same server begin with
-request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other reply to request 2 raises the
-one error, with the sentence for the operator.
+request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other reply to request 2 raises
+`GarlicFarmError`, with a text for the operator.
 
 Request 2 carries the proof of the caller's identity, and the 101 that of the server, which is checked before any other
 field is accepted. A server that cannot prove to be the called one is refused. A caller without a directory of
@@ -241,7 +241,7 @@ class UpgradeClient:
         return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
 
     def _proven(self, headers: Headers, peer: Identity, chosen: str) -> ProvenPeer | None:
-        """Return the replying server. An invalid claim raises the one error."""
+        """Return the replying server; raises `GarlicFarmError` for an invalid claim."""
         if self._called is not None and peer.server_id != self._called:
             if peer.server_id is None:
                 raise GarlicFarmError(

@@ -117,7 +117,7 @@ class Authenticator:
         return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
 
     def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
-        """Return True if a stale answer is a replay, instead of using a nonce from before a restart of the server."""
+        """Return True if a stale answer is a replay; False if its nonce expired or is from another process."""
         return self._nonces.is_current(authorization.nonce, now_ms)
 
 
@@ -261,10 +261,7 @@ class UpgradeServer:
 
 
 def _explained(method: str, requested: str, own: str) -> tuple[Fault, str]:
-    """Return the fault and the reason for a request that is not our handshake. A misconfigured peer gets the usual 404.
-
-    Our operator gets the reason: a wrong method reveals nothing about the version of the protocol.
-    """
+    """Return the fault and the reason for a request that is not our handshake. The peer gets the usual 404."""
     if requested == own:
         return Fault.WRONG_METHOD, f"requested with the method {method[:32]!r}, but a handshake begins with {_METHOD}"
     found, expected = _HANDSHAKE.fullmatch(requested), _HANDSHAKE.fullmatch(own)

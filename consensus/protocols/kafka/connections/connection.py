@@ -7,8 +7,8 @@
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
 its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. There is one deadline
-for the connection. If its request already has a reply when it comes, it is set for the next request. So a request does
-not cost a task, a scope, or a change of the deadline.
+for the connection. If the deadline comes after the reply to its request, it is set again for the next request. So a
+request does not cost a task, a scope, or a change of the deadline.
 
 The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
 reports them to the caller: a slow reply would otherwise be requested again and again. A large request gets the time of
@@ -56,7 +56,7 @@ Arriving = Callable[[], None]
 
 
 def not_reported() -> None:
-    """Arriving bytes are not reported."""
+    """Do not report arriving bytes."""
 
 
 class KafkaConnectionError(Exception):
@@ -67,7 +67,7 @@ class KafkaConnectionError(Exception):
 class DialOptions:
     """Options of a connection.
 
-    The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, smaller.
+    The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, with shorter defaults.
     """
 
     client_id: str = "garlic-farm"

@@ -40,7 +40,7 @@ def _not_counted(_buffered_bytes: int) -> None:
 
 
 class FrameStream:
-    """Frames in both directions of one connection. One task receives; one sends, or none waits for sending."""
+    """Frames in both directions of one connection. One task receives; at most one waits for sending."""
 
     def __init__(
         self, stream: trio.abc.Stream, max_frame_bytes: int, on_buffered: Callable[[int], None] = _not_counted
@@ -94,7 +94,7 @@ class FrameStream:
         return frame
 
     def send_now(self, frame: bytes) -> bool:
-        """Send without waiting; False if `flush` must carry on."""
+        """Send without waiting; False if `flush` must send the rest."""
         data = _LENGTH.pack(len(frame)) + frame
         stream = self._stream
         if isinstance(stream, DirectStream):

@@ -3,10 +3,10 @@
     accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ all others: the service ─▶ encode ─▶ frame ┐
                        └──────────────────────────────────────────────────────────────────────────────────────────┘
 
-*In order, one at a time.* The next request of a connection is read after the reply to the previous one. A response does
-not identify its request, so the order must be kept. And a fast client fills its own socket instead of this process's
-memory. The consequence is that a waiting fetch delays later requests on its connection. Only commits of offsets and
-heartbeats overlap (`look_ahead`), since a commit may be held for longer than in Kafka.
+*In order, one at a time.* The next request of a connection is read after the reply to the previous one. Clients expect
+responses in the order of their requests. And a fast client fills its own socket instead of this process's memory. The
+consequence is that a waiting fetch delays later requests on its connection. Only commits of offsets and heartbeats
+overlap (`look_ahead`), since a commit may be held for longer than in Kafka.
 
 *Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames
 together have a budget of bytes (`net.receive_budget`), and so have all untaken replies. There is one deadline for each
@@ -14,7 +14,7 @@ connection, moved from step to step.
 
 *SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. On any other listener a
 handshake gets ILLEGAL_SASL_STATE, so that a misconfigured client reports the mistake. Version 0 of SaslHandshake is
-listed, since librdkafka 2.6 requires it for its login by version 1. A client that uses it is refused.
+listed, since librdkafka 2.6 requires it for its login by version 1. A client that uses version 0 is refused.
 """
 
 from collections import Counter
@@ -85,9 +85,9 @@ class ListenerOptions:
     max_untaken_bytes: int = 64 * 2**20
     """Limit of replies that clients have not taken yet, of all connections together."""
     idle_s: float = 600.0
-    """Between two requests; Kafka's `connections.max.idle.ms`."""
+    """Time between two requests; Kafka's `connections.max.idle.ms`."""
     first_s: float = 30.0
-    """From the connection to the end of TLS and SASL."""
+    """Time from the connection to the end of TLS and SASL."""
     frame_s: float = 30.0
     """Time from the first byte of a request to its last, in addition to the time of its size (`net.transfer_time`)."""
     answer_s: float = 600.0
@@ -95,7 +95,7 @@ class ListenerOptions:
     send_s: float = 60.0
     """Time for the client to take a reply, in addition to the time of its size."""
     refused_login_s: float = 0.1
-    """Until the answer to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
+    """Delay of the reply to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
 
 
 class _EndedError(Exception):
@@ -165,7 +165,7 @@ class KafkaListener:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`.
+        """Listen until cancelled; every connection ends with it. `task_status` gets the port. Raises `OSError`.
 
         `bound` are the caller's sockets, if any; otherwise they are made according to the options.
         """

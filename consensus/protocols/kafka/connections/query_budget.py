@@ -22,7 +22,7 @@ REQUEST_S: Final = 0.0005
 BURST_S: Final = 0.25
 MAX_PAUSE_S: Final = 1.0
 GROWS_S: Final = 1.0
-"""Time after a commit during which the log grows."""
+"""Time after a commit for which the log counts as growing."""
 
 
 class QueryBudget:

@@ -194,7 +194,7 @@ class GroupCoordinator:
         return await self._answer(group, waiting)
 
     def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Record a member's heartbeat; return whether the group has begun a new round, or another error code."""
+        """Record a member's heartbeat; return REBALANCE_IN_PROGRESS during a new round, NONE, or another error code."""
         error = self._check_member(group_id, member)
         group = self._groups.get(group_id)
         return error if error is not ErrorCode.NONE or group is None else group.heartbeat(member, _now_ms())

@@ -76,7 +76,7 @@ class MemberRef:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader of its group learns of it."""
+    """A member, as described to the leader of its group."""
 
     member_id: str
     instance_id: str | None
@@ -136,7 +136,7 @@ class GroupMember:
     joining: Ticket | None = None
     syncing: Ticket | None = None
     has_synced: bool = False
-    """In the present generation."""
+    """True if it has requested its assignment in the present generation."""
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return its metadata for an assignment method."""
@@ -168,7 +168,7 @@ class ConsumerGroup:
     leader_id: str | None = None
     members: dict[str, GroupMember] = field(default_factory=dict)
     _reserved_ids: dict[str, int] = field(default_factory=dict)
-    """Member ids that no member has yet, and when they expire."""
+    """Member ids that no member has yet, with their expiry."""
     _instances: dict[str, str] = field(default_factory=dict)
     _round: _JoinRound | None = None
     _sync_until_ms: int | None = None
@@ -191,7 +191,7 @@ class ConsumerGroup:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` is due next."""
+        """The time of the next due `expire`."""
         due = [member.expires_ms for member in self.members.values() if not _waits(member)]
         due += self._reserved_ids.values()
         if self._round is not None:

@@ -11,9 +11,10 @@ This is the classic protocol, not that of KIP-848. The APIs are served if the to
 *In order.* Requests of one connection are served in order, and JoinGroup and SyncGroup wait for other members. Clients
 have a separate connection for their coordinator, so fetching continues. A waiting member counts as alive.
 
-*A commit is held* so that one entry serves several commits of its group. Clients count replies to heartbeats, and those
-leave in order. So commits and heartbeats of a connection overlap, and a commit is held for a tenth of the session of
-its group at most. A client without a session may wait longer (`GroupOptions.max_hold_ms`).
+*A commit is held* so that one entry serves several commits of its group. Replies leave in order, so the reply to a
+heartbeat waits for the replies to earlier commits. So commits and heartbeats of a connection overlap, and a commit is
+held for at most a tenth of its group's session. A client without a session may wait longer
+(`GroupOptions.max_hold_ms`).
 
 *Offsets are acknowledged when their entries are committed.* A client without a group (`assign`) may commit offsets
 under a group's name while the group is empty, as in Kafka.
@@ -217,7 +218,7 @@ class GroupService(Service):
         )
 
     async def offset_commit(self, request: groups.OffsetCommitRequest, caller: Caller) -> groups.OffsetCommitResponse:
-        """Note how far the group has read."""
+        """Commit offsets of a group."""
         member = MemberRef(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         is_named = 0 < len(request.group_id) <= self._options.max_name_characters
         error = ErrorCode.INVALID_GROUP_ID
@@ -256,7 +257,7 @@ class GroupService(Service):
         )
 
     def _refusal(self, group_id: str, principal: str | None) -> ErrorCode:
-        """Have the coordinator do what is due in a group, and return why this user's request is refused, or NONE."""
+        """Perform the due work of a group; return the reason to refuse this user's request, or NONE."""
         self._coordinator.advance(group_id)
         return self._coordinator.refusal_to(group_id, principal)
 

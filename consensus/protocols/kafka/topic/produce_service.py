@@ -54,7 +54,7 @@ class ProduceService(Service):
         self._forward = forward
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Produce and InitProducerId."""
+        """Return Produce and InitProducerId."""
         return {
             ApiKey.PRODUCE: ServedApi(*VERSIONS[ApiKey.PRODUCE], self.produce),
             ApiKey.INIT_PRODUCER_ID: ServedApi(*VERSIONS[ApiKey.INIT_PRODUCER_ID], self.init_producer_id),

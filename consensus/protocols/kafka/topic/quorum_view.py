@@ -105,7 +105,7 @@ class QuorumViewService(Service):
     async def describe_quorum(
         self, request: admin.DescribeQuorumRequest, caller: Caller
     ) -> admin.DescribeQuorumResponse:
-        """Leader, epoch, high watermark, and how far each replica is. Raises `AskElsewhereError`."""
+        """Return leader, epoch, high watermark, and the progress of each replica. Raises `AskElsewhereError`."""
         began_s = trio.current_time()
         quorum = self._describe()
         if [topic.topic_name for topic in request.topics] != [quorum.topic]:

@@ -76,7 +76,7 @@ class ProduceRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Committed records, now or before if the same batch was repeated. The first has `base_offset`."""
+    """Records committed now, or earlier if the batch is a repetition. The first has `base_offset`."""
 
     base_offset: int
     log_append_time_ms: int
@@ -122,7 +122,7 @@ class GroupOffsets(Protocol):
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
     ) -> None:
-        """Note offsets; returns when they, or newer ones of the group, are committed and applied.
+        """Store offsets; return when they, or newer ones of the group, are committed and applied.
 
         They may wait up to `hold_s`, so that several commits of the group are written together.
 
@@ -166,7 +166,7 @@ class ServedTopic(Protocol):
         """
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """Have the records of a client committed, once for each (producer id, epoch, sequence).
+        """Commit the records of a client, once for each (producer id, epoch, sequence).
 
         Raises `ProduceRefusedError`, `ServerBusyError` or `ServerStoppedError`.
         """

@@ -20,7 +20,7 @@ class ApiKey(IntEnum):
     """Its messages are in `messages_{subject}`."""
     versions: tuple[int, int]
 
-    if not TYPE_CHECKING:  # mypy would want all four to look a member up
+    if not TYPE_CHECKING:  # mypy would require all four arguments to look up a member
 
         def __new__(cls, number: int, subject: str, lowest: int, highest: int) -> Self:
             """Make a member that is its number."""

@@ -86,7 +86,7 @@ def uuid_text(uuid: UUID | bytes) -> str:
 
 
 def uuid_of_text(text: str) -> UUID:
-    """Reverse of `uuid_text`; raises `KafkaWireError`."""
+    """Reverse `uuid_text`; raises `KafkaWireError`."""
     try:
         uuid = UUID(bytes=urlsafe_b64decode(text + "=="))
     except ValueError as error:

@@ -65,7 +65,7 @@ class BatchHead:
 
     @property
     def is_control(self) -> bool:
-        """Its records belong to the protocol."""
+        """Return True if its records belong to the protocol."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -75,7 +75,7 @@ class BatchHead:
 
     @property
     def log_append_time(self) -> bool:
-        """All its records have the highest timestamp."""
+        """Return True if all its records have the highest timestamp."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
@@ -219,7 +219,7 @@ def check_tail(tail: bytes, limits: Limits = DEFAULT_LIMITS) -> int:
 def decode_tail(
     tail: bytes, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
-    """Key, value and headers of a record; raises `KafkaWireError`."""
+    """Return key, value and headers of a record; raises `KafkaWireError`."""
     try:
         key, at = _field(tail, 0)
         value, at = _field(tail, at)
@@ -253,7 +253,7 @@ def _field(tail: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def encode_tail(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> bytes:
-    """Reverse of `decode_tail`."""
+    """Reverse `decode_tail`."""
     parts = [*_field_parts(key), *_field_parts(value), write_varint(len(headers))]
     for name, header in headers:
         parts += (*_field_parts(name.encode()), *_field_parts(header))
@@ -316,7 +316,7 @@ def encode_batch(batch: RecordBatch) -> bytes:
 
 
 def decode_batch(data: bytes, limits: Limits = DEFAULT_LIMITS) -> RecordBatch:
-    """Exactly one batch; raises `KafkaWireError`."""
+    """Decode exactly one batch; raises `KafkaWireError`."""
     for at, head in batch_heads(data, limits):
         if head.size_bytes != len(data):
             raise KafkaWireError("bytes trail a record batch")

@@ -121,7 +121,8 @@ def message_schema(api_key: ApiKey, version: int, direction: Direction) -> Messa
     own_class = message_class(api_key, direction)
     module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
     theirs = getattr(module, own_class.__name__)
-    # A client that does not know yet which versions there are reads the answer to ApiVersions: its header is the old.
+    # A client must be able to read the response to ApiVersions before it knows any version: the header is always the
+    # old one.
     old_header = api_key is ApiKey.API_VERSIONS and direction is Direction.RESPONSE
     return MessageSchema(_structure(theirs, own_class), flexible_header=theirs.__flexible__ and not old_header)
 

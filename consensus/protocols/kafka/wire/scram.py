@@ -10,8 +10,8 @@ The server stores salt, iterations, H(ClientKey) and ServerKey. docs/explanation
 protection of stored data and of the existing users (`UnknownUsers`), and the encoding of names.
 
 *The nonce* of the client's last message must equal the server's (RFC 5802, section 5.1). librdkafka before 2.6.1
-prepends its own again. It gets a separate error text, after the same computations: an error about the password would
-mislead operators. The nonce is not a secret, so the text reveals nothing about users.
+prepends its own again. Such a client gets a separate error text, after the same computations: an error about the
+password would mislead operators. The nonce is not a secret, so the text reveals nothing about users.
 """
 
 import hashlib
@@ -101,7 +101,7 @@ class UserSource(Protocol):
 
     @property
     def unknown(self) -> UnknownUsers:
-        """For names that no user has."""
+        """Credentials for names without a user."""
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
         """Return the credential of this user, or None."""
@@ -128,7 +128,7 @@ class _Exchange:
     gs2_header: str
     client_nonce: str
     nonce: str
-    """Both sides', as we have sent it."""
+    """The nonces of both sides, as sent by the server."""
     messages: str
     """The client's first message without its header, and ours: the beginning of the signed text."""
 

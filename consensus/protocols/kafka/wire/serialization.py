@@ -43,7 +43,7 @@ class Cursor:
         self.elements_left = max_elements
 
     def take(self, size: int) -> int:
-        """Move beyond `size` bytes; where they begin."""
+        """Skip `size` bytes; return the place of their beginning."""
         start = self.position
         if size > self.end - start:
             raise KafkaWireError(f"{size} bytes are announced at byte {start}, and there are {self.end - start}")

@@ -83,7 +83,7 @@ class QuorumReplica:
 
     node_id: int
     directory_id: UUID
-    """Zero: the quorum's voters never change, and do not have one."""
+    """Zero: static voters do not have a directory id."""
     log_end_offset: int
     last_fetch_ms: int
     last_caught_up_ms: int

@@ -259,7 +259,7 @@ def encode_state(state: QuorumState) -> bytes:
 
 
 def decode_state(data: bytes) -> QuorumState:
-    """Reverse of `encode_state`; raises `KafkaWireError`."""
+    """Reverse `encode_state`; raises `KafkaWireError`."""
     try:
         line = json.loads(data)
         version, epoch = line["data_version"], line["leaderEpoch"]
@@ -300,7 +300,7 @@ def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> by
 
 
 def decode_users(data: bytes) -> ScramUsers:
-    """Reverse of `encode_users`; raises `KafkaWireError`."""
+    """Reverse `encode_users`; raises `KafkaWireError`."""
     try:
         return ScramUsers(
             {

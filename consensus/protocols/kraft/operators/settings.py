@@ -53,7 +53,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class VoterSettings:
-    """One server. With `voters` they are fixed (kraft.version 0), else the log names them (kraft.version 1)."""
+    """One server. With `voters` the voters are fixed (kraft.version 0), else the log names them (kraft.version 1)."""
 
     node_id: int
     log_dir: Path
@@ -216,7 +216,7 @@ def _text(_name: str, text: str) -> str:
 
 
 def address(name: str, text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6]:port`; raises `SettingsError` that names the setting."""
+    """Return host and port of `host:port` or `[IPv6]:port`; raises `SettingsError` that names the setting."""
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found[3]) >= _PORT_LIMIT:
         raise SettingsError(f"{name} has {text!r}: write each address as host:port, with a port below {_PORT_LIMIT}")

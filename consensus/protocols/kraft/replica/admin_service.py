@@ -184,7 +184,7 @@ class AdminService:
         return ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time; the change may still come"
 
     async def refusal_of_place(self, voter: ReplicaKey, place: tuple[str, int]) -> Outcome | None:
-        """Connect to an address: return why it is not that voter's, or that it cannot read the log; None: neither."""
+        """Connect to an address; return a refusal if it is not the voter's, or if its server lacks kraft.version 1."""
         host, port = place
         term, timeout_s = self._server.role.term, self._connection.request_timeout_ms / 1000
         try:
@@ -252,7 +252,7 @@ class AdminService:
         return (ErrorCode.NONE, None) if updated in voters else await self._move(updated)
 
     async def _move(self, voter: Server) -> Outcome:
-        """Record a voter's other address, if it is there."""
+        """Record a voter's new address, if the voter replies there."""
         place = host_port(voter.endpoint)
         if place is None:
             return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is not an address"

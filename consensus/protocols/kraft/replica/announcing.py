@@ -59,7 +59,7 @@ _LATER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AddressRefused:
-    """An alarm: the address that this server advertises is not recorded. The others use `recorded`."""
+    """An alarm: the address that this server advertises is not recorded. The other servers use `recorded`."""
 
     address: str
     recorded: str

@@ -26,7 +26,7 @@ from consensus.protocols.kraft.wire.replica_names import Names
 
 
 class VoterMatch(Enum):
-    """The relation of the server that answers to the voter that is meant."""
+    """The relation of the replying server to the expected voter."""
 
     SAME = auto()
     ANOTHER = auto()

@@ -272,9 +272,9 @@ class LogTopic:
         return Produced(last - len(commands), -1)
 
     async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False, producer_id: int = -1) -> int:
-        """Have commands committed; returns the index of the last. Raises `ProduceRefusedError`.
+        """Commit commands; return the index of the last. Raises `ProduceRefusedError`.
 
-        Cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
+        If cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
         result = CallbackResult[ProposalResolved]()
 

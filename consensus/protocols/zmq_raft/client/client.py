@@ -4,7 +4,7 @@
                                   │       ├▶ another leads: send there ─▶ the same request id again
                                   │       ├▶ no reply: find the leader ─▶ the same request id again
                                   │       └▶ expired, refused: an error
-                                  └── one DEALER for each peer (`client_links`), the leader found by `known_leader`
+                                  └── one DEALER for each peer (`links`), the leader found by `known_leader`
     entries    the leader, by RequestEntries (`log_reader`)
     subscribe  the leader's broadcast, and RequestEntries for missing entries (`subscriber`)
     config, log_info, broadcast_url      one request each
@@ -215,7 +215,7 @@ class ZmqRaftClient:
         """Yield committed entries after index `previous`, in order: at most `count`, or all up to the present end.
 
         If the log is compacted, the parts of a snapshot come first; they do not count. The client requests more entries
-        as the consumer takes them, and stops the server when the consumer stops:
+        as the consumer takes them, and ends the server's stream when the consumer stops:
 
             async with aclosing(client.entries(0)) as entries:
                 async for entry in entries:
@@ -232,8 +232,8 @@ class ZmqRaftClient:
     def subscribe(self, previous: Index, *, patience_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
         """Yield every entry after index `previous` once, in order, when it commits, without end (`aclosing`, as above).
 
-        Also over changes of the leader and lost connections; with parts of a snapshot, if the log is compacted. Raises
-        `NoAnswerError` if no leader could be reached for `patience_s`.
+        The subscription survives changes of the leader and lost connections. Parts of a snapshot come first if the log
+        is compacted. Raises `NoAnswerError` if no leader could be reached for `patience_s`.
         """
         if previous < 0:
             raise ValueError(f"a subscription begins after an index of 0 or more, not {previous}")

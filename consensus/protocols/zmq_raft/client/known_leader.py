@@ -6,10 +6,10 @@
        │                                                                                      │
        └──── a leader outside the known configuration: search now    another leads: KNOWN (its url)
 
-These are the states of the text's "broken known leader state". Differences:
+These are the states of the specification's "broken known leader state". Differences:
 
-- Requests wait for one shared search; then each goes to the found leader. The text sends the last request to each peer
-  in turn. With 64 requests under way that would query each peer 64 times.
+- Requests wait for one shared search; then each goes to the found leader. The specification sends the last request to
+  each peer in turn. With 64 requests under way that would query each peer 64 times.
 - The turns overlap: after `turn_s` without a reply the next peer is queried too, and the first useful reply counts. So
   a dead seed costs only a tenth of a second. A peer that did not reply, and the peer that named it, are queried last.
 - If a peer does not reply to one request but serves others, it still leads; only that request is repeated.
@@ -61,7 +61,7 @@ class KnownLeader:
         self.ident = ident
         self.options = options
         self.peers: tuple[Peer, ...] = ()
-        """The members as the last answer had them."""
+        """The members according to the last reply."""
         self.has_peer_replied = False
         """True if any peer has replied."""
         self._seeds = tuple(dict.fromkeys(seeds))
@@ -107,7 +107,7 @@ class KnownLeader:
         self._redirects = 0
 
     def silent(self, link: ClientLink, since_s: float) -> None:
-        """Record a timeout of a request to the peer; `since_s` is the time of its last sign about it."""
+        """Record a timeout of a request to the peer; `since_s` is the time of the peer's last sign about it."""
         if link.served_s <= since_s:
             self._replies[link.url] = self._silence
             self.lose(link.url, waits_first=True)
@@ -252,7 +252,7 @@ class KnownLeader:
         return next((peer.url for peer in self.peers if peer.peer_id == peer_id), None)
 
     def _known_urls(self) -> tuple[str, ...]:
-        """Return the seeds first: a peer may name members that do not exist."""
+        """Return all known URLs, the seeds first: a peer may name members that do not exist."""
         return tuple(dict.fromkeys((*self._seeds, *(peer.url for peer in self.peers))))
 
     def _in_order(self) -> list[str]:

@@ -63,7 +63,7 @@ class ClientSockets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ZmqClientOptions:
-    """Times and bounds of a client. The first two, and the last, are preferred by the text."""
+    """Times and bounds of a client. The specification recommends the first two and `broadcast_ttl_s`."""
 
     response_ttl_s: float = 0.5
     """Time without a reply after which a peer counts as unresponsive (SERVER_RESPONSE_TTL)."""
@@ -121,7 +121,7 @@ class Exchange:
         self.follows_leader = follows_leader
         self.reply: ClientReply | None = None
         self.last_sign_s = trio.current_time()
-        """When it was sent, or accepted."""
+        """Time of sending, or of "accepted"."""
         self._ttl_s = ttl_s
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
@@ -157,7 +157,7 @@ class ClientLink:
         self.uses = 0
         """Number of callers that need the link although its peer may not lead."""
         self.served_s = -1.0
-        """When the peer last did what only a leader does."""
+        """Time of the peer's last reply as a leader."""
         self.leftover_s = -1.0
         """Time of the last reply to an ended request: the link is slow, and later replies wait for it."""
         self._limits = limits
@@ -289,7 +289,7 @@ class ClientLinks:
             return await link.ask(request, encode_request(request), exchange)
 
     def subscribe(self, url: str, prefix: bytes, receive: Receive) -> trio.CancelScope:
-        """Receive what is broadcast at `url` until the scope is cancelled; raises `OSError`."""
+        """Receive the broadcasts of `url` until the scope is cancelled; raises `OSError`."""
         life = trio.CancelScope()
         self._nursery.start_soon(_run_within, life, self._sockets.subscriber(url, prefix, receive))
         return life

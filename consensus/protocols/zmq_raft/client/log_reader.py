@@ -61,7 +61,7 @@ class LogEntryKind(StrEnum):
     CONFIG = "config"
     """The members, as MessagePack: `[[id, url], …]`, or `{"old": …, "new": …}` while they change."""
     CHECKPOINT = "checkpoint"
-    """A leader's own, which commits the entries of earlier terms."""
+    """The first entry of a leader's term; it commits the entries of earlier terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ class _EntryStream:
     def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
         """Confirm the previous message.
 
-        The server gets no confirmation if it may have dropped the request, or has sent its last message: it would take
-        that for another request.
+        The server gets no confirmation if it may have dropped the request, or has sent its last message: it would treat
+        the confirmation as another request.
         """
         now_s = trio.current_time()
         if now_s - self.sign_s > self._options.confirm_within_s and not self._is_over:
@@ -192,7 +192,7 @@ class _EntryStream:
             self.link.send(encode_request(confirmation))
 
     def end(self, previous: Index) -> None:
-        """Take no more, and have the server send and keep no more."""
+        """Take no more messages, and make the server end the stream."""
         request = self._request
         self.link.end(request.request_id)
         if not self._is_over or self._unconfirmed + len(self._buffered_replies) > 1:
@@ -212,7 +212,7 @@ class LogReader:
         self._previous = previous
         self._count = count
         self._snapshot: SnapshotPiece | None = None
-        """The piece that came last, while a snapshot comes."""
+        """The last received piece, while a snapshot is being received."""
         self._patience_s = patience_s
         self._deadline_s = trio.current_time() + patience_s
         self._is_done = False

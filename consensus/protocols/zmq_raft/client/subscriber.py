@@ -12,7 +12,7 @@ A broadcast contains the leader's applied index, and may contain the last entrie
 slow connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So broadcasts
 are only early notices, and each gap is closed by RequestEntries, which returns every entry.
 
-Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; any
+Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ZmqClientOptions`; any
 excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
 place together. Without any broadcasts, new entries are fetched once a second.
 
@@ -38,7 +38,7 @@ from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
 
 
 class _Broadcasts:
-    """Messages of one PUB socket, kept until they are taken; in a `with`, which ends the subscription."""
+    """Messages of one PUB socket, kept until they are taken. The end of its `with` block ends the subscription."""
 
     def __init__(self, leader: KnownLeader, url: str) -> None:
         self._ident = leader.ident

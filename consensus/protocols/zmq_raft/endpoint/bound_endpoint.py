@@ -32,7 +32,7 @@ from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 
 @dataclass(frozen=True, slots=True)
 class ListedClients:
-    """The server's secret key of 32 bytes, and whether a client's public key may connect."""
+    """The server's secret key of 32 bytes, and the check of a client's public key."""
 
     secret_key: bytes
     is_listed: Callable[[bytes], bool]
@@ -87,7 +87,7 @@ class BoundEndpoint:
         return 0 if self._endpoint is None else self._endpoint.under_way
 
     async def serve(self, log: FollowedLog, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer clients out of `log` until cancelled. Call it once."""
+        """Answer clients from `log` until cancelled. Call it once."""
         self._endpoint = ClientEndpoint(log, self._ident, self._reply)
         async with trio.open_nursery() as nursery:
             for each in (self._authenticator, self._endpoint, self._router, self._broadcast):
@@ -110,6 +110,6 @@ class BoundEndpoint:
 
 @contextmanager
 def bound_endpoint(address: EndpointAddress) -> Iterator[BoundEndpoint]:
-    """Have the sockets bound while the block lasts; raises `OSError` if an address cannot be had."""
+    """Bind the sockets for the block; raises `OSError` if an address cannot be used."""
     with zmq_context() as context:
         yield BoundEndpoint(context, address)

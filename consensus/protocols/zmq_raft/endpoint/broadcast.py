@@ -9,7 +9,7 @@ finds that gap in the next one: no subscriber delays the log. PUB queues have a 
 message has at most 64 KiB, or one entry.
 
 `BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
-reads that clients have. Entries compacted before it read them, as after an installed snapshot, are a gap too.
+same reads as clients. Entries compacted before it read them, as after an installed snapshot, are a gap too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +72,7 @@ class BroadcastStateMachine:
         self.role_changed(role)
 
     def role_changed(self, role: RoleChanged) -> None:
-        """Note who leads. A new leader sends its last applied index immediately."""
+        """Record the role. A new leader sends its last applied index immediately."""
         term = role.term if role.role is Role.LEADER else None
         if term != self._term:
             self._term = term
@@ -148,7 +148,7 @@ async def _broadcast_next(
     except (ServerBusyError, ServerStoppedError):
         await trio.sleep(_BUSY_S)
         return sent
-    # None: they are compacted, and a subscriber reads the snapshot.
+    # Without entries they are compacted, and a subscriber reads the snapshot.
     last = sent + len(entries) if entries else now.last_applied
     send(encode_broadcast(StateBroadcast(ident=ident, term=now.term, last_applied=last, entries=entries)))
     return last

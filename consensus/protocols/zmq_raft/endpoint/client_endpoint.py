@@ -101,7 +101,7 @@ class _Unanswered(Generic[A]):
         return len(self._pending)
 
     def submit(self, request_id: RequestId, identity: bytes, submit: Callable[[Callable[[A], None]], None]) -> bool:
-        """Have the log take a request, and send its answers to `identity`; False if too many are under way."""
+        """Pass a request to the log, and send its replies to `identity`; return False if too many are under way."""
         pending = self._pending.get(request_id)
         if pending is None or pending.identity != identity:
             if self._of_client[identity] >= self._options.unanswered_of_client:

@@ -54,7 +54,7 @@ _FRAME_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Limits of all streams. The defaults are those of the text, if it has them."""
+    """Limits of all streams. The defaults are those of the specification, if it has them."""
 
     messages_ahead: int = 5
     chunks_ahead: int = 2

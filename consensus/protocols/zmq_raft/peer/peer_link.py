@@ -7,16 +7,17 @@
 and the peer repeats its reply. The core also repeats requests with other contents: a request with another id, which
 replaces the first.
 
-*An append with entries* is sent once. A follower of the package ends if it receives the same append again over another
-connection after it has committed the entries. So a lost append is not repeated. The core notices the overdue reply, and
-probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
+*An append with entries* is sent once. The process of a follower of the package ends if it receives the same append
+again over another connection after it has committed the entries. So a lost append is not repeated. The core notices the
+overdue reply, and probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
 
 *Replies* to a replaced request may arrive late; the core matches them by correlation. So the last few requests are
 kept, each for one reply. Other replies are dropped and counted. Messages are queued only with a connection
 (`only_connected`), because otherwise a returning peer would get old requests first.
 
 *RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over the same
-socket (`peer_transport`). An id of four bytes distinguishes this reply from shorter ids of peers.
+socket (`peer_transport`). Its id of four bytes distinguishes the reply from replies to peers' requests, whose ids are
+shorter.
 """
 
 import math
@@ -128,7 +129,7 @@ class PeerLink:
         self._last_question = 0
         self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
         self._unanswered_since_s: float | None = None
-        """When the first request after the last answer was sent; None without one."""
+        """Time of sending of the first request after the last reply; None without one."""
         self._outstanding: _Outstanding | None = None
         self._question: _Question | None = None
         options = SocketOptions(
@@ -149,7 +150,7 @@ class PeerLink:
 
     @property
     def due_s(self) -> float:
-        """When `expire` has something to do."""
+        """The time of the next work of `expire`."""
         request_s = math.inf if self._outstanding is None else self._outstanding.due_s
         return request_s if self._question is None else min(request_s, self._question.due_s)
 
@@ -194,7 +195,7 @@ class PeerLink:
         self._wake_at(self._question.due_s)
 
     def expire(self, now_s: float) -> None:
-        """Send again what is overdue."""
+        """Repeat an overdue request; end an overdue query."""
         outstanding, question = self._outstanding, self._question
         if outstanding is not None and outstanding.due_s <= now_s:
             if outstanding.until_s <= now_s:
@@ -208,7 +209,7 @@ class PeerLink:
             question.on_reply(None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Receive answers until cancelled, by `scope` too."""
+        """Receive replies until cancelled, also by `scope`."""
         with self.scope:
             await self._socket.run(task_status=task_status)
 

@@ -1,8 +1,8 @@
 """A ØMQ Raft server's `Transport`: a ROUTER socket for peers and clients, and a DEALER to each other peer.
 
-    peers' requests ──▶ ROUTER ──▶ ident? member? decoded ──▶ repeated? ──▶ Receiver.ask ──▶ reply to the same identity
-    clients' requests ──▶ ROUTER ──▶ `clients`
-    send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ Receiver.deliver_reply
+    peers' requests ──▶ ROUTER ──▶ ident? member? ──▶ repeated? ──▶ decoded ──▶ Receiver.ask ──▶ reply to the same
+    identity clients' requests ──▶ ROUTER ──▶ `clients` send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶
+    Receiver.deliver_reply
 
 One ROUTER serves peers and clients, since a server has one address in the protocol. The protocol does not authenticate
 the sender: any process with the cluster's ident and a member's id can act as that member. So the state of all senders
@@ -200,7 +200,7 @@ class PeerTransport:
                 self._members.clear()
 
     async def _keep_time(self) -> None:
-        """Have the links repeat what is due."""
+        """Make the links repeat their due requests."""
         while True:
             with trio.CancelScope() as self._timer:
                 self._timer.deadline = min((member.link.due_s for member in self._members.values()), default=math.inf)

@@ -136,7 +136,7 @@ class ReplicatedLog:
         self._term: Term | None = None
         """Term of this server's leadership, if any."""
         self._complete_from: Index = 0
-        """The leader's table is complete when this is applied."""
+        """Index whose application completes the leader's table."""
         machine.watchers.append(self._applied)
         self.role_changed(server.role)
 
@@ -186,7 +186,7 @@ class ReplicatedLog:
         return self._broadcast_url
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
-        """Have something committed. See `ServedLog`."""
+        """Commit an update. See `ServedLog`."""
         del user
         request_id = request.request_id
         if self._term is None:
@@ -268,7 +268,7 @@ class ReplicatedLog:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
-                # The update is not accepted yet, so that the client, without a reply, repeats it later.
+                # The update is not accepted yet: the client gets no reply, and repeats it later.
                 self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
@@ -279,7 +279,7 @@ class ReplicatedLog:
                 assert_never(resolved.outcome)
 
     def _applied(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Answer what waited for these entries."""
+        """Reply to the requests in these entries."""
         if self._updates or self._change is not None:
             for index, entry in enumerate(entries, first):
                 self._answer_applied(request_id_of(entry), index)

@@ -4,15 +4,15 @@
     reply     = id │ …                                         back to the DEALER socket
     broadcast = ident │ term │ last applied │ entry …          from a PUB socket
 
-The text defines the frames of each message and their types (`frames`). A reply does not name its request: the reader
-supplies the type of the request. The package decides open points of the text:
+The specification defines the frames of each message and their types (`frames`). A reply does not name its request: the
+reader supplies the type of the request. The package decides open points of the specification:
 
 * Frames after the last one of a message are ignored, except for entries.
 * RequestEntries may end after the previous index or after the count. A confirmation with the next offset in the
   snapshot has an empty count before it. An empty offset is an error.
 * AppendEntries gets a reply with one optional number, the conflict's index (`AppendEntriesResponse`).
 * A redirect has a frame for the leader, null if it is unknown. Only that of a ConfigUpdate may lack it.
-* The reply to RequestConfig has the members; the text allows a missing frame, so here the list may be empty.
+* The reply to RequestConfig has the members; the specification allows a missing frame, so here the list may be empty.
 * An index in MessagePack may be a float.
 
 Ids of requests: between peers a uint of 1 to 3 bytes; 12 bytes for an update and a change of the members; 0 to 12 for
@@ -611,7 +611,7 @@ def _leader(frame: bytes, limits: FrameLimits) -> str | None:
 
 
 def _leader_or_none(frame: bytes, limits: FrameLimits) -> str | None:
-    """Return the leader in a frame that the text ignores: errors in it are ignored too."""
+    """Return the leader in a frame that the specification ignores: errors in it are ignored too."""
     try:
         return _leader(frame, limits)
     except ZmqRaftError:

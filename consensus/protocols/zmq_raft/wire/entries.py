@@ -73,12 +73,12 @@ def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
 
 
 def read_entry(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> Entry:
-    """Reverse of `entry_frame`; raises `ZmqRaftError`."""
+    """Reverse `entry_frame`; raises `ZmqRaftError`."""
     return read_entries((frame,), limits)[0]
 
 
 def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
-    """Reverse of `entry_frames`; raises `ZmqRaftError`."""
+    """Reverse `entry_frames`; raises `ZmqRaftError`."""
     entries: list[Entry] = []
     largest = ENTRY_HEAD_BYTES + limits.max_entry_data_bytes
     term, head, configurations_bytes = 0, b"", 0

@@ -7,7 +7,7 @@
     json            MessagePack (`json_frame`)
 
 A uint is written in as few bytes as it needs, zero in one. Numbers above 2**53 - 1 are refused in both directions:
-JavaScript does not have larger whole numbers, and they crash the package. It writes numbers from 2**31 on in
+JavaScript does not have larger whole numbers, and they crash the package. The package writes numbers from 2**31 on in
 MessagePack as floats, so a whole float is read as a number.
 """
 
@@ -65,7 +65,7 @@ def uint_frame(number: int) -> bytes:
 
 
 def read_uint(frame: bytes, what: str, *, max_bytes: int = MAX_UINT_BYTES) -> int:
-    """Reverse of `uint_frame`; bytes of zero at the end are permitted. Raises `ZmqRaftError`."""
+    """Reverse `uint_frame`; bytes of zero at the end are permitted. Raises `ZmqRaftError`."""
     if not 1 <= len(frame) <= max_bytes:
         raise ZmqRaftError(f"the {what} has {len(frame)} bytes; a number has 1 to {max_bytes}")
     number = int.from_bytes(frame, "little")
@@ -100,7 +100,7 @@ def read_string(frame: bytes, what: str, max_bytes: int) -> str:
 
 
 def string_frame(text: str, what: str, max_bytes: int) -> bytes:
-    """Reverse of `read_string`; raises `ZmqRaftError`."""
+    """Reverse `read_string`; raises `ZmqRaftError`."""
     try:
         frame = text.encode()
     except UnicodeEncodeError as error:
@@ -119,7 +119,7 @@ def json_frame(value: JsonValue) -> bytes:
 
 
 def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
-    """Reverse of `json_frame`; raises `ZmqRaftError`."""
+    """Reverse `json_frame`; raises `ZmqRaftError`."""
     if len(frame) > max_bytes:
         raise ZmqRaftError(f"the {what} has {len(frame)} bytes; at most {max_bytes} are read")
     try:

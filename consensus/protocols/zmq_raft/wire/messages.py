@@ -4,7 +4,7 @@ Between peers (DEALER to ROUTER and back; `message_id` pairs a reply with its re
 
     RequestVote 0x3f      AppendEntries 0x2b      InstallSnapshot 0x24
 
-From clients, each with the reply or replies that the text permits (`request_id` pairs them):
+From clients, each with the reply or replies that the specification permits (`request_id` pairs them):
 
     ConfigRequest 0x5e    ConfigReply                       any peer replies
     UpdateRequest 0x3d    UpdateAccepted* UpdateCommitted   or UpdateRedirect, UpdateExpired
@@ -76,7 +76,7 @@ class AppendEntriesResponse:
     """Reply to AppendEntries.
 
     `conflict_index` is the index for the leader's next try, in frame 4: there the package sends and reads it, although
-    the text has the conflict's term there. None: the leader steps back by one entry. Frame 5 is never sent.
+    the specification has the conflict's term there. None: the leader steps back by one entry. Frame 5 is never sent.
     """
 
     message_id: MessageId
@@ -250,7 +250,7 @@ class EntriesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesBatch:
-    """Entries up to `last_index`; `is_last` ends the answer. Without entries `last_index` is what the log ends at."""
+    """Entries up to `last_index`; `is_last` ends the answer. Without entries `last_index` is the end of the log."""
 
     request_id: RequestId
     is_last: bool

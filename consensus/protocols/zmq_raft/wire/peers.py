@@ -3,11 +3,11 @@
     peers = [[id, url], …]          id: a string      url: tcp://IP:port, the address of the peer's ROUTER socket
 
 A client that requests an impossible membership gets the name and the message of an error (ConfigUpdate, status 2).
-Names and messages are those of the package, if it has them: its operators know them. It also accepts a peer as a url,
-which then is its id, and as a map of id and url; its own lists always contain pairs.
+Names and messages are those of the package, if it has them: its operators know them. Like the package, `read_peers`
+also accepts a peer as a url, which then is its id, and as a map of id and url. Sent lists always contain pairs.
 
-`check_peers` checks a list by itself, for received lists and for our own: a configuration in its log that it cannot
-read crashes the package. Only the server with the present configuration can check a change (`check_change`).
+`check_peers` checks a list by itself, for received lists and for our own: the package crashes if it cannot read a
+configuration in its log. Only the server with the present configuration can check a change (`check_change`).
 
 Stricter than the package: a url is `tcp://`, an IP address and a port and nothing else. The package accepts urls that
 no socket connects to, such as a url with a space at the end.

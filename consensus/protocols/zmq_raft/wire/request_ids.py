@@ -9,8 +9,9 @@ dropped; one from too far in the future also, since its id would be kept too lon
     ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
 
-The log keeps ids for 8 hours (the text's `requestIdTtl`). The margin of 15 minutes at both ends is for different clocks
-of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module reads none.
+The log keeps ids for 8 hours (the package's `requestIdTtl`). The margin of 15 minutes at both ends is for different
+clocks of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module reads
+none.
 """
 
 import struct
@@ -87,7 +88,7 @@ def judge(request_id: bytes, now_ms: int, window: Window = DEFAULT_WINDOW) -> Fr
 
 
 class RequestIds:
-    """The ids of one process, each with the next number of its counter; `counter` is best a random one at first."""
+    """The ids of one process, each with the next number of its counter; `counter` should begin at a random number."""
 
     def __init__(self, machine: bytes, process: int, counter: int) -> None:
         self._machine = machine
