@@ -37,7 +37,7 @@ SAMPLE_S: Final = 30.0
 SAMPLES: Final = 2
 _NOTE_S: Final = 1.0
 _MAX_UNCOMMITTED: Final = 65_536
-"""Appends whose commit is waited for; those beyond are not measured."""
+"""Limit of appends that wait for their commit; further ones are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class QuorumFigures:
     commit_latency_avg_ms: float
     commit_latency_max_ms: float
     fetch_records_rate: float
-    """A second; of a follower or observer."""
+    """Per second, of a follower or observer."""
     append_records_rate: float
-    """A second; of a leader."""
+    """Per second, of a leader."""
     poll_idle_ratio_avg: float
 
 
@@ -190,16 +190,16 @@ class PollIdle(trio.abc.Instrument):
         self._idle, self._spent = RecentValues(clock), RecentValues(clock)
         self._noted_s = self._turned_s = clock()
         self._idle_s = 0.0
-        """Since `_noted_s`."""
+        """Idle time since `_noted_s`."""
         self._waiting_since_s: float | None = None
 
     def before_io_wait(self, timeout: float) -> None:
-        """Note the start of waiting: the loop has completed its work."""
+        """Record the start of waiting: the loop has completed its work."""
         del timeout
         self._waiting_since_s = self._clock()
 
     def after_io_wait(self, timeout: float) -> None:
-        """Something has happened, or its time has come: one round of working and waiting is over."""
+        """Record the end of waiting: one round of work and waiting is over."""
         del timeout
         if self._waiting_since_s is None:
             return

@@ -131,7 +131,7 @@ class KraftVoter:
         return figures_of(raft, self.server.commit_index, self.names, self.measurements, self.idle)
 
     async def resign(self) -> None:
-        """Let another voter lead, if this server leads: EndQuorumEpoch, when that voter has the whole log.
+        """Hand leadership to another voter if this server leads: send EndQuorumEpoch when that voter has the whole log.
 
         Returns when another server leads, or after the longest election timeout. Committed entries are safe without
         this; the others would notice only after their fetch timeout.
@@ -322,7 +322,7 @@ class _VoterParts:
         return FetchDispatch(quorum, fetching), administration, *(each for each in others if each is not fetching)
 
     def announcing(self, server: ConsensusServer, administration: AdminService) -> Announcing:
-        """Return the task that has the leader record the address of this server."""
+        """Return the task that announces the address of this server to the leader."""
         return Announcing(
             server,
             administration,
@@ -364,14 +364,14 @@ def _idle_measured() -> Iterator[PollIdle]:
 
 
 class _Notices:
-    """Notices that the task which writes `quorum-state` waits for."""
+    """Notices for the task that writes `quorum-state`."""
 
     def __init__(self, observe: Callable[[Notice], None]) -> None:
         self.changed = trio.Event()
         self._observe = observe
 
     def take(self, notice: Notice) -> None:
-        """Pass it on."""
+        """Pass a notice on."""
         self.changed.set()
         self._observe(notice)
 
@@ -388,7 +388,10 @@ def _server_options(settings: VoterSettings) -> ServerOptions:
 
 
 def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRecords:
-    """Return the own entries of a leader: with the time, and with the level of voters in the log, if they are there."""
+    """Return the entries that a leader writes itself.
+
+    They have the time, and `kraft.version` 1 if the log names voters.
+    """
 
     def head() -> bytes:
         return leader_head(unix_ms())
@@ -412,7 +415,7 @@ def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Config
 
 
 def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
-    """Return a voter of the formatted directories. Its own `advertised.listeners` are announced, and tried before."""
+    """Return a voter of the formatted directory. It announces its `advertised.listeners` itself."""
     return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
 
 
@@ -430,8 +433,8 @@ async def _write_states(
 ) -> None:
     """Repeat the storage's state in `quorum-state`, after each change.
 
-    Never before the storage has it: a server that ended in between would mistake its storage for an older copy. A full
-    disk is waited out, as in the storage, since this file is for people. Raises `VoterError`.
+    The file is written only after the storage. Otherwise a server that ended in between would mistake its storage for
+    an older copy. A full disk is waited out, as in the storage, since this file is for people. Raises `VoterError`.
     """
     written: QuorumState | None = None
     while True:

@@ -125,7 +125,7 @@ class _QueuedRequest:
 
 
 class _Lane:
-    """The connection to one peer for one purpose: opened when there is something to send, kept while it holds."""
+    """The connection to one peer for one purpose: opened for the first request, kept until it fails."""
 
     def __init__(self, transport: "KraftTransport", peer: ReplicaKey, purpose: Purpose, receiver: Receiver) -> None:
         self.scope = trio.CancelScope()
@@ -167,7 +167,7 @@ class _Lane:
         self._request_queued.set()
 
     async def run(self) -> None:
-        """Connect when it is wanted, again and again, until cancelled."""
+        """Connect whenever requests wait, until cancelled."""
         with self.scope:
             while True:
                 await self._request_queued.wait()

@@ -45,7 +45,7 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
 WriteEntries = Callable[[Index, tuple[Entry, ...]], bytes]
-"""Record batches of entries, the first of which has this index (`entries.batches_for_replicas`)."""
+"""Encodes entries as record batches, given the index of the first entry (`entries.batches_for_replicas`)."""
 Learned = Callable[[Mapping[int, tuple[str, int]]], None]
 """Receives addresses of replicas, by id, from a message of the quorum."""
 
@@ -122,7 +122,7 @@ class QuorumService:
         learned: Learned = not_noted,
         ends_batch: Callable[[Entry], bool] = _ends_batch,
     ) -> None:
-        """See `QuorumReplies`. `ends_batch`: whether an entry is the last one of its batch."""
+        """See `QuorumReplies`. `ends_batch` returns True for the last entry of a batch."""
         self._receiver = receiver
         self._names = names
         self._replies = QuorumReplies(names, write_entries, answering)
@@ -143,7 +143,7 @@ class QuorumService:
         return {FETCH_SIZES: (1, 1, None)}
 
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:
-        """Query the server. Raises `ServerStoppedError`."""
+        """Pass a request to the core and return the response. Raises `ServerStoppedError`."""
         if not self._may_join(caller):
             return refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         core_request = request_from_wire(request, next_call(), self._names)

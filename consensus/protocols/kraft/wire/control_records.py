@@ -150,7 +150,7 @@ def endpoint_text(host: str, port: int) -> str:
 
 
 def endpoint_of(text: str) -> tuple[str, int]:
-    """Reverse of `endpoint_text`; raises `KafkaWireError`."""
+    """Reverse `endpoint_text`; raises `KafkaWireError`."""
     host, _, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

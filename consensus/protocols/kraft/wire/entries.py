@@ -271,7 +271,7 @@ def _head_of(entry: Entry) -> bytes:
 
 
 def _record_data(entry: Entry) -> bytes:
-    """Head and tail of the record that an entry is; raises `KafkaWireError`."""
+    """Return head and tail of an entry's record; raises `KafkaWireError`."""
     if entry.kind in (COMMAND, EntryKind.CONTROL):
         return entry.data
     head = _head_of(entry)

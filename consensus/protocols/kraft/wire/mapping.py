@@ -9,8 +9,8 @@
     correlation                   not on the wire: responses come in order, so the transport matches them
 
 *A request for another replica.* Vote and BeginQuorumEpoch name their target. A server that lost its directory must not
-reply for its former voter (`INVALID_VOTER_KEY`). This, another topic than the log's, and negative numbers are
-`RefusedRequest` here, and do not reach the core.
+reply for its former voter (`INVALID_VOTER_KEY`). A request for another replica or topic, or with negative numbers,
+becomes a `RefusedRequest` and does not reach the core.
 
 *High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md). *Pre-vote*
 does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
@@ -129,7 +129,7 @@ class Answering:
     term: Term | None = None
     """Term of `leader`. None: the reply's."""
     began: LogId | None = None
-    """An entry of the epoch that this server led last: it knows what is committed from there on. None: all counts."""
+    """An entry of this leader's own epoch: commit indexes from there on are sent. None: all are sent."""
 
     def leader_in(self, term: Term) -> ServerId | None:
         """Return the leader of `term`, if known."""

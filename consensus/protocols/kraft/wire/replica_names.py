@@ -32,10 +32,10 @@ class Names(Protocol):
         """Return the voter of this id, or None."""
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
-        """Host and port of a replica, on the listener of the quorum."""
+        """Return host and port of a replica on the listener of the quorum, or None."""
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """Name, host and port of each listener of this replica."""
+        """Return name, host and port of each listener of this replica."""
 
 
 def replica(server_id: ServerId) -> ReplicaKey:

@@ -137,7 +137,7 @@ class _KafkaSnapshotReader(_Described):
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; gives the state machine's whole batches in them, numbered from 0 on."""
+        """Take more bytes; yield the state machine's whole batches in them, numbered from 0 on."""
         self._count(data)
         self._buffer += data
         if not self._has_whole_batch():
@@ -165,7 +165,7 @@ class _KafkaSnapshotReader(_Described):
         return size <= len(self._buffer) or size > DEFAULT_LIMITS.max_batch_bytes
 
     def _is_bracket(self, data: bytes, at: int, head: BatchHead) -> bool:
-        """Return True and read it if it is the header, which the first batch must be, or the footer."""
+        """Return True for the header or the footer; read the voters in a header. The first batch must be the header."""
         if self._ended or head.base_offset != self._records:
             raise KafkaWireError(f"a record batch at offset {head.base_offset} where {self._records} follows")
         self._records += head.count
