@@ -34,7 +34,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """`core.deadline` has come."""
+    """The time in `Swim.deadline` has been reached."""
 
 
 @dataclass(frozen=True, slots=True)

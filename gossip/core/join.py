@@ -12,7 +12,7 @@ group remains), the search slows down in the same way.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, the receiver
 splits a link, so a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded
-as dead, or with a later generation, or at a different address with the same incarnation, because this would break the
+as dead, or with a later incarnation, or at a different address with the same incarnation, because this would break the
 precedence rule.
 """
 
@@ -50,7 +50,7 @@ _UNREADABLE_JOINS_PER_SECOND: Final = 0.5
 _UNREADABLE_JOINS_BURST: Final = 2
 """Limit of JoinReqs to such senders. It is lower than the limit of joins under way, so the seeds are still tried."""
 _UNREADABLE_ALARM_MS: Final = 120_000
-"""Members announce themselves every half minute or so."""
+"""The alarm ends after this time without such datagrams; members announce themselves about every 30 s."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
 """A function that returns the reason to refuse a joiner with a valid token, or None."""

@@ -198,9 +198,9 @@ class Awareness:
     """Local health: a score of signs that this node itself is the cause of missed replies (Lifeguard, section IV.A).
 
     A node without enough processor time handles replies too late, and counts them as missing. The score rises with each
-    sign of this: a failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered probe.
-    Probe period and timeout are multiplied by score + 1. With a fixed timeout, one overloaded node would accuse the
-    members of a healthy group.
+    sign of this: a failed probe without helpers, a helper's missing nack, a standstill, a suspicion to refute. It falls
+    with each answered probe. Probe period and timeout are multiplied by score + 1. With a fixed timeout, one overloaded
+    node would accuse the members of a healthy group.
     """
 
     def __init__(self, limit: int) -> None:

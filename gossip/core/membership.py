@@ -7,7 +7,7 @@ The RFC bounds peers by capacity. A directory larger than the set of peers costs
 peers finds new peers in it. Dead and departed members stay for a while as tombstones: otherwise a replayed or late
 update would revive them.
 
-In a full directory a newcomer replaces a member of the first group below that has one:
+In a full directory a newcomer replaces a member without a link, from the first group below that has one:
 
     dead or left, never met by this node          the member without messages for the longest time
     live, never met by this node                  the newest
@@ -40,7 +40,7 @@ class MemberRecord:
     round_trip_ms: int | None = None
     peer_count: int | None = None
     contact_ms: int = 0
-    """The time of this node's last message from the member itself."""
+    """The time of the last message from the member itself; at first the time of its entry."""
     confirmed: bool = False
     """True if this node has ever received a message from the member itself: any node can name members freely."""
     proved: Address | None = None
@@ -317,7 +317,7 @@ class Membership:
         return chosen
 
     def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[MemberRecord]:
-        """Return random live peers with a message to this node since then."""
+        """Return random peers that are alive and sent this node a message since then."""
         found = [
             peer
             for peer in self.links.values()
@@ -326,7 +326,7 @@ class Membership:
         return self._random.sample(found, min(count, len(found)))
 
     def longest_silent(self) -> MemberRecord | None:
-        """Return the live peer whose last message to this node is the oldest."""
+        """Return the peer that is alive and whose last message to this node is the oldest."""
         alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
@@ -355,7 +355,7 @@ class Membership:
         )
 
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
-        """Remove the members without a recent mention; return their ids."""
+        """Remove the members without a link and without a recent mention; return their ids."""
         if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
             return []
         old: list[NodeId] = []

@@ -317,7 +317,7 @@ class Prober:
         return seq
 
     def verify_suspects(self) -> None:
-        """Ping the suspects themselves, without waiting for gossip to deliver their refutation."""
+        """Ping a few suspects, without waiting for gossip to deliver their refutation."""
         for suspect in self._members.sample(self._options.gossip_fanout, Status.SUSPECT):
             self.ping(suspect)
 
@@ -365,7 +365,7 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Send this node's record of the sender to a sender of an outdated update about itself, for a refutation."""
+        """Send this node's record of a node to that node, whose own description is outdated, so that it refutes."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)

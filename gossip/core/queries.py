@@ -6,8 +6,8 @@ Each member replies once, and a query accepts as many replies as the directory h
 side are bounded: a further query of this node ends immediately, a further query of another node replaces the oldest.
 
 A reply goes to the address in the query. So the rate of replies is limited, and much more so for an address without
-proof that a member receives there. So a query with the address of a third party cannot flood that party, and does not
-use up the replies to members that query in their own name.
+proof that a member receives there. A query with the address of a third party cannot flood that party, and does not use
+up the replies to members that query in their own name.
 
 Every member answers the query `gossip:keys` automatically, with a summary of its keyring.
 """

@@ -183,11 +183,11 @@ class Swim:
                 assert_never(event)
 
     def _give_back(self, late_ms: int) -> None:
-        """Extend all timeouts by the duration of a standstill, after a very late deadline event.
+        """Extend all timeouts by the duration of a standstill: this step comes long after the deadline of the round.
 
         The process did not run, or the machine was suspended. Refutations and acks may then be unread in the queue,
-        after the current event. A node that acts on the clock alone would declare healthy members dead. So the timeouts
-        of all members are extended by the lost time, and the standstill counts against local health.
+        after the current event. A node that acts on the clock alone would declare healthy members dead. So suspicions
+        and probe rounds are extended by the lost time, and the standstill counts against local health.
         """
         self._local.awareness.adjust(1)
         self._updates.postpone(late_ms)

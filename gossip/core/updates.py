@@ -8,8 +8,8 @@
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
 `first_hand_verdicts`. With this option, another node's suspect or dead verdict about a live member only makes this node
 probe the member. An update about a newcomer is passed on only while the directory has room; otherwise expired members
-would circulate. This node refutes updates about itself by raising its own incarnation, at a bounded rate. An ack
-contradicts another node's verdict, and in a correct group that happens when datagrams are lost. Contradicted verdicts,
+would circulate. This node refutes updates about itself by raising its own incarnation, at a bounded rate. An ack may
+contradict another node's verdict; in a correct group that happens when datagrams are lost. Contradicted verdicts,
 implausible ones, and refutations beyond their rate are counted together. More than `CONTRADICTED_PER_SECOND` raise an
 alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
 

@@ -168,7 +168,7 @@ class UserEvents:
         self.queue[message.message_id] = _QueuedMessage(message, sender, size_bytes)
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """Drop the messages that every peer has sent: no ping would carry them, so they would stay queued."""
+        """Drop the messages that each peer sent or created: no ping would carry them, so they would stay queued."""
         for message_id, each in list(self.queue.items()):
             if peers <= {each.sender, message_id.origin}:
                 del self.queue[message_id]

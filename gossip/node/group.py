@@ -206,11 +206,11 @@ class Group:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def set_metadata(self, metadata: bytes) -> None:
-        """Describe this node by other metadata (at most 512 bytes)."""
+        """Replace this node's metadata (at most 512 bytes)."""
         self._requests.set_metadata(metadata)
 
     def send_event(self, name: str, body: bytes = b"") -> None:
-        """Send a user event to every member (at most 512 bytes); raise BusyError beyond a modest rate."""
+        """Send a user event with a body of at most 512 bytes to every member; raise BusyError above the rate."""
         self._requests.add(UserEventRequested(name, body), self.now_ms())
 
     @asynccontextmanager

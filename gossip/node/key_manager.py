@@ -88,7 +88,7 @@ class KeyListing:
     keys: tuple[ListedKey, ...]
     """All keys, newest first."""
     unstored: tuple[NodeId, ...] = ()
-    """Live members that could not store their keyring: after a restart they would have an older one."""
+    """Live members that have not stored their keyring: after a restart they would have an older one."""
 
     @property
     def is_everywhere(self) -> bool:

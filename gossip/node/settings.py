@@ -44,13 +44,13 @@ class GroupSettings:
     generation are not stored: each start is a new node. `random_seed` fixes the protocol's jitter, never a key.
 
     `broadcast` is a broadcast or multicast address for announcements; `interface` names the multicast interface if the
-    routes do not determine it. `keyring_changed` is called in a thread with every keyring that the group changed to,
-    after the node has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most
-    256 bytes, or empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public
-    key), and it receives the offer as the event `KeyOffered`. `admit` returns None, or the group's own JoinNak for a
-    joiner; if it raises, the joiner is refused, with an alarm. `may_send_keys` decides whether keyring updates signed
-    by an identity count, and whether that identity is sent keys in a box; by default every identity is trusted.
-    `clocks` detect a machine that was resumed from a snapshot (`gossip.node.resumption`).
+    routes do not determine it. `keyring_changed` is called in a thread with the group's newest keyring, after the node
+    has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most 256 bytes, or
+    empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public key), and it
+    receives the offer as the event `KeyOffered`. `admit` returns None to accept a joiner, or the JoinNak that refuses
+    it; if it raises, the joiner is refused, with an alarm. `may_send_keys` decides whether keyring updates signed by an
+    identity count, and whether that identity is sent keys in a box; by default every identity is trusted. `clocks`
+    detect a machine that was resumed from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address
@@ -118,7 +118,7 @@ class GroupSettings:
 
 
 def seed_texts(seeds: Sequence[object], *, allow_wan: bool) -> tuple[str, ...]:
-    """Return seeds as 'host:port', from texts or `Address`es; raise ConfigError for seeds that are never reachable."""
+    """Return seeds as 'host:port', from texts or `Address`es; raise ConfigError for invalid or forbidden ones."""
     if len(seeds) > SEEDS_LIMIT:
         raise ConfigError(f"{len(seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
     texts = []
@@ -149,7 +149,7 @@ def is_address(value: object) -> bool:
 
 
 def _parts(address: Address) -> tuple[Any, Any]:
-    """Return host and port, of any type: an address is made without a check."""
+    """Return host and port, of any type, since `Address` does not check them."""
     return address.host, address.port
 
 
@@ -203,7 +203,7 @@ _MAY_BE_NONE: Final = frozenset(
 
 
 def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the given and the expected kind of each setting of a wrong kind. Never the value of a key."""
+    """Yield the given and the expected kind of each setting of a wrong kind, but never the value of a key."""
     for name, value in settings.items():
         fits, expected = _KINDS[name]
         if not fits(value) and not (value is None and name in _MAY_BE_NONE):

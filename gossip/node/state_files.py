@@ -255,7 +255,7 @@ class GenerationKeeper:
         self.current = generation
 
     async def adopt(self, generation: int, publish: Callable[[Alarm], None]) -> None:
-        """Return as soon as the generation is durable; retry without end."""
+        """Store a generation, with retries without end; return when it is durable."""
         pause_s, failed = RETRY_FIRST_S, False
         while self._directory is not None:
             try:
@@ -302,7 +302,7 @@ def known_keyring(directory: Path, label: bytes) -> Keyring | None:
 
 
 def load_keyring(directory: Path, label: bytes) -> Keyring | None:
-    """Like `known_keyring`; a repaired keyring is stored again."""
+    """Return the keyring like `known_keyring`; store a repaired one again."""
     stored = _stored_keyring(directory, label)
     if stored is None:
         return None
@@ -386,7 +386,7 @@ class KeyringKeeper:
         self._failed = False
 
     def keep(self, keyring: Keyring) -> None:
-        """Store a keyring that is in use now, and report it to the application; ignore an older one."""
+        """Queue a keyring in use, to be stored and reported to the application; ignore an older one."""
         if self._directory is None and self._keyring_changed is None:
             self._stored(keyring)
         elif self._unstored is None or _age(keyring) >= _age(self._unstored):
@@ -469,7 +469,7 @@ def _age(keyring: Keyring) -> tuple[int, int]:
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
-    """Store the addresses of the first few peers, and ignore errors of the disk."""
+    """Store addresses of peers, and ignore errors of the disk."""
     text = "".join(f"{endpoint(address)}\n" for address in peers)
     with suppress(OSError):
         write_durably(directory / PEERS_FILE, text.encode("ascii"))

@@ -12,8 +12,8 @@ event loop would switch tasks twice, often for a single datagram, and a switch t
 datagram. Only the broadcast socket has a separate task, since a task can wait for one socket only, and presence is
 rare.
 
-A batch holds the waiting datagrams, at most `BATCH`, so that a flood does not block other tasks and deadlines. Later
-datagrams wait in the kernel, which drops the excess.
+A batch holds the queued broadcasts and at most `BATCH` datagrams of the node's socket, so that a flood does not block
+other tasks and deadlines. Later datagrams wait in the kernel, which drops the excess.
 
 Unreadable datagrams come last in a batch, since the same batch may hold the keys that open them.
 """
@@ -256,7 +256,7 @@ class DatagramTransport:
             return ()
 
     def post(self, sealed: Iterable[Datagram]) -> None:
-        """Send immediately, or drop."""
+        """Send datagrams immediately; count and drop those that the socket refuses."""
         for datagram, target in sealed:
             if self._socket.send(datagram, target):
                 self.counters.sent += 1

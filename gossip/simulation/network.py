@@ -73,7 +73,7 @@ class Node:
 
     @property
     def node_id(self) -> NodeId:
-        """Its id."""
+        """The node's id."""
         return node_id(self.number)
 
     @property

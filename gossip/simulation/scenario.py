@@ -5,9 +5,9 @@
                                                      partition, slow members from the end of churn on
 
 Times are fractions of the whole scenario (see the properties of `Scenario`). All nodes run the production core. The
-measurements are the nodes' own reports (`MembershipChanged`) and their messages. A crash counts as declared by a node
-when that node has recorded it as dead. All nodes that listed it when it crashed must declare it, and a while later no
-node may list it as live.
+measurements are the nodes' own reports (`MembershipChanged`) and their messages. A node has declared a crash when it
+has recorded the victim as dead. All nodes that listed the victim at the crash must declare it, and a while later no
+node may list the victim as live.
 
 *Load.* Messages, and bytes on the wire, per member and period. Encoding costs more than deciding, so in large groups
 only a sample of the messages is encoded, with the production encoder, and represents the others. The simulation signs

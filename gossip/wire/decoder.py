@@ -438,7 +438,7 @@ def decode_stored_keyring(encoded: bytes) -> Keyring:
 
 
 def decode_node_info(encoded: bytes) -> NodeInfo:
-    """Return a separate info; raise only DatagramError. `identity` decides about its signature."""
+    """Return a node info from bytes outside a message; raise only DatagramError. `identity` checks the signature."""
     if len(encoded) > INFO_LIMIT_BYTES:
         raise DatagramError(f"a node info has at most {INFO_LIMIT_BYTES} bytes")
     return _info(encoded)

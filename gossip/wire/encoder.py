@@ -1,8 +1,8 @@
 """Messages to bytes, the opposite of `decoder.py`.
 
-Piggybacked gossip (samples, updates, redirect addresses) is dropped if a datagram would grow too large; the message
-itself never is. The core budgets its gossip too, but only the wire has the true size of credentials and addresses. A
-datagram above the limit would be fragmented, and lost as a whole.
+Piggybacked gossip (samples, user messages, updates, redirect addresses) is dropped if a datagram would grow too large;
+a message that still does not fit raises `DatagramError`. The core budgets its gossip too, but only the wire has the
+true size of credentials and addresses. A datagram above the limit would be fragmented, and lost as a whole.
 
 Pings are written piece by piece, which takes half the time or less; all other messages are rare and use `cbor2.dumps`
 (docs/reference/benchmarks.md has the times of both).

@@ -201,8 +201,8 @@ class Verifier:
         """Return the message without its unproved infos, and their number.
 
         An unproved sender raises `ForgedError`. An unproved *update* is dropped alone: the ping that carries it still
-        shows that its sender is alive. If the ping were ignored, one forged user message would cause false suspicions
-        of correct members.
+        shows that its sender is alive. If the ping were ignored, one forged update would cause false suspicions of
+        correct members.
         """
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):

@@ -39,7 +39,7 @@ ANY_NODE: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, if the sender does not know it."""
 SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
-"""The number of former salts of this node kept to recognize its own datagrams: it rarely draws new ones."""
+"""The number of salts of this node, the current one included, kept to recognize its own datagrams."""
 WINDOW: Final = 1024
 _VERSION_BYTE: Final = bytes([VERSION])
 _FARM: Final = slice(1, PREFIX_BYTES)
