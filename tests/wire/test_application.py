@@ -234,7 +234,7 @@ def two_masters() -> Report:
     ],
 )
 def test_reported_failure_lacks_addresses_of_node(failure: str, written: str) -> None:
-    """Every reader of the log receives it; the alarm on the node itself has the address."""
+    """Every reader of the log gets the report, so it lacks the address; the alarm on the node has the address."""
     [part] = FULL.masters
     report = replace(FULL, masters=(replace(part, publish_failure=failure),))
     assert json.loads(encode(report))["meta"]["publishFailure"] == written
@@ -504,7 +504,7 @@ def test_conditions_of_leaves_round_trip() -> None:
 
 
 def test_report_with_largest_errors_is_accepted() -> None:
-    """An entry has at most 256 opening brackets, also within texts."""
+    """An entry may have at most 256 opening brackets, and those in texts count."""
     leaves = [ed25519_destination(bytes([n]) * 32, bytes(32)).base64 for n in range(DESTINATIONS_LIMIT)]
     for text in ("[" * 300, '{"\\' * 100, "\x00" * 300, "\U0001f600" * 300, "\udcff" * 300):
         conditions = tuple(ConditionStatus(each, 2**53 - 1, 2**53 - 1, text) for each in LeafFault)

@@ -5,7 +5,7 @@ import pytest
 from tests.wire.entry_verdicts import BLOCK, BLOCKS, digest_of, recorded
 
 QUICK = 10
-"""This test compares every tenth block; `make soak` compares all blocks."""
+"""The quick test compares every tenth block; `make soak` compares all blocks."""
 
 
 def _changed(step: int) -> list[str]:

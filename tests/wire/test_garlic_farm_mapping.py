@@ -185,7 +185,7 @@ def test_foreign_snapshot_is_refused_with_remedy() -> None:
 
 
 def test_later_configuration_names_previous_index() -> None:
-    """Another implementation ends its process when it writes a snapshot with such a configuration."""
+    """Another implementation exits when it writes a snapshot with a later configuration whose previous index is 0."""
     sent = [configuration_to_wire(SERVERS, index, before) for index, before in ((1, 0), (9, 4), (9, 0), (0, 0))]
     assert [(each.log_index, each.last_log_index) for each in sent] == [(1, 0), (9, 4), (9, 1), (1, 0)]
 

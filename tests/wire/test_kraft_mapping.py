@@ -291,7 +291,7 @@ TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
 
 @pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
 def test_request_is_accepted_only_for_name_of_own_log(request_sent: Request) -> None:
-    """Kafka's test servers use such a name. A replica with another name refuses the request."""
+    """Kafka's test servers give the log another name. A replica without that name refuses the request."""
     api, version = LATEST[type(request_sent)]
     sent = request_to_wire(request_sent, TWO, Names(ONE, topic=TEST_TOPIC))
     message = decode_request(encode_request(api, version, 1, "test", sent)).message

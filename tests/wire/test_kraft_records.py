@@ -128,7 +128,7 @@ def _of_kio(offset: int, record: Record) -> kio_schema.Record:
 
 
 def test_damaged_batch_is_refused() -> None:
-    """Only offset and epoch are outside the checksum."""
+    """Only a changed offset or epoch is not detected."""
     data = encode_batch(_SMALL)
     for length in range(len(data)):
         with pytest.raises(KafkaWireError):
