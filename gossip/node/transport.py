@@ -256,7 +256,7 @@ class DatagramTransport:
             return ()
 
     def post(self, sealed: Iterable[Datagram]) -> None:
-        """Send datagrams immediately; count and drop those that the socket refuses."""
+        """Send datagrams immediately; count each refused datagram as dropped."""
         for datagram, target in sealed:
             if self._socket.send(datagram, target):
                 self.counters.sent += 1

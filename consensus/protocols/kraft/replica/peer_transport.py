@@ -331,7 +331,7 @@ def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
 
 
 class KraftTransport:
-    """The way from one replica to the others. `names` has their addresses.
+    """The connections of one replica to the others. `names` has their addresses.
 
     `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may be
     gone. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of a peer.
