@@ -99,7 +99,7 @@ class Log:
 
     @property
     def publisher(self) -> int | None:
-        """Return the id of its publisher."""
+        """Return the id of the master's publisher."""
         return self.master.choice.server_id
 
     @property

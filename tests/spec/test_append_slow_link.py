@@ -71,7 +71,7 @@ def test_refused_heartbeat_after_lost_entries_counts(size_bytes: int, now: int) 
 
 
 def test_entries_slow_in_transfer_not_treated_as_lost() -> None:
-    """The time permitted for them includes all bytes sent before them."""
+    """The time permitted for the entries includes all bytes sent before them."""
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 0, 0, 1_000_000)
     progress.sent(2, 1, 2, 0, 0, 1_000_000)

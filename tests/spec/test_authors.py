@@ -190,7 +190,7 @@ def test_request_id_scoped_to_its_author() -> None:
 
 
 def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
-    """Before, a table full of unknown authors' sessions made every second correct report appear expired."""
+    """In an earlier version, a table full of unknown sessions made every second correct report count as expired."""
     story = Story()
     for number in range(1, 4):
         for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):

@@ -120,7 +120,7 @@ def test_report_stale_after_one_and_half_periods() -> None:
 
 
 def test_reports_around_clock_entries_stay_fresh() -> None:
-    """A report just before a clock entry, the next report just after the following entry: two entries in one period."""
+    """A server reports just before one clock entry and just after the next, so two entries pass between."""
     log = Log()
     log.append(report(1, BASE_MS + PERIOD_MS - 100))
     log.clock(PERIOD_MS)

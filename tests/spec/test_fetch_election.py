@@ -89,7 +89,7 @@ def test_fenced_leader_follows_larger_epoch() -> None:
 
 
 def test_voter_without_fetch_reply_campaigns() -> None:
-    """An election starts without a FetchResponse from the current leader within the fetch timeout."""
+    """An election starts if no FetchResponse from the current leader arrives within the fetch timeout."""
     bench = FetchBench(1)
     bench.follow(TWO, 2)
     bench.campaign()

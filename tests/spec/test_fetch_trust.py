@@ -14,7 +14,7 @@ OUTSIDER = 9
 
 
 def test_late_refusal_of_candidate_keeps_promised_lease() -> None:
-    """The server sent it as a candidate. Since then, as the leader, it has received the promise of a lease."""
+    """The server sent the refusal as a candidate. Since then, as the leader, it has received the promise of a lease."""
     # Given a vote for server 2, and two fetches sent to it before its first reply
     bench = FetchBench(options=replace(lan(), lease_clock_bound_ms=100), seed=3)
     bench.now = lan().election_timeout_min_ms + 1

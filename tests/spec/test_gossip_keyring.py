@@ -47,7 +47,7 @@ def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
 
 
 def used_keyrings(effects: list[Effect]) -> list[Keyring]:
-    """Return the chains that the effects set for the agent."""
+    """Return the chains that the effects put into use."""
     return [each.keyring for each in effects if isinstance(each, UseKeyring)]
 
 

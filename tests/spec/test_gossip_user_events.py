@@ -1,4 +1,4 @@
-"""Broadcasts and queries of applications: delivered once, in bounded memory, never old messages as new."""
+"""User events and queries of applications: delivered once, in bounded memory; old messages never count as new."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Raft figure 2 and figure 13: the state and the words of the RPCs, one by one.
 
-What the receivers and the roles make of them is in `test_raft_figure_2.py` and `test_raft_section_7.py`.
+`test_raft_figure_2.py` and `test_raft_section_7.py` test the rules of receivers and roles.
 """
 
 from dataclasses import replace

@@ -186,7 +186,7 @@ def test_late_reply_to_expired_request_counts() -> None:
 
 @pytest.mark.parametrize("follower_has", range(5))
 def test_append_never_below_committed_entries_of_follower(follower_has: int) -> None:
-    """The leader approaches from above a follower that has committed `follower_has` of its entries."""
+    """The appends go back step by step to the last of `follower_has` entries that the follower has committed."""
     bench = leader_of(1, 1, 2, 2, 3)
     append = follow_up(bench)
     while append.previous.index > follower_has:

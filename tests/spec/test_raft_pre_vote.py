@@ -79,7 +79,7 @@ def test_peers_without_pre_vote_count_as_granting() -> None:
 
 
 def test_disconnected_server_keeps_its_term() -> None:
-    """A follower does not dial. With a raised term a disconnected server would depose the leader when it reconnects."""
+    """With a raised term, a disconnected server would depose the leader when it reconnects."""
     bench = Bench(1, pre_vote=None)
     for _ in range(5):
         bench.expire()

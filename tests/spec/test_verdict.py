@@ -58,7 +58,7 @@ def at(view: FarmView, after_ms: int, log_time_ms: int | None = None) -> FarmVie
 
 
 def settled(view: FarmView) -> FarmView:
-    """Return the view after its contradictions have lasted."""
+    """Return the view after its contradictions have lasted long enough to count."""
     watch = ContactWatch()
     for after_ms in (0, 30_000, 60_000):
         watch.observe(at(view, after_ms))
@@ -200,7 +200,7 @@ def test_reachable_server_without_report_raises_alarm(number: int) -> None:
 @pytest.mark.parametrize("missing", ["gossip", "report"])
 @pytest.mark.parametrize(("lasts_ms", "count"), [(9_000, 0), (10_000, 1)])
 def test_contradiction_counts_after_ten_seconds(missing: str, lasts_ms: int, count: int) -> None:
-    """A server contradicts itself for a moment after its start, and after a repair of its connection."""
+    """Gossip and Raft contradict each other for a moment after the start of a server or a repair of its connection."""
     watch, view = ContactWatch(), healthy()
 
     def observe(view: FarmView, at_ms: int) -> int:

@@ -127,7 +127,7 @@ class Actions:
         return self._with(state, server, node._replace(log=log, role=FOLLOWER))
 
     def fetch_entry(self, state: State, server: int) -> State | None:
-        """Take the record after our end, which is part of the leader's log."""
+        """Take the leader's record after our end, if our log is part of the leader's log."""
         node, record = state.nodes[server], _record(state, state.nodes[server].term)
         if record is None or not record.leaders or node.role == LEADER or len(node.log) >= len(record.log):
             return None
@@ -260,7 +260,7 @@ class Actions:
 
 
 def crash_outcomes(node: Node) -> Iterator[Version]:
-    """Yield what a crash may leave: writes in order, within a write first term and vote, then one entry after another.
+    """Yield the versions after a crash: writes in order, within a write first term and vote, then entry by entry.
 
     Term and vote may be ahead of the entries: one file holds them, another the log.
     """

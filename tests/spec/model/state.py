@@ -9,8 +9,8 @@ message at any later time, or never. So a state records all sent contents of eac
     acknowledgements  the highest index that a server has reported as durable: a higher one implies the lower ones
     commit indexes    the highest that the leader has sent
 
-A message leaves only when its sender's disk holds what it claims. Sending never forces anything, so it happens in the
-same moment. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at 1.
+A message leaves as soon as its sender's disk holds the claimed content. This loses no case, since a sent message forces
+no action. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at 1.
 
 Every server has a memory, and a disk that may lack the newest writes. `unsynced` has the earlier versions of term, vote
 and log, oldest first: the disk holds the first version. It is empty if the disk holds everything.
@@ -71,7 +71,7 @@ class Node(NamedTuple):
 
     @property
     def disk(self) -> Version:
-        """The version that a crash leaves at least."""
+        """The durable version."""
         if not self.unsynced:
             return self.memory
         oldest = self.unsynced[0]
