@@ -39,7 +39,7 @@ TUNING = replace(lan(), snapshot_chunk_bytes=64 * 1024)
 
 
 class Store(Service):
-    """Numbers by key; it also stores which value each value replaced."""
+    """Numbers by key; it also stores the value that each value replaced."""
 
     def __init__(self) -> None:
         super().__init__()

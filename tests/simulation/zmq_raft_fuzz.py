@@ -4,7 +4,7 @@
 
 An input is an array of frames in MessagePack. The target defines its checks (`zmq_raft_targets`,
 `zmq_endpoint_target`). `fuzzing` checks all inputs: every kind of message and refusals must occur. An input of the
-endpoint is a conversation of 64 messages, and `--count` counts conversations.
+endpoint is a conversation of 64 steps, and `--count` counts conversations.
 """
 
 from collections.abc import Callable, Sequence

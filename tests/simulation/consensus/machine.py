@@ -180,7 +180,7 @@ class Machine:
 
     @property
     def is_lost(self) -> bool:
-        """Return True if the machine will never start again, or possibly not."""
+        """Return True if the machine has stopped permanently, or may do so because its disk has rotted."""
         return self.has_stopped or self._keeper.rotten
 
     def start(self, others: list["Machine"]) -> None:

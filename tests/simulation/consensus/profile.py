@@ -124,7 +124,8 @@ class Profile:
     duplication: float
     long_delay: float
     late_messages: float
-    """Share of an election's late messages: vote requests, votes, announcements, and replies "I do not lead"."""
+    """Share of an election's messages that arrive late: vote requests, votes, announcements, replies "I do not
+    lead"."""
     max_delay_ms: int
     crash_between_effects: float
     disk_ms: int

@@ -101,7 +101,7 @@ def run_idle(seed: int, nodes: int, hours: float) -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the trials or the idle farm of the command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--seeds", metavar="FROM:TO")
     parser.add_argument("--jobs", type=int)

@@ -16,7 +16,7 @@ from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdi
 from tests.simulation.farm.workload import KEYS, Call, Kind, request_in, written_in
 
 EXCLUSION_S: Final = 2.0
-"""A publication may still have a recently excluded leaf."""
+"""A publication may still have a leaf whose exclusion is more recent than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def check_acknowledged(calls: Iterable[Call], writes: Mapping[str, Write]) -> It
 
 
 def check_linearizable(calls: Iterable[Call], writes: Mapping[str, Write]) -> Iterator[Violation]:
-    """Find a key if an order of its writes and reads does not exist."""
+    """Find a key whose writes and reads cannot be put in one order."""
     operations: list[Operation] = []
     for call in calls:
         if call.kind is Kind.WRITE and call.request:

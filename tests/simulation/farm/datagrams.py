@@ -25,9 +25,9 @@ class MemoryDatagrams:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._bound: dict[tuple[str, Address], DatagramSocket] = {}
-        """By the machine and the address."""
+        """Sockets by the name of the machine and the address."""
         self._listening: dict[Address, list[DatagramSocket]] = {}
-        """At broadcast addresses."""
+        """Sockets at broadcast addresses."""
 
     def of(self, host: Host) -> "HostDatagrams":
         """Return the network as one machine sees it."""
@@ -68,7 +68,7 @@ class MemoryDatagrams:
             each.close()
 
     def send(self, source: "DatagramSocket", datagram: bytes, target: Address) -> bool:
-        """Send a datagram; False without a route to the target."""
+        """Send a datagram; return False without a route to the target."""
         host = source.host
         if not host.is_powered or not is_own(host, source.address.host):
             return False

@@ -67,7 +67,7 @@ class Disk:
         self._bytes: dict[int, bytes] = {}
         """The durable bytes of each file, by inode."""
         self._failed: dict[int, bytes] = {}
-        """The bytes at a failed sync: the kernel has dropped what was not durable then."""
+        """The bytes at a failed sync, by inode: the kernel has dropped those not durable then."""
         self._names: dict[int, dict[str, int]] = {}
         """The durable names of each directory, by inode: the inode of each name."""
         self._modes: dict[int, int] = {}
@@ -157,7 +157,7 @@ class Disk:
         return Content(content.directories, content.files, sockets)
 
     def durable(self, random: Random) -> Content:
-        """Return what a power cut leaves now: the durable content, and a random part of the later writes."""
+        """Return the content after a power cut now: the durable content, and a random part of the later writes."""
         self._know()
         kept = random.choice(KEPT)
         content = Content({}, {}, ())

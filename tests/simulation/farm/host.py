@@ -135,4 +135,4 @@ class Host:
 
 current_host: ContextVar[Host | None] = ContextVar("current_host", default=None)
 current_service: ContextVar[str] = ContextVar("current_service", default="")
-"""Another process of the machine, such as a router; empty for the node."""
+"""Name of the running process, if it is not the node but, for example, a router; empty for the node."""

@@ -68,7 +68,7 @@ class Fault:
 def draw_faults(seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False) -> tuple[Fault, ...]:
     """Return the faults of a seed, in the order of their starts.
 
-    At most one at a time ends the process of a machine.
+    Faults that end the process of one machine never overlap.
     """
     kinds = [each for each in Nemesis if each not in OF_ROUTERS for _ in range(_WEIGHTS.get(each, 1))]
     faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)

@@ -12,7 +12,7 @@ from tests.simulation.farm.world import World
 
 
 class NemesisDriver:
-    """The faults of one trial; `active`: the present faults."""
+    """The faults of one trial; `active` has the present ones."""
 
     def __init__(self, world: World, faults: tuple[Fault, ...]) -> None:
         self._world = world

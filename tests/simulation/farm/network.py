@@ -17,7 +17,7 @@ from tests.simulation.farm.virtual_time import VirtualClock
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The quality of the way from one machine to another. Rates are probabilities of each packet."""
+    """The quality of the link from one machine to another. Rates are probabilities for each packet."""
 
     delay_s: float = 0.000_5
     jitter_s: float = 0.000_5
@@ -102,7 +102,7 @@ class Network:
         return target.is_powered and source.is_powered and (source.name, target.name) not in self.blocked
 
     def link_of(self, source: Host, target: Host) -> Link:
-        """Return the quality of the way from one machine to another."""
+        """Return the quality of the link from one machine to another."""
         if source is target:
             return LOOPBACK
         return self.links.get((source.name, target.name), self.link)

@@ -174,7 +174,7 @@ class StreamSocket(trio.socket.SocketType):
         return self._end().other
 
     def getsockopt(self, level: int, optname: int, buflen: int | None = None) -> Any:  # noqa: ARG002 - trio's parameters
-        """Return if it listens; other options are unset."""
+        """Return 1 for SO_ACCEPTCONN if the socket listens; other options are 0."""
         if optname == stdlib_socket.SO_ACCEPTCONN:
             return int(isinstance(self._thing, Listening))
         return 0

@@ -309,7 +309,7 @@ class Listening:
         return bool(self._arrived) or self.is_closed
 
     def arrive(self, end: End) -> bool:
-        """Queue a connection; False if the queue is full."""
+        """Queue a connection; return False if the queue is full."""
         if len(self._arrived) >= self._backlog:
             return False
         self._arrived.append(end)
@@ -323,7 +323,7 @@ class Listening:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def close(self) -> None:
-        """Stop to listen, and reset the connections that wait."""
+        """Stop listening, and reset the waiting connections."""
         if not self.is_closed:
             self.is_closed = True
             self._streams.forget_port(self)

@@ -38,7 +38,7 @@ FORM_S: Final = 60.0
 HEAL_S: Final = 180.0
 """Longest time from the end of the last fault until all nodes are healthy."""
 STEADY_S: Final = 10.0
-"""A farm is healthy if it has been healthy for so long."""
+"""A farm counts as healthy after it has been healthy for this time."""
 LOOK_S: Final = 1.0
 CLIENTS: Final = 3
 RESTART_S: Final = 3.0

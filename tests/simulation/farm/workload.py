@@ -69,7 +69,7 @@ class Call:
 
 
 class Calls:
-    """All calls of a trial, in the order of their begins."""
+    """All calls of a trial, in the order of their starts."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.all: list[Call] = []
@@ -85,7 +85,7 @@ class Calls:
         return call
 
     def answer(self, call: Call) -> None:
-        """Note the positive result of a call."""
+        """Record the positive result of a call."""
         call.answered, call.answered_s = next(self._moments), self._now_s()
 
 

@@ -193,7 +193,7 @@ class World:
         await self._end_run(host, self._taken(host, durable=False))
 
     async def power_cut(self, name: str) -> None:
-        """Cut the power of a machine. Its disk keeps what was synced, and a part of the rest."""
+        """Cut the power of a machine. Its disk keeps all synced bytes, and a part of the others."""
         host = self.hosts[name]
         self.note(host, "power cut")
         snapshot = self._taken(host, durable=True)

@@ -82,7 +82,7 @@ def sampled() -> list[Cell]:
 
 
 def seed_of(cell: Cell, random_seed: int) -> int:
-    """Return each cell's own seed, so that all variants of a cell have the same slow members and the same delays."""
+    """Return the seed of a cell, so that all variants of a cell have the same slow members and the same delays."""
     return random_seed * 1_000 + grid().index(cell)
 
 
