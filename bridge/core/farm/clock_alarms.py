@@ -1,6 +1,6 @@
 """Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
-    founding      every node, before there is a log: its clock differs from a majority of the clocks, or none agrees
+    founding      every node, before there is a log: its clock differs from most clocks, or no majority agrees
     own clock     every node: it differs from the clocks of a majority of the voters
     other clocks  the leader: the same for the other servers, by name
     log time      the leader: it leads the clocks of a majority by more than correct reports explain, so it does not

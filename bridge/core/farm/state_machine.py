@@ -173,7 +173,7 @@ class ServerForgotten:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """The table no longer knows whether this request was applied, so it is refused: its sender must begin a session."""
+    """A request refused because the table no longer has its result: the sender must begin another session."""
 
     request: str
 
@@ -230,7 +230,7 @@ class Farm:
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
     ) -> None:
-        # The period in it is only an initial value: clock entries change it, on all servers at the same index.
+        # The period in the tuning is only an initial value: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
         admitted = of_founders(founders)
         clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
@@ -525,8 +525,8 @@ def _apply_identity(
 def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
     """Return the state with this table of identities.
 
-    If a row is deleted, the other data of its id are deleted, too, since the id is never used again. A new row counts
-    against the share of `leader`, which is None below `BOUNDS_LEVEL`.
+    `leader` is None below `BOUNDS_LEVEL`. From that level on, a new row counts against the share of the leader. The
+    other data of a deleted row's id are deleted, too, since the id is never used again.
     """
     if leader is None or admitted.keys() == state.admitted.keys():
         return replace(state, admitted=admitted)

@@ -15,7 +15,7 @@ CONFIRM_COMMAND = "garlicfarm confirm-cluster"
 _EQUIVOCATES = "shows different nodes different descriptions, and is not counted as a founder"
 CLUSTERS_SHOWN = 4
 ANNOUNCERS_SHOWN = 4
-"""Number of foundings in an alarm: a holder of the farm key can invent any number of them."""
+"""Members named for each cluster. A holder of the farm key can invent any number of clusters and members."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,10 @@ class Formation:
 
     @property
     def waiting_for(self) -> Founders:
-        """Founders of this node's promise whose own promise it has not seen."""
+        """Founders of this node's promise whose own promise it has not seen.
+
+        After its endorsement of their founding: `unendorsed_by`.
+        """
         promise = self._durable.promise
         if promise is None or self.founding is not None:
             return ()

@@ -85,7 +85,7 @@ class FarmMember:
 
     @property
     def reachable(self) -> bool:
-        """Gossip has not marked it dead."""
+        """True if gossip has marked it neither dead nor left."""
         return self.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 
     @property

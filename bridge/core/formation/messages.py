@@ -14,7 +14,7 @@ from bridge.core.formation.member import FarmMember
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of a run: repeats the durable state as `Advertise` and, if so, `Founded` or `KnowsCluster`."""
+    """The first event of a run. Its effects repeat the durable state: `Advertise`, and `Founded` or `KnowsCluster`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class MembersChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineReached:
-    """`core.deadline` has come."""
+    """`Formation.deadline` has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ Event = Started | MembersChanged | DeadlineReached | Persisted | WithdrawRequest
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store `state` durably in place of the previous one, then answer `Persisted(number)`."""
+    """Store `state` durably in place of the previous one, then pass `Persisted(number)` to `step`."""
 
     number: int
     state: FormationState

@@ -8,7 +8,8 @@ delays a change, the next observation compares the row with its recorded state a
 records are lost.
 
 The node's clock decides the times. It may move back: a short step repeats the last time, a longer one is a break, after
-which all states are recorded again. Breaks need time between them; until then, the last time is repeated.
+which all states are recorded again. For `BREAK_CHECKS` observations after a break, even a longer step repeats the last
+time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +43,7 @@ STEP_BACK_MS: Final = 2_000
 PAUSE_MS: Final = 5 * MINUTE_MS
 """Longer than any time between two checks: the view of a very large farm is built less often."""
 BREAK_CHECKS: Final = 600
-"""Observations between two breaks: ten minutes in a usual farm."""
+"""Minimum number of observations between a break and a break because the clock moved back: usually ten minutes."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class Changes:
         self._minute = 0
 
     def _in_order(self, now_ms: int, records: list[Record]) -> int:
-        """Return the time of this observation; add a break if the node did not observe before it."""
+        """Return the time of this observation; add a break after a start, a pause or a move of the clock."""
         now_ms, last_ms = max(1, min(now_ms, LATEST_MS - 1)), self._last_ms
         self._checks_since_break += 1
         if not last_ms:

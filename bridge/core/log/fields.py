@@ -33,7 +33,7 @@ ENTRY_LIMIT_BYTES: Final = 65_536
 BRACKETS_LIMIT: Final = 256
 """Limit of nesting by the number of brackets: the maximum depth of a parser depends on its caller's stack."""
 BOXES_LIMIT: Final = 256
-"""The most boxes of one entry, so that it stays below the limit of all entries."""
+"""The most boxes of one entry, so that it stays below `ENTRY_LIMIT_BYTES`."""
 BOX_BYTES: Final = 92
 """A key of X25519 (32), an era (4), its time (8), its key (32) and a tag (16): see `bridge.wire.keys.box`."""
 PRINCIPAL_CHARACTERS: Final = 32

@@ -1,7 +1,7 @@
 """The figures that a server reports about its router, declared once.
 
-Each field of `RouterStatus` carries a `Declaration`. A report has the class as its `router`, so its JSON and its ranges
-follow from these. The rest derives from `FIGURES`:
+Each figure is a field of `RouterStatus` with a `Declaration`. A report has the class as its `router`, so its JSON and
+its ranges follow from these. The rest derives from `FIGURES`:
 
     bridge.core.state.numbers             the range of each number in a snapshot
     bridge.api.view.SHOWN                 figures in the view: a field of the same name in `ReportView`

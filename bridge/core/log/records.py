@@ -61,9 +61,9 @@ class MetaStatus:
     can_sign_until_s: int | None = None
     """Second at which its (transient) signing key ends; None without a key, so it can never publish."""
     publish_failure: str | None = None
-    """The reason why its router did not accept the last structure, or never does. Only `publish_config` decides."""
+    """The reason why its router did not accept the last structure, or never does. The choice ignores it."""
     standby: bool = False
-    """True if it keeps a session with tunnels, to publish without delay. The log decides nothing by it."""
+    """True if it keeps a session with tunnels, to publish without delay. No decision of the log depends on it."""
 
 
 class LeafFault(Enum):
@@ -79,7 +79,7 @@ class LeafFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConditionStatus:
-    """The recent past of a condition. For information only: the log decides nothing by it."""
+    """The recent past of a condition. No decision of the log depends on it."""
 
     condition: LeafFault
     age_ms: int | None = None
@@ -107,7 +107,7 @@ class LeafStatus:
     configured_connections: int | None = None
     current_connections: int | None = None
     faults: tuple[LeafFault, ...] = ()
-    """The failed conditions. Only `healthy` decides."""
+    """The failed conditions. The choice of leaves uses only `healthy`."""
     conditions: tuple[ConditionStatus, ...] = ()
     """At most one of each condition, in their fixed order; empty in reports of older versions."""
 
@@ -369,7 +369,7 @@ Record = EntryRecord | Foreign
 def request_of(record: Record) -> str | None:
     """Return the sender's name of the request.
 
-    None for records that only servers write, which are never submitted twice.
+    None for clock entries, publications and entries about identities, which are never submitted twice.
     """
     return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
 

@@ -8,9 +8,9 @@
 
 The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, for any factor. An operator's weight
 counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded,
-damped and fading. An entry is refused if it covers no more of the log than the previous one, or claims to cover entries
-after itself. So neither a repetition nor a second, slower pipeline has an effect. docs/reference/publishing-rules.md
-("Commands of operators and the pipeline") has the figures.
+damped and fading. An entry is refused if it covers no more of the log than the previous one, or claims to cover itself
+or later entries. So neither a repetition nor a second, slower pipeline has an effect.
+docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
 From `BOUNDS_LEVEL` on each author has a share of each table (docs/reference/limits.md), a quarter of it. So one script
 or one hostile member cannot keep an operator from excluding a leaf. Factors are whole thousandths and all arithmetic is

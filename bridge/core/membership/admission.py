@@ -316,7 +316,7 @@ def approve(
     log_time_ms: int | None = None,
     share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
-    """Return the table after one approval, and the change; `share` as for `admit`."""
+    """Return the table after one approval, and the changes; `share` as for `admit`."""
     node_id, name = approval.node_id, approval.name
     before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)
     if share is not None and raft_id_of(admitted, node_id) is None:

@@ -3,7 +3,7 @@
 docs/reference/application-json.md ("The proof of an entry's author") lists the authors of each kind.
 
 The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
-decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). x A server that an operator
+decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). A server that an operator
 removed from the group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
@@ -33,7 +33,7 @@ NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
 
 
 class NoEffect(Enum):
-    """The reasons why an entry stays in the log without effect: the word, the cause, the remedy of its sender."""
+    """The reasons why an entry does not have an effect, each with its word, its cause and the sender's remedy."""
 
     UNSIGNED = (
         "unsigned",

@@ -5,15 +5,16 @@
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
 carry. It also passes on the descriptions of the other servers that it considers alive, so a newcomer with one working
-seed discovers all. A second-hand description makes a server known and replaces an older one. A second-hand description
-does not show that its server is alive. Otherwise two servers could keep sending each other the description of a dead
-one, and it would never be marked dead. A server is alive if a Raft connection to it is open or has just been opened.
-Servers do not exchange judgments, so nothing needs a refutation.
+seed discovers all. A second-hand description marks an unknown server alive, and a newer one marks a dead server alive,
+for `silent_after_ms`. A repeated second-hand description does not count. Otherwise two servers could keep sending each
+other the description of a dead one, and it would never be marked dead. A server is alive if a Raft connection to it is
+open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
 
 Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
-first hand, with its own generation or a later one and other content, a second instance of its identity runs: an
-identity conflict. If other servers pass such a description on, this server's record of its generations is out of date.
-It begins a later generation and reports that, since its record of votes may be out of date too.
+first hand, with its own incarnation or a later one and other content, a second instance of its identity runs: an
+identity conflict. If other servers pass on a description with a later generation, this server's record of its
+generations is out of date. It begins a later generation. If the description has its own address, it also raises an
+alarm, since its record of votes may be out of date too.
 """
 
 from collections.abc import Collection, Sequence
@@ -134,7 +135,7 @@ class ConnectionMembership:
         return changes
 
     def members(self) -> tuple[Member, ...]:
-        """All other servers."""
+        """Return all other servers."""
         return tuple(
             Member(
                 known.info,

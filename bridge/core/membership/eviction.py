@@ -12,7 +12,7 @@ era are kept. docs/how-to/stolen-node.md has the steps for operators.
 A voter is demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); the reason is in
 docs/explanation/changing-servers.md ("How a farm decides it").
 
-Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Up to
+Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Below
 `BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm the
 keys cannot be replaced. An eviction then removes the identity's rights and does not change the keys, because it still
 prevents all other actions of the identity.
@@ -31,7 +31,7 @@ LAST_ERA = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Rekeying:
-    """The last time that all keys were replaced; `boxes` by NodeId in hexadecimal, opaque here."""
+    """The last replacement of all keys; `boxes` by NodeId in hexadecimal, opaque here."""
 
     era: int = 0
     boxes: Mapping[str, bytes] = field(default_factory=dict)

@@ -425,7 +425,7 @@ def _is_recorded(known: Admitted | None, member: FarmMember) -> bool:
 
 
 def _is_dead(member: FarmMember | None) -> bool:
-    """Return True if a member is dead; a member without an entry in gossip stays dead."""
+    """Return True if a member is dead or has left; a member that gossip does not list counts as dead."""
     return member is None or member.status in {MemberStatus.DEAD, MemberStatus.LEFT}
 
 

@@ -8,8 +8,8 @@ does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Ja
 and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the structure.
 
 I2CP returns a destination and not its structure. So a look-up finds any structure of the master that has not ended,
-also an earlier one. So a structure that did not arrive is noticed only if it is the master's first one, or after the
-earlier one has ended.
+also an earlier one. A structure that did not arrive is therefore noticed only if it is the master's first one, or after
+the earlier one has ended.
 
 The look-ups are not a part of the farm's state, because no server decides by them for the others. After a restart they
 are complete again within about two minutes.

@@ -82,7 +82,7 @@ def select_leaves(
 
 
 def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: FarmTuning) -> bool:
-    """Return True if a leaf of this server counts as healthy: it is in a recent report, and the server has a router."""
+    """Return True if a leaf is healthy in a recent report of this server, and the server has a router."""
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 

@@ -3,7 +3,7 @@
 A state computed from a log keeps these bounds, because an entry beyond them does not have an effect. The state in a
 snapshot was computed by one other server. Without this check, one snapshot could bring a log time beyond the last
 second of a Meta LS2, and no plan of this node could be valid, even after a restart. `numbers` declares the range of
-each number, `tables` the range of each table.
+each number, `tables` the limit of each table.
 
 A module of its own, because `numbers` and `tables` do not import each other.
 """

@@ -40,7 +40,7 @@ class ClockJudgment:
     offsets_ms: Mapping[int, int]
     """Offset of each server that reported recently, this one included."""
     agreed: bool
-    """A majority of the voters differs by no more than `CLOCK_OFF_MS` from the majority time."""
+    """True if the clocks of a majority of the voters differ by at most `CLOCK_OFF_MS` from the majority time."""
 
     @property
     def off(self) -> dict[int, int]:

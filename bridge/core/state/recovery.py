@@ -43,7 +43,7 @@ class Reset:
     """The values to reset in the new cluster."""
 
     term: bool = False
-    """At `FIRST_TERM`."""
+    """Reset each term to `FIRST_TERM`."""
     log_time_ms: int | None = None
     """Log time starts here; None: it continues."""
     second: bool = False
