@@ -73,7 +73,7 @@ class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
     url: str | None = None
     """The peer's listening address (`serving`)."""
     broadcast_url: str | None = None
-    """The address of its PUB socket that clients receive (`serving`)."""
+    """The address of its PUB socket, as clients receive it (`serving`)."""
     log_entries: int | None = None
     """The number of entries after the snapshot (`serving`)."""
     log_bytes: int | None = None
@@ -256,7 +256,7 @@ class KraftChangeOutput(Document, frozen=True):
     """`kraft add-voter` and `kraft remove-voter`."""
 
     changed: bool
-    """False: it was so already."""
+    """False if the voters already were as requested."""
     leader_id: int
     """The node.id of the leader."""
     voters: tuple[int, ...]

@@ -74,7 +74,7 @@ class HealthAnswer(Document, frozen=True):
     """Health of the process, independent of the farm, for a supervisor that restarts it."""
 
     healthy: bool
-    """A restart would not help."""
+    """True if a restart would not help."""
     reasons: tuple[str, ...]
     """Faults of this process, as text."""
     verdict: VerdictView
@@ -112,7 +112,7 @@ class FarmKeyView(Record, frozen=True):
     state: FarmKeyState
     """Its use at the queried node."""
     since: int
-    """The change of the ring that installed it, by the ring's own clock."""
+    """The ring's own clock at the change that installed it."""
     opened_by: int
     """Number of members that open datagrams with it; 0 when a removal has reached every member."""
     sealed_by: int
@@ -127,7 +127,7 @@ class KeysAnswer(Document, frozen=True):
     farm: str
     """The label of the farm, in hexadecimal."""
     epoch: int
-    """The change of the ring that chose the sealing key, by the ring's own clock."""
+    """The ring's own clock at the choice of the sealing key."""
     primary: str
     """Id of the sealing key of the queried node."""
     members: int
@@ -345,7 +345,7 @@ class NodeEvicted(Document, frozen=True):
     """Names of client keys that it may have admitted: they are older than feature level 5."""
 
 
-# -- what operators order ----------------------------------------------------------------------------------------------
+# -- commands and submissions ------------------------------------------------------------------------------------------
 
 
 class CommandAnswer(Document, frozen=True):

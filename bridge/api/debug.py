@@ -122,8 +122,8 @@ class DebugOutput(Document, frozen=True):
     version: str
     """Version of the command that made it."""
     made_at: str
-    """When, by this machine's clock, UTC."""
+    """Time of its creation by this machine's clock, UTC."""
     answered: tuple[DebugAnswered, ...]
     """The nodes that answered."""
     silent: tuple[DebugSilent, ...]
-    """The others."""
+    """The nodes and members without data."""

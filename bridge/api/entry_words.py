@@ -2,7 +2,7 @@
 
     {"cluster":…,"id":2,"destinations":[…]}   report        node-2: 1 of 1 leaves healthy, router attached
     {"clock":{"time":…,"id":2}}               clock         log time 10:45:27 by node-2
-    {"publication":{…}}                       publication   node-2 may publish hakketfo….b32.i2p, second 10:45:17
+    {"publication":{…}}                       publication   node-2 may publish hakketfo4m2x….b32.i2p, second …
     {"voters":[…]}                            configuration voters node-1, node-2, node-3
     {"anything":"else"}                       other         unchanged
 

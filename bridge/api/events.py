@@ -69,7 +69,7 @@ Facts = Mapping[str, Scalar]
 
 
 def event_text(event: TraceEvent) -> str:
-    """One event as a line for people and for `grep`: its kind, then what happened."""
+    """Return an event as a line for people and for `grep`: its kind, then its sentence."""
     sentence = event_sentence(event)
     return f"{event.kind}: {sentence}" if sentence else event.kind
 

@@ -1,4 +1,4 @@
-"""Servers in one view, by gossip (UDP), Raft (TCP) and the log: their contradictions, and the inputs of the verdict.
+"""Servers in one view, by gossip (UDP), Raft (TCP) and the log: their contradictions, and the verdict's inputs.
 
     gossip                  Raft and the log                            conclusion
     dead, or not received   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
@@ -112,7 +112,7 @@ def patience_ms(raft: RaftView) -> int:
 def udp_blocked(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip has marked dead, although they answer by Raft. Empty without UDP."""
+    """Return the servers that are dead to gossip and answer by Raft, or have reported since. Empty without UDP."""
     own = next((each for each in members if each.is_self), None)
     if own is None or own.address is None or raft.role is RaftRole.NONE:
         return frozenset()
@@ -134,7 +134,7 @@ def udp_blocked(
 def not_reporting(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip marks alive, that answer by Raft, and whose last report is too old.
+    """Return the servers that gossip marks alive and whose last report is too old; on a leader, they also answer it.
 
     This node itself is one of them if its own report is too old.
     """

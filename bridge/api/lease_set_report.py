@@ -100,7 +100,7 @@ class AcceptableReport(Record, frozen=True):
     java_router: bool
     """A Java router accepts it now."""
     reasons: list[str]
-    """Reason why it does not, as text."""
+    """Reasons why it does not, as text."""
 
 
 class LeaseSetReport(Document, frozen=True):

@@ -235,7 +235,7 @@ class RotationOutput(Document, frozen=True):
     key: str
     """The id of the new key."""
     epoch: int
-    """The change of the ring that chose the new key, by the ring's own clock."""
+    """The ring's own clock at the choice of the new key."""
     members: int
     """Number of running members."""
     removed: tuple[str, ...]
@@ -308,7 +308,7 @@ class KeyExportOutput(Document, frozen=True):
     label: str
     """The public hash of the key, in hexadecimal."""
     epoch: int
-    """The change of the ring that chose the sealing key, by the ring's own clock."""
+    """The ring's own clock at the choice of the sealing key."""
     cluster_id: str | None
     """The id of the cluster, in hexadecimal; null before the farm is created."""
 

@@ -25,7 +25,7 @@ class TransferRequest(RequestBody, frozen=True):
 
 
 class ConfirmClusterRequest(RequestBody, frozen=True):
-    """Take a cluster for the node's farm."""
+    """Accept a cluster as the node's farm."""
 
     cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
     """The id of the cluster, in hexadecimal."""
@@ -46,7 +46,7 @@ class NodeRequest(RequestBody, frozen=True):
     node: str
     """Its name or NodeId."""
     force: bool = False
-    """Evict it even if no majority is left, or once more."""
+    """Evict it even if no majority remains, or again."""
 
 
 class ReplaceKeysRequest(RequestBody, frozen=True):
@@ -96,21 +96,21 @@ class QueryRequest(RequestBody, frozen=True):
 
 
 class ExclusionOrder(RequestBody, frozen=True):
-    """List a leaf nowhere, or again."""
+    """Exclude a leaf from all structures, or admit it again."""
 
     hash: str
     """The address of the leaf."""
     excluded: bool
-    """List it nowhere."""
+    """True: exclude it."""
 
 
 class CostOrder(RequestBody, frozen=True):
-    """Make a leaf dearer or cheaper."""
+    """Multiply the cost of a leaf."""
 
     hash: str
     """The address of the leaf."""
     factor: float
-    """0.1 to 10; 1 takes an earlier factor back."""
+    """0.1 to 10; 1 removes an earlier factor."""
 
 
 class ForceOrder(RequestBody, frozen=True):
@@ -126,7 +126,7 @@ class RemovalOrder(RequestBody, frozen=True):
     server: str
     """Its name, Raft id or NodeId."""
     removed: bool
-    """Take it out."""
+    """True: remove it."""
 
 
 class ClientOrder(RequestBody, frozen=True):
@@ -153,9 +153,9 @@ class CommandRequest(RequestBody, frozen=True):
     """One command of an operator: exactly one of these keys."""
 
     exclusion: ExclusionOrder | UnsetType = UNSET
-    """List a leaf nowhere, or again."""
+    """Exclude a leaf from all structures, or admit it again."""
     cost: CostOrder | UnsetType = UNSET
-    """Make a leaf dearer or cheaper."""
+    """Multiply the cost of a leaf."""
     force: ForceOrder | UnsetType = UNSET
     """Publish a master again."""
     removal: RemovalOrder | UnsetType = UNSET

@@ -14,7 +14,7 @@ from bridge.api.json import Record
 from bridge.api.trace import TraceEvent
 
 APART_MS: Final = 15_000
-"""Earlier events belong to another change."""
+"""Longest time between two steps; earlier events belong to another change."""
 
 
 class Step(Record, frozen=True):

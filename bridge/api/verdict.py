@@ -1,6 +1,6 @@
 """The verdict: the health of the farm in one line, as one function of the view (`docs/reference/verdicts.md`).
 
-    FarmView ──▶ concerns_of ──▶ every concern, most severe first ──▶ alarms
+    FarmView ──▶ concerns_of ──▶ every concern, by precedence ──────▶ alarms
                                       └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
                                                                          metrics, exit status, log
 
@@ -208,7 +208,7 @@ def verdict_of(view: FarmView) -> VerdictView:
 
 
 def concerns_of(view: FarmView) -> tuple[Concern, ...]:
-    """Return the findings of all rules, most severe first; if there are none, that the farm is healthy."""
+    """Return the findings of all rules by precedence; if there are none, that the farm is healthy."""
     return _concerns(FarmFacts(view))
 
 

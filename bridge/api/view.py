@@ -4,9 +4,9 @@
     Raft's description   ─┼─▶ build_view ─▶ FarmView ─▶ control endpoint ─▶ terminal view, `--json`, metrics
     the farm's state     ─┘
 
-Every operator surface shows a `FarmView` and nothing else. So two surfaces cannot disagree, and nothing is computed
-twice. A view is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), the names of
-times contain the unit, and unknown values are null. Nothing in it is secret.
+Every operator surface takes the state of the farm from a `FarmView`. So two surfaces cannot disagree, and nothing is
+computed twice. A view is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), the
+names of times contain the unit, and unknown values are null. Nothing in it is secret.
 
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
 epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.
@@ -46,13 +46,13 @@ class ServerRole(Enum):
     """Role of a member in the Raft group."""
 
     NONE = "none"
-    """The member is not admitted, or not a server yet."""
+    """The member is not admitted, or the queried node does not have the log."""
     VOTER = "voter"
     """The member votes, and counts for a majority."""
     LEARNER = "learner"
     """The member receives the log and does not vote."""
     REMOVED = "removed"
-    """The member was admitted, and is not in the group now."""
+    """The member is admitted, and is not in the group now."""
 
 
 class RaftRole(Enum):
@@ -180,7 +180,7 @@ class FarmIdentity(Record, frozen=True):
 
 
 class MemberView(Record, frozen=True):
-    """A member, from gossip. `name`, `raft_id` and `endpoint` come from its signed metadata."""
+    """A member, from gossip and its signed metadata. `name` comes from the log once recorded there."""
 
     node_id: str
     """Its NodeId, in hexadecimal."""
@@ -380,7 +380,7 @@ class StandingView(Record, frozen=True):
     inability: str | None
     """Reason why it cannot publish now, as text; null if it can."""
     failure: str | UnsetType = UNSET
-    """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
+    """Reason why its router did not accept its last structure, or accepts none; left out if it accepted it."""
     standby: bool = False
     """True if its router keeps a session ready, to publish without delay if the publisher fails."""
     parts: tuple[ScorePartView, ...] = ()

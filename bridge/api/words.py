@@ -92,7 +92,7 @@ def _percent(name: str, value: float | None) -> str:
 
 
 def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:
-    """`healthy`, `unhealthy` or `unhealthy: its lease set is not found`."""
+    """Return `healthy`, `unhealthy` or `unhealthy: its lease set is not found`."""
     if healthy:
         return "healthy"
     found = faults_text(faults)
@@ -116,7 +116,7 @@ def conditions_text(conditions: Iterable[ConditionView]) -> str:
 
 
 def condition_text(each: ConditionView) -> str:
-    """Return the state of a condition, its age, the last error, and the number of failures if it is not one."""
+    """Return the state of a condition, its age, the last error, and the number of failures."""
     since = "" if each.since_ms is None else f" for {duration(each.since_ms)}"
     text = f"{CONDITION_NAMES.get(each.condition, each.condition)} {'ok' if each.holds else 'failing'}{since}"
     count = "" if not each.failures else "failed once" if each.failures == 1 else f"failed {each.failures} times"

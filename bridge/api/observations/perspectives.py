@@ -1,4 +1,4 @@
-"""The farm from the perspective of each node: which node sees what.
+"""The farm as each of its nodes sees it.
 
     FarmView of each node ──▶ ShortView ──▶ its reply to a query by gossip ──▶ PerspectivesAnswer ──▶ disagreements
 

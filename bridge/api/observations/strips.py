@@ -4,8 +4,8 @@
                   ──▶ incidents ──▶ states that are not ok, changes of the leader and of publishers
 
 A cell shows the worst state in its part of the window, so that a short failure is visible in a day. Its height shows
-the severity without colors. A cell of the leader or a publisher shows the letter of its name. A blank cell was not
-observed: the node did not run, or the subject did not exist.
+the severity without colors. A cell of the leader or a publisher shows a letter for its name: `a` for the first name,
+and so on. A blank cell was not observed: the node did not run, or the subject did not exist.
 
 Pure code: it depends on no terminal. Names in it are as the nodes sent them; the output escapes them.
 """
@@ -143,7 +143,7 @@ def _cell(row: HistoryRow, span: HistorySpan | None, letters: Mapping[str, str])
 
 
 def _figure(row: HistoryRow, to_ms: int) -> str:
-    """Return the present name of a leader or publisher; otherwise the share of the observed time that was ok."""
+    """Return the present name of a leader or publisher, or the state of an alarm; otherwise the share of time ok."""
     last = row.spans[-1]
     if row.kind in _NAMED:
         return (last.text or "none") if last.end_ms >= to_ms else "-"
