@@ -154,7 +154,7 @@ class Node:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _end(self, node: JoinedNode) -> None:
-        """Hand over what this node does for the farm, and announce the departure if it leaves."""
+        """Hand over this node's tasks for the farm, and announce the departure if it leaves."""
         trace, farm = node.local.trace, self._current.farm
         node.local.service_manager.stopping()
         trace.append("node-stopping", {"leaving": self._leaving})

@@ -190,7 +190,7 @@ class ControlClient:
         return await self.call(routes.KEYS)
 
     async def install_key(self) -> str:
-        """Have every member open a new key; return its id."""
+        """Have every member open datagrams with a new key; return its id."""
         return (await self.call(routes.KEYS_INSTALL)).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:

@@ -54,7 +54,7 @@ LOOK_EVERY_S: Final = 60.0
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 
 LATEST_S: Final = 220_000_000_000
-"""Seconds; the year 8941. A certificate of this length cannot end later."""
+"""Seconds; the year 8941: the end of a certificate made then is still a valid date."""
 
 _Names: TypeAlias = tuple[x509.GeneralName, ...]
 

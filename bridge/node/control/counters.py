@@ -4,8 +4,8 @@
                                      ──▶ `garlicfarm_gossip_dropped_total{reason="replay"}`
 
 Each package declares its counters next to the code that counts: identifier and meaning. A family with a metric has one
-series per member, and the identifier is the label. If a family does not have a metric, each member is a metric of its
-own name. The view and docs/reference/metrics.md derive from this table; an enum needs a family here.
+series per member, and the identifier is the label. If a family does not have a metric, each member is a separate
+metric. The view and docs/reference/metrics.md derive from this table; an enum needs a family here.
 
 A key of the view consists of a prefix and the identifier. `_ZMQ_KEYS` and `_KAFKA_KEYS` keep older keys of the view.
 """

@@ -1,6 +1,6 @@
 """Handlers of the requests about one node, its farm and its log.
 
-Reads go by position (`bridge.api.control`), so a slow reader does not hold resources here. The view is built for each
+Reads go by position (`bridge.api.trace`), so a slow reader does not hold resources here. The view is built for each
 request, from the present state of the cores. The same view feeds the terminal, `--json` and the metrics.
 """
 
@@ -63,10 +63,7 @@ OUTCOME_STATUS = {
     SubmitOutcome.EXPIRED: 410,
 }
 QUORUM_PATIENCE_S = 2.0
-"""Longest wait in seconds of an order for a lost quorum.
-
-It is shorter than the 5 s after which a client treats the node as unresponsive.
-"""
+"""Longest wait of an order for a leader, in seconds."""
 
 
 class FarmAdmin:
@@ -349,7 +346,7 @@ class FarmAdmin:
         return LeavingAnswer(leaving=True)
 
     async def transfer(self, to: str | None) -> str:
-        """Transfer leadership to the given node, or to the most caught up; return the leader's name."""
+        """Transfer leadership to the given node, or to the most up-to-date voter; return the leader's name."""
         farm, raft = self._current.required(), self._make_view().raft
         return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 

@@ -259,7 +259,7 @@ class IdentityAdmin:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, name: str) -> FarmMember:
-        """Return the running node with a name that belongs to another identity."""
+        """Return the running node with this name or id that is not admitted under this name; raise `Refused`."""
         found = [
             each
             for each in self._member_directory.members()

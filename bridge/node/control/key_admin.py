@@ -4,9 +4,9 @@
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; the refusal lists the steps
 
-Gossip's key manager requires running members to confirm each step. Here names replace ids, and stopped members are also
-waited for. A stopped node still has its earlier keys. If these keys are removed, no member can open its messages after
-its return. So a removal waits for stopped nodes, unless it is forced.
+Gossip's key manager requires running members to confirm each step. Here names replace ids. A stopped node still has its
+earlier keys. If these keys are removed, no member can open its messages after its return. So a removal is refused while
+nodes are down, unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -78,7 +78,7 @@ class KeyAdmin(ABC):
 
     @abstractmethod
     async def install(self) -> str:
-        """Have every member open a new key; return its id."""
+        """Have every member open datagrams with a new key; return its id."""
 
     @abstractmethod
     async def use(self, name: str, *, force: bool) -> None:
@@ -161,7 +161,7 @@ class GossipKeyAdmin(KeyAdmin):
         )
 
     async def install(self) -> str:
-        """Have a new key opened everywhere; return its id."""
+        """Have every member open datagrams with a new key; return its id."""
         self._require_membership()
         with self._refusals():
             name = await self._room.install()
@@ -176,7 +176,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._trace.append("key-used", {"key": name, "forced": force})
 
     async def remove(self, name: str, *, force: bool) -> None:
-        """Have a key refused everywhere."""
+        """Have every member refuse a key."""
         self._require_membership()
         absent = self._absent()
         if absent and not force:
@@ -213,7 +213,7 @@ class GossipKeyAdmin(KeyAdmin):
         view = self._make_view()
         # If a node with a new identity runs at the same address, it has replaced the dead node.
         taken = {member.address for member in view.members if member.status in _RUNNING}
-        # In a farm, removals wait only for nodes that were servers: any process with a copied key can join gossip under
+        # In a farm, only nodes that were servers prevent a removal: any process with a copied key can join gossip under
         # any name and disappear.
         belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
         dead = (

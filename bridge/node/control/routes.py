@@ -2,9 +2,9 @@
 
     Request ──▶ its route (`bridge.api.control_routes`) ──▶ access ──▶ query ──▶ body ──▶ Call ──▶ handler ──▶ Answer
 
-The handlers belong to `FarmAdmin`, `IdentityAdmin`, `KeyAdmin` and `Debugging`. Each takes a `Call` and returns a
-document, or an `Answer` for another status or content. This module does not depend on sockets or on the node. Every
-refusal is JSON `{"error": {"code": …, "text": …}}`, whose text contains the fault and the correct form.
+The handlers belong to other modules, such as `FarmAdmin`, `IdentityAdmin` and `KeyAdmin`. Each takes a `Call` and
+returns a document, or an `Answer` for another status or content. This module does not depend on sockets or on the node.
+Every refusal is JSON `{"error": {"code": …, "text": …}}`, whose text contains the fault and the correct form.
 """
 
 import logging

@@ -69,7 +69,7 @@ class TooLarge(Exception):  # noqa: N818 -- an answer (413), not a fault
 
 
 class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
-    """All places or all memory for such clients are in use now; the text names the limit."""
+    """A limit for connections or for the bytes of requests is reached; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class ServiceState(Enum):
     OFF = "off"
     """The configuration switches it off."""
     NOT_LISTENING = "not listening"
-    """The configuration switches it on."""
+    """The configuration switches it on, and its port does not listen."""
     UNKNOWN = "unknown"
     """The port does not listen, and the configuration is not readable or does not show if the service is on."""
 

@@ -102,7 +102,7 @@ def _found(machine: MachineFiles, place: _I2pdPlace) -> FoundRouter:
 
 
 def _read_conf(machine: MachineFiles, path: Path) -> dict[str, Option] | None:
-    """Return the options of `i2pd.conf`; none if it does not exist, None if it is not readable."""
+    """Return the options of `i2pd.conf`; empty if it does not exist, None if it is not readable."""
     content = machine.read(path)
     if content is None:
         return None if path in machine.unread else {}

@@ -81,7 +81,7 @@ class Proposal:
 
 
 def detect_routers(machine: MachineFiles) -> Detection:
-    """Return the routers of this machine: running routers first, then routers with more usable tunnels."""
+    """Return the routers of this machine: running ones first, then by open I2CP, then by usable tunnels."""
     routers = sorted([*find_i2pd(machine), *find_java(machine)], key=_rank)
     return Detection(tuple(routers), tuple(machine.unread.values()))
 

@@ -93,7 +93,7 @@ class Switch:
 def plan_switch(machine: MachineFiles, router: FoundRouter, *, restarts: bool = False) -> Switch | None:
     """Return the change that switches I2CP and I2PControl of an i2pd on; None if they are on, or if it is refused.
 
-    If this command restarts i2pd, services that are on in its file only belong to the change.
+    If this command restarts i2pd, services that are on only in its file belong to the change.
     """
     services = router.i2cp, router.i2pcontrol
     off = [each for each in services if each.state is ServiceState.OFF and (each.lines or each.line)]

@@ -1,7 +1,7 @@
 """The checks of the running node in `garlicfarm doctor`: verdict, time, reachable members, alarms.
 
 They request the view of `status` from the node's control socket. They compare the clock with log time, which follows
-the clocks of all servers, so a time server is not needed.
+the clocks of a majority, so a time server is not needed.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """The invitations of this node, in a file: made, listed, revoked, and redeemed within their limits.
 
-    create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once redeem ──▶ one more use, bound
-    to an identity ──▶ fsync ──▶ only then the bundle leaves this node approved ──▶ the use no longer waits for an
-    admission
+    create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once
+    redeem ──▶ one more use, bound to an identity ──▶ fsync ──▶ only then the bundle leaves this node
+    approved ──▶ the use no longer waits for an admission
 
 The file (mode 0600) contains hashes only: its reader cannot redeem anything. A use belongs to the identity that signed
 the request. If its connection breaks, the same identity can repeat the request until the invitation expires. Other

@@ -1,4 +1,4 @@
-"""The port for new nodes, which is open only while an invitation is open.
+"""The port for new nodes, open only while a token can be redeemed, or its request repeated.
 
     accept ─▶ TLS ─▶ Hello(nonce) ─▶ JoinRequest ─▶ signature ─▶ `Invitations.redeem`, durable ─▶ grant ─▶ Reply
 
@@ -81,7 +81,7 @@ class InvitationListener:
     """Exchanges that may be ended to make room for a further one, the oldest first."""
 
     async def run(self, lock: trio.Lock) -> None:
-        """Keep the port open while an invitation is open, until cancelled. `lock` guards the invitations."""
+        """Keep the port open while a token can be used, until cancelled. `lock` guards the invitations."""
         context = self.certificate.server_context()
 
         async def handle(transport: trio.SocketStream, address: str) -> None:

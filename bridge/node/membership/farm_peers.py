@@ -5,8 +5,8 @@
                                └──▶ a removed server outside the group?   refused in the role of a server
 
 A holder of a copied key file may only connect as a client and introduce itself. A Raft id needs the identity in the
-founding or in an admission of the log. Before this node knows its farm it refuses claims of a Raft id with "not yet",
-and its peers try again.
+founding or in an admission of the log. Before this node knows its farm it refuses claims of a Raft id with
+`Fault.BUSY`, and its peers try again.
 
 The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions
 from a founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.

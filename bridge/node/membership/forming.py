@@ -146,7 +146,7 @@ class Forming:
 
     @property
     def waiting_for(self) -> tuple[bytes, ...]:
-        """Founders whose promise is still missing."""
+        """Nodes whose promise or endorsement is still missing."""
         return self._core.waiting_for
 
     def members_changed(self, members: tuple[FarmMember, ...]) -> None:

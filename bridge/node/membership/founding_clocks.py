@@ -2,7 +2,7 @@
 
     every few seconds   query `clock` ──▶ each node's reply: its clock ──▶ offsets to this node's clock
                         a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
-                        no majority agrees (always so with two nodes)  ──▶ alarm at each
+                        no majority agrees (two nodes that differ)     ──▶ alarm at each
 
 A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and
 becomes right with the clocks. But until then nothing is published, and without this alarm the cause would be reported

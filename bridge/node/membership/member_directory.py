@@ -92,7 +92,7 @@ class MemberDirectory:
         return tuple(self._listed.values())
 
     def reachable(self) -> frozenset[bytes]:
-        """Return the other members that gossip has not marked dead."""
+        """Return the other members that gossip has marked neither dead nor left."""
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
 
     def is_in_contact(self, node_id: bytes, within_s: float) -> bool:

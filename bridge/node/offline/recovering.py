@@ -145,7 +145,7 @@ class RecoveryPlan:
 async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
     """Read the directory, up to the cut; raise RecoveryError.
 
-    `cut_after` omits a damaged end of the log, and `reset` restarts term, log time or publication seconds. Both are
+    `cut_after` omits a damaged end of the log, and `reset` resets term, log time, publication seconds or era. Both are
     only for a new cluster: servers of one cluster must not disagree about their agreed past.
     """
     try:

@@ -4,8 +4,8 @@
     DIR/raft/            hard state (with its owner), snapshot, log           ─┼──▶ FarmOnDisk
     FILE                 a backup: the same, written by a running node        ─┘
 
-Used by the commands that start from an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
-new cluster from it. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
+The commands that start from an old farm use it: `backup` of a stopped node, `restore`, and `recover`, which makes a new
+cluster. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
 
 *The whole log counts.* The disk does not show which of a server's last entries are committed: only a leader reports
 this. After the loss of the other servers it cannot be determined. So all entries of this server are treated as

@@ -101,7 +101,7 @@ class _Clocks:
     searched_bytes: int = SEGMENT_HEADER_BYTES
 
     def take(self, entry: StoredEntry) -> None:
-        """Add the next entry. Entries of a group that is only partly committed are added again later."""
+        """Add the next entry, unless it is known: a group that is only partly committed is read again later."""
         offset_bytes, index, _, kind, value = entry
         if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
             return

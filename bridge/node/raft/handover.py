@@ -46,7 +46,7 @@ EXPLAINED = {
 
 
 async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
-    """Transfer leadership to the named voter, or to the most caught up one; return the new leader's name."""
+    """Transfer leadership to the named voter, or to the most up-to-date one; return the new leader's name."""
     target = None if to is None else voter_named(voters, to)
     try:
         ended = await replica.server.transfer_leadership(target)

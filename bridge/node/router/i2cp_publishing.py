@@ -47,7 +47,7 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
-"""Seconds between hand-overs of an urgent structure to i2pd, and seconds of repetition: i2pd's 20 s plus 1 s."""
+"""Seconds between hand-overs of an urgent structure to i2pd, and seconds of repetition: more than i2pd's 20 s."""
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses structures published more than ten minutes ago."""
 

@@ -1,9 +1,9 @@
-"""Key files on disk: written with mode 0600, never overwritten, and read only if no other user can read them.
+"""Key files on disk: written with mode 0600, and read only if no other user can read them.
 
 A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
 with a command as remedy. Writing makes and syncs a new file with the mode from the start, and then gives it its name. A
-later chmod would leave the file open for a moment. Writing refuses to replace a file: an overwritten master key means a
-lost farm.
+later chmod would leave the file open for a moment. Only a farm key file can be replaced (`replace_farm_key`): an
+overwritten master key means a lost farm.
 """
 
 import errno

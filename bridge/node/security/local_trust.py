@@ -59,7 +59,7 @@ class UntrustedPathError(Exception):
 
 @contextmanager
 def acting_as_owner(path: Path) -> Iterator[None]:
-    """Act as the owner and group of a path, and as root again afterwards. A kill does not change the file's owner."""
+    """Act as the owner and group of a path, and as root again afterwards. The file itself keeps its owner."""
     owner, user_id, group_id = path.stat(), os.geteuid(), os.getegid()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
@@ -173,7 +173,7 @@ def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], 
 
 
 def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.stat_result | None, facts: Facts) -> None:
-    """Check that no other user can replace the content of one directory on the path (None: it is empty)."""
+    """Check that no other user can replace the next step of the path, `inside`, in a directory (None: missing)."""
     if stat.S_ISLNK(status.st_mode):
         return  # A link is checked through its parent directory and its owner.
     _check_owner(path, step, status, facts)

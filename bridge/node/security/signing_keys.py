@@ -72,7 +72,7 @@ class PublishingKey:
         return self.key.destination.hash
 
     def warn_of_master_key(self) -> None:
-        """Log once if this is more than a transient key."""
+        """Log a warning if this is more than a transient key."""
         if self.key.offline is None:
             LOG.warning(
                 "%s contains the master's own private key: a thief of this machine controls the farm's address"

@@ -3,9 +3,9 @@
     {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
 
 `settings` is a node's configuration without the settings of that node alone. The settings declared as `shared` are an
-allow-list, so a new setting is not exported by default. Names, addresses, paths, signing keys, passwords and leaves are
-not in it. Masters are named by their destinations; each node gets its own signing key (`garlicfarm keys offline`). The
-bundle contains the farm's key and is as secret as that key.
+allow-list, so a new setting is not exported by default. A node's own name and addresses, paths, signing keys, passwords
+and leaves are not in it. Masters are named by their destinations; each node gets its own signing key (`garlicfarm keys
+offline`). The bundle contains the farm's key and is as secret as that key.
 """
 
 import json

@@ -322,7 +322,7 @@ def _read_control(section: Section) -> ControlSettings | None:
 
 
 def reported_settings(configuration: NodeConfiguration) -> dict[str, object]:
-    """Return the settings that the node reports to the farm: those declared as `reported`, and two numbers of tables.
+    """Return the settings declared as `reported`, for the node's reports, and the numbers of masters and leaves.
 
     Paths, addresses and names of keys are not reported: every member reads the log, and keeps it.
     """

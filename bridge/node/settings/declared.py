@@ -56,7 +56,8 @@ class Setting:
     missing: str = ""
     """The problem to report if the key is absent; the setting is then required."""
     shared: bool = False
-    """True if nodes share the value, so that a bundle exports it; never for names, addresses, paths and keys."""
+    """True if nodes share the value, so that a bundle exports it; never for a node's own name, addresses, paths and
+    keys."""
     reported: str = ""
     """The key in the node's reports (`config`); all members read them, so a setting is not reported by default."""
     example: Example = ""

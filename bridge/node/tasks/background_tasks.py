@@ -1,6 +1,6 @@
 """The background tasks of a running farm node.
 
-    ReportingTask     once per reporting period, and after a leader is found: this node's report
+    ReportingTask     once per reporting period, on a change, and after a leader is found: this node's report
     TimekeepingTask   while this node leads: log time, at its election and once per period
     Outage            detects the loss of the quorum
     MeasuringTask     looks up the other nodes' leaves and the masters with this node's router

@@ -4,7 +4,7 @@
          └── lost, or not there: again after a growing delay, and the reason in the node's report and in `status`
 
 A minute after its start, a second session looks the directory up: i2pd 2.45.1 publishes no lease set for some sessions.
-Then another session is opened.
+After a failed look-up, another session is opened.
 
 A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
 made at first use: nothing in the directory or in its replies names the node, its farm or the farm's other addresses.

@@ -1,4 +1,4 @@
-"""The parts that the background tasks of a node in a farm share, made by `bridge.node.app`."""
+"""The parts that the background tasks of a node in a farm share, made by `bridge.node.founded_farm`."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -48,7 +48,7 @@ class TaskContext:
     request_prefix: str
     """NodeId and generation. Together with the start of a session and a number, they identify a submission uniquely."""
     reachable: Callable[[], AbstractSet[bytes]]
-    """Returns the NodeIds of other members that gossip has not marked dead."""
+    """Returns the NodeIds of other members that gossip has marked neither dead nor left."""
     configuration: Mapping[str, object] = field(default_factory=dict)
     """The settings that the node reports: an allow-list without secrets."""
     clock_ms: Callable[[], int] = clock_ms
