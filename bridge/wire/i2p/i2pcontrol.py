@@ -4,8 +4,8 @@
     GetRate {Token, Stat, Period} ─▶ Result          NetworkSetting {Token, keys: null} ─▶ settings
 
 A router answers the keys that it knows and ignores the others. So one request has all of them, and a key that is
-missing in the answer becomes None. Older routers send numbers as texts. docs/reference/application-json.md has the
-meaning of each key, and the kinds of routers that have it.
+missing in the answer becomes None. Older routers send numbers as texts. docs/reference/router-report.md has the meaning
+of each key, and the kinds of routers that have it.
 
 `I2PControlError` is the only error of the decoder.
 """

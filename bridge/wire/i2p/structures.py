@@ -163,7 +163,7 @@ def base64_encode(data: bytes) -> str:
 
 
 def base64_decode(text: str) -> bytes:
-    """Strict inverse of `base64_encode`."""
+    """Return the bytes of a text; strict inverse of `base64_encode`."""
     if _BASE64.fullmatch(text) is None:
         raise I2pError("not I2P base64 (letters, digits, `-`, `~`, then `=` as filling)")
     try:

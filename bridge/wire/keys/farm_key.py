@@ -89,7 +89,10 @@ class FarmKey:
 
     @property
     def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
-        """Credentials of the retired keys, newest first: they are recognized and refused."""
+        """Credentials of the retired keys, newest first, which this node does not accept.
+
+        After a replacement of all keys it still presents the first one (`bridge.node.security.farm_keys`).
+        """
         return tuple(self._credentials_of(key) for key in self.retired_keys)
 
     def _credentials_of(self, key: bytes) -> DigestCredentials:

@@ -3,7 +3,7 @@
     token     version | addresses of the inviting node | SHA-256 of its certificate | secret | checksum, in base32
     exchange  TLS, whose certificate has that SHA-256:
               node   ──▶ Hello(nonce)
-              joiner ──▶ JoinRequest(secret, name, public key, signature over all of these and the nonce)
+              joiner ──▶ JoinRequest(secret, name, public key, signature over certificate, nonce, secret and name)
               node   ──▶ Granted(farm key, settings, seeds, signing keys) or a refusal
 
 The token does not contain the farm key. It only proves to one node, until its uses are spent, that an operator has

@@ -1,4 +1,4 @@
-"""The proof of an entry: its author, its farm, and the author's number of it.
+"""The proof of an entry: its author, its farm, and the number that the author gave it.
 
     "proof":"PUBLICKEY.NUMBER.SIGNATURE"}    the last member of an entry that the farm acts on
 

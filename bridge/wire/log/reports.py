@@ -122,7 +122,7 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     service_age: Raw = ABSENT
     service_failures: Raw = ABSENT
     service_error: Raw = ABSENT
-    """Parts of `ConditionStatus` of each condition; the same."""
+    """Parts of `ConditionStatus` of each condition; older versions do not read them either."""
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):

@@ -212,7 +212,7 @@ def _checked(founders: Founders) -> Founders:
 
 @lru_cache(maxsize=64)
 def _founding(packed: bytes) -> Founding:
-    """All members of a farm send the same founding: it is hashed once, and one object serves all."""
+    """Return the founding of these bytes from a cache: all members of a farm send the same one."""
     try:
         return unpacked(packed)
     except ValueError as error:

@@ -65,7 +65,7 @@ def read_command_line(data: bytes) -> RouterCommand | None:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options `--name=value`, `--name value` and `--name`; the last one is true."""
+    """Yield the options `--name=value`, `--name value` and `--name`; the value of the last form is `true`."""
     for place, word in enumerate(words):
         if not word.startswith("--"):
             continue
