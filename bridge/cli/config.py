@@ -7,7 +7,7 @@
                      will not, or not for long) or a problem (a node will not start, or must not be trusted)
 
 A node's own settings (name, signing key, leaves, address) are given at the import, or written into node.toml later. The
-checks use the node's own code to read keys and configuration, so that what passes here passes there.
+checks use the node's own code to read keys and configuration, so a check has the same result here and there.
 """
 
 import tomllib

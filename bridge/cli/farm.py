@@ -223,7 +223,7 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
         )
         print_json(ServersOutput(listed, view.removed, raft.waits))
         return
-    # Only the leader has what its followers lack.
+    # Only the leader knows the lags of its followers.
     knows_lags = bool(raft.followers)
     rows = [
         (

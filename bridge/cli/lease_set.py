@@ -46,7 +46,7 @@ def lease_set() -> None:
 def show(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Decode and verify a Meta LeaseSet2 (binary or hexadecimal; - reads stdin). Ends with 0 if its signature holds.
 
-    Of several files each is shown, and all must hold.
+    With several files, each one is shown, and every signature must hold.
     """
     problems = []
     for number, file in enumerate(files):

@@ -2,11 +2,11 @@
 
 The leader removes a node that left from the Raft group, unless too few voters would remain; started again, it joins
 under its Raft id. Before maintenance it is enough to hand leadership over. The leader brings its successor up to date,
-holds submissions until then, and requests the takeover, so that nothing waits for an election timeout. A node that
-stops normally does so automatically.
+holds submissions until then, and requests the takeover, so that nothing waits for an election timeout. A leader that
+stops normally hands leadership over in the same way.
 
-A promise can be withdrawn only while the farm cannot have been created with it; formation judges that, and this command
-prints its reason.
+`withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
+with this promise, and the command prints the reason.
 
 A newcomer without a cluster in its key file cannot distinguish its farm from one that a holder of the key invented. It
 waits with an alarm, and the operator confirms the cluster id that a node of the farm shows.

@@ -3,8 +3,8 @@
     reports of the servers ─┐
     this node's directory  ─┴─▶ directories, serving ones first, at most 16 ─▶ garlicfarm:ADDRESS?at=… ─▶ QR code
 
-A directory that does not serve now is in the link too: a router restarts, and users keep the link. The QR code has as
-many directories as fit in the width of the terminal.
+A directory that does not serve now is in the link too: its router may only be restarting, and users keep the link. The
+QR code has as many directories as fit in the width of the terminal.
 """
 
 import click
@@ -80,7 +80,7 @@ def _print_qr_code(whole: FarmLink, columns: int) -> None:
 
 
 def qr_lines(text: str) -> list[str]:
-    """Return the QR code of a text with its white border; a letter has two rows of modules."""
+    """Return the QR code of a text with its white border; each character shows two rows of modules."""
     # Only this command draws a QR code.
     import segno  # noqa: PLC0415
 

@@ -230,7 +230,7 @@ class _LogPrinter:
 
 
 def _moment_ms(text: str) -> int:
-    """Return a moment by this machine's clock: so long ago, or a time of day or date in UTC."""
+    """Return a moment by this machine's clock: an age, a time of day or a date, in UTC."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
@@ -327,7 +327,7 @@ async def _signed(client: ControlClient, data: bytes, request: str | None, key: 
 async def _new_request_id(client: ControlClient, data: bytes) -> str | None:
     """Return a request id in a new session, which begins at a committed index.
 
-    None if the entry names its request. A signed entry cannot get a request.
+    Return None if the entry has a request or a proof, or if the node does not belong to a farm yet.
     """
     try:
         named = not {"request", MEMBER}.isdisjoint(msgspec.json.decode(data, type=dict))
@@ -366,8 +366,8 @@ def _reason(answer: SubmitAnswer) -> str:
 def verify(*, directory: Path, as_json: bool) -> None:
     """Check a server's log, hard state and snapshots on disk, changing nothing.
 
-    DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or put right by the next start;
-    1 damaged; 2 nothing to check there.
+    DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or repaired by the next start; 1
+    damaged; 2 nothing to check there.
     """
     # Users usually have a node's state directory at hand.
     place = directory / "raft" if (directory / "raft").is_dir() else directory

@@ -98,7 +98,7 @@ COMMANDS: Sections = {
         "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     },
 }
-"""The place of each command in the overview: this table alone decides."""
+"""The commands, in the sections and the order of the overview."""
 
 
 @click.group(
@@ -145,7 +145,7 @@ def _forbid_core_dumps() -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """Show an error of click harmlessly: it quotes arguments, and names of files that others chose."""
+    """Show an error of click, escaped: it quotes arguments and names of files, which others may have chosen."""
     if not isinstance(error, click.UsageError):
         # A refusal, as at the end of every other command.
         for line in failure_lines(error.format_message()):

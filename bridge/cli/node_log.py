@@ -9,8 +9,8 @@ with its traceback, a warning of a library) is the event `message`, whose fields
 beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is its last
 record, in either form.
 
-Of one cause so many lines in a period are logged, then how many were left out (`RepeatLimit`). A thread writes them, so
-that a reader of stderr who stops does not stop the node (`serving.line_writer`).
+Of each cause, a limited number of lines is logged in a period, and later the number of omitted lines (`RepeatLimit`). A
+thread writes them, so that a reader of stderr who stops does not stop the node (`serving.line_writer`).
 """
 
 import logging
@@ -93,7 +93,7 @@ class WriterHandler(logging.Handler):
         self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have the record written; never waits."""
+        """Pass the formatted record to the writer; never wait."""
         try:
             self._writer.write(self.format(record))
         except Exception:  # noqa: BLE001 - as in every handler: a record that cannot be formatted does not end the process

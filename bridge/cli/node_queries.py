@@ -4,7 +4,7 @@ The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket,
 it is the first node that answers in one of three places: `./farm-state` (where `up` keeps its nodes), the default state
 directory of `run`, the directory of an installed service. Separate options give the token and the certificate of a URL.
 click keeps them for the running command (`Context.meta`), so that commands need not pass them on. Each node has its own
-tokens and certificate: with several nodes, the first URL goes with the first of each.
+tokens and certificate: with several URLs, an option is given once for all of them, or once for each, in their order.
 """
 
 import os
@@ -263,7 +263,7 @@ def find_control_socket(
         )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
-    # A relative path, so that in a removed working directory the socket is only not found.
+    # With a relative path, a removed working directory is not an error: no socket is found in it.
     here = LOCAL_FARM_DIRECTORY if directory is None else directory / LOCAL_FARM_DIRECTORY
     shown = f"./{here}" if directory is None else here
     default = default_state_directory(environment)

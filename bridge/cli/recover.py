@@ -324,7 +324,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """Make the state of a farm that no node can join any more the first state of a new one."""
+    """Create a new cluster with the state of a farm that no node can join any more."""
     with failures(RecoveryError):
         plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
         trio.run(carry_out, plan)

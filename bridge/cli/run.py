@@ -1,7 +1,7 @@
 """`garlicfarm run`: one node, until a signal stops it.
 
-At each end the last line has the reason: a text for the operator if there is a remedy. Any other end is a fault of the
-program, with the traceback above.
+When the node fails, the last line has the reason: a text for the operator if there is a remedy. Any other failure is a
+fault of the program, with the traceback above.
 """
 
 import logging

@@ -134,7 +134,7 @@ def _play(story: Scenario) -> Play:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(f"{story.members:,} members, period", total=story.periods)
-        gc.disable()  # Millions of live objects and no cycles: looking for some takes longer than the simulation.
+        gc.disable()  # Millions of live objects and no cycles: a search for cycles takes longer than the simulation.
         try:
             play.run(lambda done: bar.update(task, completed=done))
         finally:

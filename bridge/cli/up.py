@@ -149,7 +149,7 @@ async def _run_farm(farm: LocalFarm, services: LeafServices, options: Options) -
 
 
 async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
-    """Show the live view; its own key to leave it ends the farm."""
+    """Show the live view; the key that closes it stops the farm."""
     await show_local_farm(watch.picture, watch.events)
     farm_scope.cancel()
 

@@ -3,7 +3,7 @@
     token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ router ──▶ the node starts
 
 The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
-ends early, the same command can be repeated here: the token belongs to this machine from its first use on.
+ends early, the same command can be repeated here: the use of the token then belongs to this machine.
 """
 
 import socket

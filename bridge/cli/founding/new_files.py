@@ -7,7 +7,7 @@ The package's configuration exists before its first start, with every setting as
 so that its comments stay.
 
 After a kill or Ctrl-C the same command is repeated: its files then exist with the same content, or not at all. A marker
-names the command from its last file to its last question, and the repetition continues there.
+with the name of the command exists from then until the command ends, and the repetition continues after the files.
 """
 
 import os
@@ -39,7 +39,7 @@ _MARKER_MODE: Final = 0o644
 
 
 def is_continued(places: Places, command: str) -> bool:
-    """Return True if this command has written its files before and did not end; end it if there is another node."""
+    """Return True if an earlier run of this command has written the files; fail if there is another node."""
     state_dir = places.state_dir
     if not places.is_service and has_service():
         echo(f"This makes a node of this user; with `sudo`, {command} uses the service of the package.", err=True)

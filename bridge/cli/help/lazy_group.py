@@ -4,8 +4,8 @@ The module of a command is imported when the command runs or prints its help. So
 on an edge box, and no command loads what only another one needs. Other packages add commands by entry points; the
 overview and completion load these for their line, so their modules must be small.
 
-The overview shows the commands in sections. The table of a group has one mapping for each section, so that no command
-is without one.
+The overview shows the commands in sections. The table of a group has one mapping for each section, so each command has
+a section.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 _LINE = 100
-"""Characters of a command's line in the overview, at most."""
+"""Limit in characters for the line of another package's command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AddedCommands:
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed.
 
-    `sections` are in the order of the overview; the commands of other packages end their section.
+    `sections` are in the order of the overview; the commands of other packages are the last in their section.
     """
 
     def __init__(self, *arguments: Any, sections: Sections, added: AddedCommands | None = None, **options: Any) -> None:
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         return {name: each for section in self.sections.values() for name, each in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, in the order of use by a newcomer."""
+        """Return the names, in the order of the overview."""
         del ctx
         return list(self.lazy_commands)
 

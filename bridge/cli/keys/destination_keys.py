@@ -6,8 +6,8 @@
     keys offline --master master.key --output a.key --output b.key   ──▶   [publishing] signing_key = "a.key"
 
 They run without a node and without a network: the machine with the master key needs neither. Files are made with mode
-0600 and never over another; no key is printed. Several keys are made all or none, so that a repetition after an error
-does not meet half of them.
+0600 and never over another; no private key is printed. Several keys are made all or none, so that a repetition after an
+error does not meet half of them.
 """
 
 import time

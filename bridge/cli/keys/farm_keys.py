@@ -1,7 +1,7 @@
 """`garlicfarm keys`: make the farm key, the shared secret of a farm, and change it while the farm runs.
 
-Commands show the keys of gossip only by their ids, and only `export` writes a key, into a file. The keys of the farm's
-destination are made by `bridge.cli.keys.destination_keys`.
+Commands show the keys of gossip only by their ids. Only `new-farm` and `export` write such a key, into a file. The keys
+of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 
 import re

@@ -40,7 +40,7 @@ class KeyClient(Protocol):
 
 
 class RotationError(Exception):
-    """The rotation stopped; the text has the step, the reason and the remedy."""
+    """The rotation stopped; the text has the reason and the remedy."""
 
 
 class Rotation:
@@ -53,7 +53,7 @@ class Rotation:
         self._force = force
 
     async def run(self, before: KeysAnswer) -> RotationOutput:
-        """Run all steps. The text of a RotationError or ControlError names the step at which it stopped."""
+        """Run all steps; raise RotationError or ControlError."""
         self._check_absent(before)
         key = await self._new_key(before)
         if before.primary != key:

@@ -5,8 +5,8 @@
 A metric with an average and a maximum in the KIP becomes two. `current-state` is an enumeration there; here it is a
 gauge of 1 at the label of the present state, and 0 at the others. Latencies are in milliseconds, as in Kafka.
 
-The endpoint answers only `GET /metrics`, one request on a connection. It returns figures, and no secrets, to any client
-that reaches the address.
+The endpoint answers only GET and HEAD of `/metrics`, one request on a connection. It returns figures, and no secrets,
+to any client that reaches the address.
 """
 
 from collections.abc import Callable, Iterator

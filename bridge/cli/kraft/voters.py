@@ -4,7 +4,7 @@
                                               no answer in time ─▶ describe: is it committed nevertheless?
 
 A repeated change does no harm: the command reports an existing state, with exit code 0. A removed voter continues as an
-observer. So the quorum does not know a server that is neither, and cannot remove it.
+observer. The quorum does not know a server that is neither, so its removal is refused.
 """
 
 from collections.abc import Sequence

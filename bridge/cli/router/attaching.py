@@ -3,9 +3,9 @@
     router detect ──▶ one question ──┐
     init, join ──▶ the same question ┴▶ i2pd.conf, restart of i2pd ──▶ [router], [[leaf]] ──▶ checks
 
-After a kill between the file and the restart, the question of the repeated command includes the restart.
-A restart that does not open the ports is undone: the former configuration is put back, and i2pd starts again with it.
-`init` and `join` continue if the machine lacks a router, if the user declines, or if the attachment fails.
+If the command is killed before the restart, the question of the repeated command includes the restart. A restart that
+does not open the ports is undone: the former configuration is put back, and i2pd starts again with it. `init` and
+`join` continue if the machine lacks a router, if the user declines, or if the attachment fails.
 """
 
 import sys

@@ -126,7 +126,7 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
 
 
 def append_command(lines: Sequence[str], file: Path) -> str:
-    """Return the command of a shell that adds lines to a file of the router."""
+    """Return a shell command that adds lines to a file of the router."""
     words = " ".join(shlex.quote(line) for line in ("", *lines))
     return f"printf '%s\\n' {words} | sudo tee -a {shlex.quote(str(file))}"
 

@@ -7,8 +7,8 @@ A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process th
 would stop the whole node until the reader continues. A nonblocking descriptor does not help: other processes share it.
 
 The thread writes to the descriptor, not to Python's stream. A blocked write would hold the stream's lock, and the
-interpreter needs that lock when it ends. A stream without a descriptor (a test's) is written as such. An error of the
-stream drops its lines: a log that cannot be written must not end a node.
+interpreter needs that lock when it ends. If a stream has no descriptor, as in a test, the thread writes to the stream
+itself. An error of the stream drops its lines: a log that cannot be written must not end a node.
 """
 
 import os
