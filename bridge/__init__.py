@@ -1,7 +1,7 @@
 """The farm: it connects gossip and consensus, and publishes the agreed structure.
 
-Three floors, and imports point only one way: `core` (pure decisions) <- `wire` (structures as bytes) <- `node` (trio);
-above them `tui` and `cli`, the operator's surfaces.
+Imports point only one way: `core` (pure decisions) <- `wire` (structures as bytes) <- `api` (JSON) <- `sam` <- `node`
+and `connect` (trio) <- `tui` <- `cli`.
 """
 
 from pathlib import Path

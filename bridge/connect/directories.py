@@ -32,7 +32,7 @@ from bridge.wire.i2p.structures import address_of
 QUERY_TIMEOUT_S: Final = 20.0
 AT_A_TIME: Final = 2
 OVERDUE_AFTER_S: Final = 5.0
-"""Seconds until a directory without reply does not count for `AT_A_TIME`."""
+"""Seconds after which a directory without a reply no longer counts for `AT_A_TIME`."""
 ENOUGH_EQUAL: Final = 2
 """Replies without a newer structure that end a query."""
 SHOWN_FAILURES: Final = 3
@@ -96,8 +96,8 @@ class Directories:
     async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
         """Query directories until one returns a newer structure; return True if one returned a usable structure.
 
-        `judge` raises `DirectoryError` for a structure that it refuses. The end of the session raises
-        `SamUnreachableError`.
+        `judge` raises `DirectoryError` for a structure that it refuses. Raise `SamUnreachableError` if the session ends
+        before a usable structure.
         """
         usable = 0
         session_error: SamUnreachableError | None = None

@@ -58,7 +58,7 @@ class ListenerCount(CountedReason):
 
 
 class StreamOpener(Protocol):
-    """The part of a `Farm` that listeners use."""
+    """The part of a `FarmClient` that listeners use."""
 
     @property
     def address(self) -> str:

@@ -60,7 +60,7 @@ class _Wrapped(trio.abc.HalfCloseableStream):
 
 
 class FrameSender(_Wrapped):
-    """The end of the running client: bytes are sent in frames."""
+    """The side of the running client, which sends bytes in frames."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes in a frame."""
@@ -81,7 +81,7 @@ class FrameSender(_Wrapped):
 
 
 class FrameReceiver(_Wrapped):
-    """The end of `--stdio`. `first` are the bytes after the head of the reply."""
+    """The side of `--stdio`. `first` are the bytes after the head of the reply."""
 
     def __init__(self, stream: trio.abc.HalfCloseableStream, first: bytes = b"") -> None:
         super().__init__(stream)

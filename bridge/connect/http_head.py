@@ -130,7 +130,7 @@ def request_head(request: h11.Request, target: Target, address: str) -> h11.Requ
 
 
 def response_fields(response: h11.Response) -> Fields:
-    """Return the fields of a response for the client of the proxy. With chunks, a length does not count."""
+    """Return the fields of a response for the client of the proxy. A chunked response loses its length field."""
     is_chunked = any(name == _CHUNKED for name, _ in response.headers)
     return _forwarded(response.headers.raw_items(), {_LENGTH} if is_chunked else frozenset())
 

@@ -105,7 +105,7 @@ class ReplyWatch:
         self._waiting.pop(exchange, None)
 
     def fail_overdue(self, leaf_hash: bytes, reason: str) -> int:
-        """Fail the streams that wait for a leaf since half of its timeout; return their number."""
+        """Fail the streams that have waited for half of a leaf's timeout or longer; return their number."""
         now_s = trio.current_time()
         overdue = [each for each in self._waiting if each.leaf_hash == leaf_hash and self._due_s(each, 0.5) <= now_s]
         for exchange in overdue:

@@ -71,7 +71,7 @@ class DirectoryStatus(Record, frozen=True, kw_only=True):
     replies: int
     """Replies with a usable structure."""
     failures: int
-    """Queries without one."""
+    """Queries without a usable structure."""
     last_failure: str | None
     """The reason of its last failure."""
 
@@ -90,7 +90,7 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     problem: str | None
     """The reason why the client is not ready, with the remedy."""
     published_s: int | None
-    """The Unix second of the structure in use."""
+    """The Unix second in which the structure in use was published."""
     structure_age_s: float | None
     """Seconds since the structure in use was published."""
     structure_ends_in_s: float | None

@@ -6,8 +6,8 @@
 
 No byte is ever sent to a second leaf: a request could be executed twice. So a leaf can be replaced only before the
 user's first byte, and before the first byte of the leaf. A service may greet first, as mail servers do. So while the
-user only receives, each leaf has the time of a reply, except the last one. A leaf that did not greet has
-failed only if a later one greets: otherwise the service waits for the user.
+user only receives, each leaf except the last one has the timeout of a reply. A leaf that did not greet has failed only
+if a later one greets: otherwise the service waits for the user.
 
 SAM does not support a half-close: a router that receives the end of one direction ends both, and the reply is lost. So
 `send_eof` does not send anything. The stream ends when the leaf or `aclose` ends it.
@@ -41,7 +41,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._scopes: set[trio.CancelScope] = set()
         self._failure: str | None = None
         self._unanswered_since_s: float | None = None
-        """The time of the request after its failure."""
+        """The time of the request whose reply was late; None before the stream fails."""
         self._has_sent = False
         self._has_received = False
         self._end_noted = False
@@ -62,7 +62,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
         return address_of(self._opened.leaf_hash)
 
     def expect_reply(self) -> None:
-        """Fail the stream if the next bytes do not get a reply in time, as the first ones."""
+        """Fail the stream if the next bytes do not get a reply in time, as for the first bytes."""
         self._exchange.owes_reply = True
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:

@@ -2,9 +2,9 @@
 
     accept ─▶ a place ─▶ open_stream ─▶ forward ─▶ end, or a reset with the reason in the status
 
-A connection is bytes: HTTP with keep-alive, TLS and SSH work without a rule. A place is one of `CONNECTIONS_MAX`; a
-connection above this number is reset. While the client chooses a leaf, the program waits, and its data stays in the
-kernel's buffer. Nothing is sent twice: after its first byte a connection stays with its leaf.
+The listener copies bytes, so HTTP with keep-alive, TLS and SSH work without special rules. A place is one of
+`CONNECTIONS_MAX`; a connection above this number is reset. While the client chooses a leaf, the program waits, and its
+data stays in the kernel's buffer. Nothing is sent twice: after its first byte a connection stays with its leaf.
 """
 
 import logging

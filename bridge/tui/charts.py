@@ -6,7 +6,8 @@
                   0ms ┤█████
                       └ 5s ago ─ now
 
-Each cell is one second. Where letters beyond ASCII are missing, other signs replace the blocks.
+Each cell is one second, or in a history an equal part of its time. If the terminal lacks letters beyond ASCII, other
+signs replace the blocks.
 """
 
 import math

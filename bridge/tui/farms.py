@@ -37,7 +37,7 @@ from bridge.tui.top import (
 
 Nodes = Callable[[], Sequence[NodeAddress]]
 SECONDS_OF_EACH_FARM: Final = 0.5
-"""Time between two queries of a farm, for each farm: many farms must not cost more than a few."""
+"""Seconds that each farm adds to the time between two queries of a farm: many farms cost as much as a few."""
 
 
 @dataclass(slots=True)

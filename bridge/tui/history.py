@@ -27,7 +27,7 @@ LEAST_INTERVAL_MS: Final = 900
 SECOND_MS: Final = 1_000
 PAUSE_MAX_MS: Final = SAMPLES * SECOND_MS
 HELD_S: Final = 5
-"""Number of seconds before it for which a figure is shown; in a longer pause the figure is unknown."""
+"""Longest pause in seconds that the next figure fills; in a longer pause the figure is unknown."""
 ENTRIES: Final = 200
 
 
@@ -70,7 +70,7 @@ class History:
         self._commit_index: int | None = None
 
     def take(self, view: FarmView) -> None:
-        """Store a view; within a second after the last one its figures are not added.
+        """Store a view; its figures are not added within `LEAST_INTERVAL_MS` of the last ones.
 
         Each figure has one place for each second, so the width of a chart is a time.
         """

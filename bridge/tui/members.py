@@ -52,7 +52,7 @@ def members_section(
         Column(f"RAFT{_order(Sort.RAFT, state)}", 9, sort=Sort.RAFT),
         Column("INC.", 5, right=True),
         Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True, sort=Sort.RTT),
-        # Only the leader has what its followers lack; a column of dashes takes room from the names.
+        # Only the leader knows the lags of its followers; a column of dashes takes room from the names.
         *([Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True, sort=Sort.LAG)] if followers else []),
         *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if has_chart else []),
     ]

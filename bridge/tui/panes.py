@@ -89,7 +89,7 @@ _KEYS: Final = {
     Pane.TIMELINE: (("w", "w other hours"), ("q", "q quit")),
     Pane.HELP: (("q", "q quit"),),
 }
-"""The other keys of each pane, with their words; keys alone if these do not fit. An invisible key is not found."""
+"""The other keys of each pane, with their words; a key without room for its word is shown alone."""
 
 
 @dataclass(frozen=True, slots=True)

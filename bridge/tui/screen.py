@@ -5,8 +5,8 @@
     keys, mouse ──▶ press(input): True ends it
     SIGTSTP (Ctrl-Z) ──▶ terminal given back, process stopped;   SIGCONT ──▶ terminal taken again
 
-Only changed lines are written, without clearing them first. This prevents flicker, and is little over a slow link.
-Without a terminal to read keys from, Ctrl-C ends it.
+Only changed lines are written, without clearing them first. This prevents flicker, and sends few bytes over a slow
+link. Without a terminal to read keys from, Ctrl-C ends it.
 """
 
 import os

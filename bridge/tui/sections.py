@@ -48,7 +48,7 @@ SMALL_FARM = 5
 PUBLISHER_AND_ENTRY = 4
 """Publisher, headings, one entry, and the number of further ones."""
 NAME_CELLS = 20
-"""Cells of a name in a line of 80; the same part of a wider one."""
+"""Cells of a name in a line of 80 cells; in a wider line, a quarter of the line."""
 TITLE = (" garlic farm ", "reverse bold")
 CHOSEN, NOT_CHOSEN = "▸ ", "  "
 """Before the name of a member: the line is reversed as well, which not every terminal shows."""
@@ -125,7 +125,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
     leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:
         leader = (f"{_in_line(server_label(raft.leader_id, raft.leader_name), canvas)} leads", palette.accent)
-    # Without a leader no time is agreed: the node's own estimate would look like one.
+    # Without a leader, log time is only this node's estimate, which would look like an agreed time.
     log_time_ms = None if raft.leader_id is None else raft.log_time_ms
     return canvas.line(
         ("RAFT ", palette.title),

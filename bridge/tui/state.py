@@ -46,7 +46,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Leaves are kept out of every structure, or no longer."""
+    """Exclude leaves from every structure, or include them again."""
 
     destinations: tuple[str, ...]
     excluded: bool

@@ -1,4 +1,4 @@
-"""The parts of a picture that a click acts on. They travel in the style of their text, which never changes its look.
+"""The parts of a picture that a click acts on. The style of a text carries its target, which does not change the look.
 
     Canvas.line((text, style, target)) ─▶ moved, cut, stacked with its line ─▶ target_at(lines, column, row)
 
@@ -35,7 +35,7 @@ class OnMember:
 
 @dataclass(frozen=True, slots=True)
 class OnEvent:
-    """An event, by its number in the history."""
+    """An event, by its number in the story."""
 
     number: int
 

@@ -376,7 +376,7 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
 
 
 async def _read_log(live: LiveView) -> None:
-    """Keep the shown part of the log loaded while its pane is shown: the newest entries, each read once, or others."""
+    """Keep the log loaded while its pane is shown: the newest entries, each read once, or the chosen part."""
     while True:
         view, address = live.followed.view, live.followed.address
         if live.state.pane is Pane.LOG and view is not None and address is not None:
@@ -443,7 +443,7 @@ async def _read_timeline(live: LiveView) -> None:
 
 
 async def carry_out(live: LiveView) -> None:
-    """Have the node carry out the orders in order, and show their results."""
+    """Send the orders to the node, one after another, and show their results."""
     while True:
         await live.ordered.wait()
         live.ordered = trio.Event()
