@@ -7,7 +7,7 @@
     usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, from the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
 
-The Python that runs the modules compiles them when the package is configured; they are removed before the package. The
+The package's scripts compile the modules when it is configured, and remove the compiled files before it is removed. The
 libraries' binaries are for one Python, so the package is for one release of a distribution.
 
 `python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Two builds from one

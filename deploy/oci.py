@@ -5,7 +5,8 @@
 `python -m deploy.oci --dist dist` does both steps. An installed builder that does not work here, such as docker's
 command without its daemon, is reported with the reason, and the context remains for another machine.
 
-The image is in Docker's format, which every engine loads: OCI's lacks a place for the check, so builders drop it there.
+The image is in Docker's format, which every engine loads: OCI's format lacks a place for the health check, so builders
+drop it there.
 """
 
 import argparse
