@@ -86,7 +86,7 @@ class AlertStore:
         self.alerts = tuple(alerts)
 
     def set_state(self, farm: str | None, subject: str, state: str, now: datetime, reason: str = "") -> None:
-        """Begin a state of the alerting of a farm, or of all (None); an unchanged state keeps its begin."""
+        """Begin a state of the alerting of a farm, or of all (None); an unchanged state keeps its start."""
         key = farm, subject
         if key not in self._states or self._states[key]["state"] != state:
             self._states[key] = {"farm": farm, "subject": subject, "state": state, "since": now, "reason": reason}

@@ -48,7 +48,7 @@ class FailedServer:
     gone: str | None
     farm_name: str | None = None
     healthy_before: datetime | None = None
-    """The begin of its health before this outage; None if unknown."""
+    """The start of its health before this outage; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def query(
     moment: datetime | None,
     minutes: float | None,
 ) -> None:
-    """Answer a SELECT, or one of `ANSWERS`."""
+    """Answer a SELECT, or one of `SUBJECTS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
     for option, value, owners in (

@@ -1,4 +1,4 @@
-"""A query without a JVM: it plans batches by a source's reader, reads them in this process, and has them written.
+"""A query without a JVM: it plans and reads batches by a source's reader, and passes their rows to a writer.
 
     offsets/N ──▶ the source's tasks in turn ──▶ `write(rows, N)` ──▶ commits/N ──▶ the next poll
 

@@ -1,1 +1,1 @@
-"""The outputs of the pipeline for people and other programs: the report, and metrics of the run itself."""
+"""The outputs of the pipeline for people and other programs: queries, the report, views, and a run's metrics."""

@@ -4,8 +4,8 @@
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
 which has only the last outage of each server: an outage begins when a server is down that was healthy for
-`keep_firing_ms`, and ends when it has been healthy that long. Silences, removals and departures in order are not
-applied. They hold back the message of an alert under any setting.
+`keep_firing_ms`, and ends when it has been healthy that long. Silences, removals and orderly departures are not
+applied: they hold back the message of an alert under any setting.
 """
 
 from collections.abc import Sequence

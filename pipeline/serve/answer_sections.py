@@ -31,7 +31,7 @@ BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 
 """Targets that exceed their budget, targets shown if fewer do, days, failed servers, and farms, members and observers
 each."""
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
-"""Days until a limit is reached that are bad, or worth a warning, and the load that is."""
+"""Limits in days until a resource is full: of a bad state, and of a warning; and the load that causes a warning."""
 LIMITS_SHOWN, LIMITS_LEAST = 10, 3
 WARNINGS_SHOWN = 20
 _SIGNALS = {"lag": ("lag", " ms"), "tunnels": ("tunnels", ""), "round-trip": ("third-party look-ups", " ms")}

@@ -13,7 +13,7 @@ from pipeline.serve.charts import nothing
 from pipeline.serve.printing import printable
 
 ROWS_OPEN = 30
-"""The number of visible rows of a folded table."""
+"""The number of visible rows of a long table."""
 CELL_LETTERS = 30
 """The limit of letters above which a cell is broken into lines."""
 _LIGHT = """--text: #1c1e21; --soft: #595f69; --line: #d5d8dd; --ground: #fff; --raised: #f5f6f8; --good: #1a7f4b;
@@ -60,7 +60,7 @@ def section(title: str, how: str, content: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], kinds: Sequence[str] = ()) -> str:
-    """Return a table, the greater part of a long one folded; `kinds` are the rows' classes.
+    """Return a table, folded after `ROWS_OPEN` rows; `kinds` are the rows' classes.
 
     On a narrow screen each row is a paragraph, with a column's name before each cell.
     """

@@ -85,7 +85,7 @@ class NodeRanges:
         self._moved_at = time.monotonic()
 
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
-        """Return the status of the first node in the order."""
+        """Return the status of the node with the most entries, among the queried nodes."""
         looks_around = time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS
         statuses = self._log.statuses(cluster) if of_all else [self._log.status(cluster)]
         if looks_around and not of_all:

@@ -1,9 +1,8 @@
 """A farm's log from a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
 The planner finds the places of the first entries of parallel readers. A reader opens the directory again, in another
-process or
-on another machine with the same path, and continues from its place. Only this module of the pipeline reads a log from
-disk, by `bridge.node.offline.stored_farm`.
+process or on another machine with the same path, and continues from its place. Only this module of the pipeline reads a
+log from disk, by `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator

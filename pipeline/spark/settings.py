@@ -63,7 +63,7 @@ def operator_settings(environment: Mapping[str, str], conf: Iterable[tuple[str, 
 def read_defaults(file: Path) -> dict[str, str]:
     """Return the settings in a file of Spark's, one a line: `key value`, `key=value` or `key: value`.
 
-    None without a file.
+    Empty without a file.
     """
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -4,9 +4,9 @@
                                                              ├──────(of anything else)──▶ the end of all: the reason
                                                              └──────────────(its end)──▶ done
 
-Three queries that begin together miss Spark's limit for the start of its Python processes more often
-(`lost_starts.py`). So a query begins when the earlier queries rest, after their first batch or without data. A query
-that ended by a lost start begins again from its checkpoint after a pause, without loss or duplication of entries.
+Queries that begin together miss Spark's limit for the start of its Python processes more often (`lost_starts.py`). So a
+query begins when the earlier queries rest, after their first batch or without data. A query that ended by a lost start
+begins again from its checkpoint after a pause, without loss or duplication of entries.
 """
 
 import time
