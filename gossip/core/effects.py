@@ -7,6 +7,8 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from msgspec import Struct
+
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, LocalNode, NodeId, NodeInfo, Status
 from gossip.core.membership import Membership
@@ -14,8 +16,7 @@ from gossip.core.messages import CountedDrop, DropReason, Message, Query, UserEv
 from gossip.core.options import SwimOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True, gc=False):
     """Send a datagram. It may be lost: the protocol retries.
 
     The seal binds the datagram to `recipient`. None: to the node at this address.

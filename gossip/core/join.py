@@ -18,8 +18,10 @@ precedence rule.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import structs
 
 from gossip.core.dissemination import Piggyback
 from gossip.core.effects import Alarm, AlarmKind, Context, KeyOffered, OfferToken
@@ -640,7 +642,7 @@ class Admission:
 
     def _answer(self, target: Address, receiver: NodeInfo, answer: JoinAck | JoinNak | JoinRedirect) -> None:
         """Bind the reply to the receiver's current generation, so that it cannot be replayed after a restart."""
-        bound = replace(answer, receiver_generation=receiver.incarnation.generation)
+        bound = structs.replace(answer, receiver_generation=receiver.incarnation.generation)
         self._context.send(target, bound, receiver.node_id)
 
     def _refuse(self, source: Address, request: JoinReq) -> None:

@@ -1,4 +1,4 @@
-"""The eight messages of the RFC and two more, one dataclass each, and the payload of pings.
+"""The eight messages of the RFC and two more, one class each, and the payload of pings.
 
     joining    JoinReq -> JoinNak (with a token) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
@@ -19,9 +19,10 @@ one domain. The number of TOKEN_EXPECTED is from the RFC's example session; the 
 *Drops.* The core counts messages without effect by `DropReason`.
 """
 
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Self
+
+from msgspec import Struct
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
@@ -51,15 +52,13 @@ class RefusalCode(IntEnum):
     """The check of joiners by the receiver's application failed: repair it there."""
 
 
-@dataclass(frozen=True, slots=True)
-class AliveUpdate:
+class AliveUpdate(Struct, frozen=True, gc=False):
     """A member is alive, by its own signed description."""
 
     info: NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictUpdate:
+class VerdictUpdate(Struct, frozen=True, gc=False):
     """A node's verdict (suspect, dead) about a member, or the departure (left) that the member itself announced.
 
     `accuser` is the author of the verdict: independent confirmations shorten a suspicion. For LEFT it is the member,
@@ -77,8 +76,7 @@ class VerdictUpdate:
 Update = AliveUpdate | VerdictUpdate
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class UserMessageId:
+class UserMessageId(Struct, frozen=True, order=True, gc=False):
     """The name of a user message: the Lamport time of sending, the origin, and the origin's generation."""
 
     time: int
@@ -86,8 +84,7 @@ class UserMessageId:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class UserEvent:
+class UserEvent(Struct, frozen=True, gc=False):
     """An application's message to every member (the RFC's Broadcast is presence)."""
 
     message_id: UserMessageId
@@ -95,8 +92,7 @@ class UserEvent:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Struct, frozen=True, gc=False):
     """An application's query to every member; replies go to `address`, within `timeout_ms` of receiving it."""
 
     message_id: UserMessageId
@@ -109,8 +105,7 @@ class Query:
 UserMessage = UserEvent | Query
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True, gc=False):
     """The payload of a ping or its ack: updates, the sender's room for peers, and a sample of its known members.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
@@ -125,8 +120,7 @@ class Payload:
     keys_digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinReq:
+class JoinReq(Struct, frozen=True, gc=False):
     """A request to become a peer of the receiver. The first has no `token`, the next has the token from the nak.
 
     `peer_count` is the number of peers of the source. A receiver in a full overlay splits one of its links only for a
@@ -141,8 +135,7 @@ class JoinReq:
     clock: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JoinNak:
+class JoinNak(Struct, frozen=True, gc=False):
     """Refuses a join. `domain` names the space of `code`; `etag` is a short text or, for TOKEN_EXPECTED, the token."""
 
     domain: str
@@ -151,8 +144,7 @@ class JoinNak:
     receiver_generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRedirect:
+class JoinRedirect(Struct, frozen=True, gc=False):
     """The receiver is at capacity: the joiner should try `addresses` instead."""
 
     addresses: tuple[Address, ...]
@@ -162,8 +154,7 @@ class JoinRedirect:
     receiver_generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JoinAck:
+class JoinAck(Struct, frozen=True, gc=False):
     """Accepts a join: the receiver is now a peer of `description`; `sample` lists some members that the sender knows.
 
     `clock` is the Lamport time of the user messages: the newcomer ignores earlier messages.
@@ -175,15 +166,13 @@ class JoinAck:
     receiver_generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True, gc=False):
     """The source leaves. Its credential is the proof of that departure, and covers nothing else."""
 
     source: NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class PingRequest:
+class PingRequest(Struct, frozen=True, gc=False):
     """Probes `target_id`. With `ttl` above 0 a receiver that is not the target may relay it."""
 
     source_id: NodeId
@@ -193,11 +182,10 @@ class PingRequest:
     seq: int
     ttl: int
     requester: Address | None = None
-    payload: Payload = field(default_factory=Payload)
+    payload: Payload = Payload()
 
 
-@dataclass(frozen=True, slots=True)
-class PingResponse:
+class PingResponse(Struct, frozen=True, gc=False):
     """The ack of `target_id`; or, with `nack`, a helper's report that the target did not ack its ping in time.
 
     `proof`: an instance that acks a ping to this id (an identity conflict) proves that it holds the identity's key.
@@ -210,19 +198,17 @@ class PingResponse:
     seq: int
     ttl: int
     nack: bool = False
-    payload: Payload = field(default_factory=Payload)
+    payload: Payload = Payload()
     proof: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(Struct, frozen=True, gc=False):
     """Announces that a node runs and can be used as a seed. It does not admit the node."""
 
     source: NodeInfo
 
 
-@dataclass(frozen=True, slots=True)
-class QueryReply:
+class QueryReply(Struct, frozen=True, gc=False):
     """A member's reply to a query, straight to the querying node."""
 
     query_id: UserMessageId
@@ -230,8 +216,7 @@ class QueryReply:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class KeyringUpdate:
+class KeyringUpdate(Struct, frozen=True, gc=False):
     """The keyring of `sender`, signed by it. Always sealed, or boxed for one identity.
 
     `credential` is the sender's public key and signature; the wire makes and checks it. An update does not need a date,

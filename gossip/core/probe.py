@@ -19,9 +19,11 @@ does not accuse a member.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Final
+
+from msgspec import structs
 
 from gossip.core.dissemination import Piggyback, notice
 from gossip.core.effects import Context
@@ -131,7 +133,7 @@ class Relays:
         if len(self.passed_on) >= options.relays_limit:
             context.drop(DropReason.RELAY_TABLE_FULL)
             return
-        forwarded = replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
+        forwarded = structs.replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
         # Three quarters of the timeout, so that the nack arrives before the requester's round ends.
         nacks = options.nacks and (next_hop.node_id == ping.target_id or options.overlay)
         nack_at = context.now + options.probe_timeout_ms * 3 // 4 if nacks else None

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from math import log, log10
 from typing import Final
 
+from msgspec import structs
+
 from gossip.core.dissemination import UpdateQueue
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, Context, MembershipChanged, equivocation, rolled_back
 from gossip.core.member import (
@@ -333,7 +335,7 @@ class Updates:
         suspicion = self._suspicions.get(entry.node_id)
         if suspicion is not None:
             if verdict.incarnation == entry.incarnation and suspicion.confirm(verdict.accuser):
-                self._queue.add_verdict(replace(verdict, status=Status.SUSPECT))
+                self._queue.add_verdict(structs.replace(verdict, status=Status.SUSPECT))
         elif entry.status is Status.ALIVE:
             self.doubts.add(entry.node_id, source)
 

@@ -19,10 +19,12 @@ and the record of names are bounded; a full queue first drops the message with t
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, log10
 from typing import Final
+
+from msgspec import structs
 
 from gossip.core.effects import Context
 from gossip.core.keyring import ClockBound
@@ -111,8 +113,8 @@ class UserEvents:
             old = early.message.message_id
             del self.queue[old]
             self.clock += 1
-            renamed[old] = replace(old, time=self.clock)
-            self.send(replace(early.message, message_id=renamed[old]))
+            renamed[old] = structs.replace(old, time=self.clock)
+            self.send(structs.replace(early.message, message_id=renamed[old]))
         return renamed
 
     # -- those of others -----------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ Pings are written piece by piece, which takes half the time or less; all other m
 (docs/reference/benchmarks.md has the times of both).
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final, assert_never
+
+from msgspec.structs import replace
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import (

@@ -23,6 +23,7 @@ from typing import Final, assert_never
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import structs
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Incarnation, NodeId, NodeInfo, Status
@@ -207,7 +208,7 @@ class Verifier:
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 proved, left_out = self._proved(payload)
-                return (replace(message, payload=proved) if left_out else message), left_out
+                return (structs.replace(message, payload=proved) if left_out else message), left_out
             case JoinReq(source) | Broadcast(source):
                 self._require(source, SignatureUse.PRESENCE)
             case Leave(source):
@@ -216,7 +217,7 @@ class Verifier:
             case JoinAck(description, sample):
                 self._require(description, SignatureUse.PRESENCE)
                 verified = self._verified(sample)
-                return replace(message, sample=verified), len(sample) - len(verified)
+                return structs.replace(message, sample=verified), len(sample) - len(verified)
             case KeyringUpdate():
                 if not _holds_keys(message):
                     raise ForgedError(f"{message.sender.hex()} did not sign these keys")
@@ -240,7 +241,7 @@ class Verifier:
         if not left_out:
             return payload, 0
         updates = tuple([update for update in payload.updates if update not in unproved_updates])
-        return replace(payload, updates=updates, sample=self._verified(payload.sample)), left_out
+        return structs.replace(payload, updates=updates, sample=self._verified(payload.sample)), left_out
 
     def _is_proved(self, update: Update) -> bool:
         if isinstance(update, AliveUpdate):
@@ -280,14 +281,14 @@ class Signer:
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 endorsed = self._payload(payload)
-                return message if endorsed is payload else replace(message, payload=endorsed)
+                return message if endorsed is payload else structs.replace(message, payload=endorsed)
             case JoinReq(source) | Broadcast(source):
-                return replace(message, source=self.signed_info(source))
+                return structs.replace(message, source=self.signed_info(source))
             case Leave(source):
                 own = source.node_id == self.node_id
                 return Leave(replace(source, credential=self._departure(source.incarnation))) if own else message
             case JoinAck(description, sample):
-                return replace(message, description=self.signed_info(description), sample=self._sample(sample))
+                return structs.replace(message, description=self.signed_info(description), sample=self._sample(sample))
             case JoinNak() | JoinRedirect() | QueryReply() | KeyringUpdate():
                 return self._signed_keys(message) if isinstance(message, KeyringUpdate) else message
             case _:
@@ -302,7 +303,7 @@ class Signer:
             updates = tuple([update for update in map(self._update, updates) if update is not None])
         if sample is payload.sample and updates == payload.updates:
             return payload
-        return replace(payload, updates=updates, sample=sample)
+        return structs.replace(payload, updates=updates, sample=sample)
 
     def _sample(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
         return tuple(info for info in map(self.signed_info, sample) if info.credential)
@@ -319,7 +320,7 @@ class Signer:
         """Return this node's own departure with its proof; None for another's without a proof."""
         if update.node_id != self.node_id:
             return None
-        return replace(update, proof=self._departure(update.incarnation))
+        return structs.replace(update, proof=self._departure(update.incarnation))
 
     def _signed_keys(self, news: KeyringUpdate) -> KeyringUpdate:
         if news.credential:

@@ -17,8 +17,9 @@ and gets the time from its caller, so simulations run it unchanged.
 
 import hmac
 from collections import deque
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from gossip.core.events import Received
 from gossip.core.keyring import Keyring

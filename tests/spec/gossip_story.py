@@ -7,9 +7,10 @@ story.pass_time(1_000)                             serves the deadlines; returns
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.events import DeadlineReached, Event, Received

@@ -1,8 +1,7 @@
 """Bound of logical clocks: the time of day. A clock accepted by one member is acceptable to all others."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.effects import UserEventReceived
 from gossip.core.events import KeyringChanged, UserEventRequested

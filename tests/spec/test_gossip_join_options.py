@@ -1,8 +1,7 @@
 """Options of a member that receives a request to join: ignore, reject, redirect, accept (RFC, on joining)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.events import LeaveRequested, MaintenanceSwitched
 from gossip.core.member import NodeInfo

@@ -1,6 +1,6 @@
 """Options for a group far larger than the directory of a member: the member relies on its own observations."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gossip.core.member import Address, Status
 from gossip.core.messages import AliveUpdate, PingRequest, PingResponse

@@ -1,8 +1,7 @@
 """Pings and their relaying, by the sentences of the RFC and the decision about TTL."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, DropReason, JoinNak, Payload, PingRequest, PingResponse

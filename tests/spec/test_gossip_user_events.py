@@ -1,8 +1,7 @@
 """User events and queries of applications: delivered once, in bounded memory; old messages never count as new."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.effects import Effect, QueryAnswered, QueryEnded, QueryReceived, UserEventReceived
 from gossip.core.events import AnswerGiven, QueryRequested, Received, SeedsGiven, UserEventRequested

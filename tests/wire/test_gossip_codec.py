@@ -1,12 +1,12 @@
 """Gossip messages and their bytes: round trips, and one error for all other bytes."""
 
 import random
-from dataclasses import MISSING, fields
 
 import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import NODEFAULT, structs
 
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyringUpdate, Message, Payload, PingRequest
@@ -33,8 +33,8 @@ def test_message_bytes_contain_all_fields() -> None:
     left_out_shows = [
         (message, field.name)
         for message in EXAMPLES
-        for field in fields(message)
-        if field.default is not MISSING and getattr(message, field.name) == field.default
+        for field in structs.fields(message)
+        if field.default is not NODEFAULT and getattr(message, field.name) == field.default
     ]
     assert left_out_shows == [], "an example with a default value cannot show that the field is encoded"
     assert [decode(encode(message)) for message in EXAMPLES] == list(EXAMPLES)

@@ -1,9 +1,10 @@
 """Signatures of gossip: only a node itself announces, moves or revives itself, or announces its departure."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import structs
 
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (
@@ -103,14 +104,14 @@ def test_relayed_departure_needs_proof_of_its_incarnation() -> None:
     proof = departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation)
     departure = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id, proof)
     forged = (
-        replace(departure, proof=b""),
-        replace(departure, proof=proof[:-1]),
-        replace(departure, proof=SIGNED.credential),
-        replace(departure, proof=sign(ALICE, ALICE_KEY, SignatureUse.LEAVING).credential),
-        replace(departure, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
-        replace(departure, incarnation=ALICE.incarnation.raised()),
-        replace(departure, incarnation=Incarnation(4, 1)),
-        replace(departure, node_id=BORIS.node_id, accuser=BORIS.node_id),
+        structs.replace(departure, proof=b""),
+        structs.replace(departure, proof=proof[:-1]),
+        structs.replace(departure, proof=SIGNED.credential),
+        structs.replace(departure, proof=sign(ALICE, ALICE_KEY, SignatureUse.LEAVING).credential),
+        structs.replace(departure, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
+        structs.replace(departure, incarnation=ALICE.incarnation.raised()),
+        structs.replace(departure, incarnation=Incarnation(4, 1)),
+        structs.replace(departure, node_id=BORIS.node_id, accuser=BORIS.node_id),
     )
     verifier = Verifier()
     assert verifier.authenticate(ping(Payload((departure,)))) == (ping(Payload((departure,))), 0)
@@ -123,7 +124,7 @@ def test_signer_proves_only_own_departure() -> None:
     others = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id)
     endorsed = signer.endorse(ping(Payload((own, others, VERDICT))))
     assert isinstance(endorsed, PingRequest)
-    proved = replace(own, proof=departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation))
+    proved = structs.replace(own, proof=departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation))
     assert endorsed.payload.updates == (proved, VERDICT)
     leaving = signer.endorse(Leave(ALICE))
     assert isinstance(leaving, Leave)
@@ -136,7 +137,7 @@ def test_forged_updates_are_removed_from_ping_and_counted() -> None:
     kept = Payload((AliveUpdate(SIGNED), VERDICT), 3, 2, sample=(SIGNED,))
     assert Verifier().authenticate(ping(payload)) == (ping(kept), 2)
     response = PingResponse(ALICE.node_id, BORIS.node_id, BORIS.incarnation, seq=1, ttl=0, payload=payload)
-    assert Verifier().authenticate(response) == (replace(response, payload=kept), 2)
+    assert Verifier().authenticate(response) == (structs.replace(response, payload=kept), 2)
     assert Verifier().authenticate(JoinAck(SIGNED, (forged,))) == (JoinAck(SIGNED), 1)
 
 
@@ -177,7 +178,7 @@ def test_signer_changes_only_credentials(message: Message) -> None:
     endorsed = signer.endorse(message)
     assert [
         each.name
-        for each in fields(message)
+        for each in structs.fields(message)
         if each.name not in {"sample", "payload"} and getattr(endorsed, each.name) != getattr(message, each.name)
     ] == []
     if isinstance(message, PingRequest | PingResponse) and isinstance(endorsed, PingRequest | PingResponse):

@@ -6,6 +6,7 @@ from hashlib import sha512
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import structs
 
 from gossip.core.events import Received
 from gossip.core.keyring import Keyring
@@ -94,8 +95,8 @@ def test_auth_is_bound_to_token_applicant_and_key() -> None:
     genuine = decode(plain)
     assert isinstance(genuine, JoinReq)
     assert seed.take(envelope.seal(encode(genuine))).token_valid
-    moved = replace(genuine, source=sign(replace(alice.info, capacity=9), alice.key))
-    for forged in (replace(genuine, auth=b""), replace(genuine, auth=b"\x00" * 32), moved):
+    moved = structs.replace(genuine, source=sign(replace(alice.info, capacity=9), alice.key))
+    for forged in (structs.replace(genuine, auth=b""), structs.replace(genuine, auth=b"\x00" * 32), moved):
         assert not seed.take(envelope.seal(encode(forged))).token_valid
     another_key = SecureCodec(Signer(alice.key), Keyring.of(b"x" * 32), bytes(SECRETS_BYTES))
     foreign = Sealed(Keyring.of(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
@@ -222,7 +223,7 @@ def test_second_instance_needs_identity_key() -> None:
     proof = conflict_proof(second.key, b"t" * 16, 1 << 63)
     own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
     for forged in (b"", bytes(112), proof[:-1], conflict_proof(forger.key, b"l" * 16, 1 << 63), own_proof):
-        claimed = forger.codec.outgoing(replace(answer, proof=forged), name)
+        claimed = forger.codec.outgoing(structs.replace(answer, proof=forged), name)
         assert boris.refusal_of(claimed).reason is SealFault.FORGED
-    for_another_probe = replace(answer, seq=7, proof=proof)
+    for_another_probe = structs.replace(answer, seq=7, proof=proof)
     assert boris.refusal_of(forger.codec.outgoing(for_another_probe, name)).reason is SealFault.FORGED
