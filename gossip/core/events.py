@@ -1,14 +1,15 @@
 """The inputs of a `Swim`: the events of `step(event, now)`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address
 from gossip.core.messages import Message, UserMessageId
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True, gc=False):
     """A message whose seal, signatures, token and auth the wire has already checked.
 
     `token_valid`: this node minted the JoinReq's token for this address, it is fresh, and the auth is right.
@@ -19,7 +20,7 @@ class Received:
     token_valid: bool = False
     boxed: bool = False
     """True if the message came in a box for this node's identity, so a gossip key was not needed to read it."""
-    size_bytes: int = field(default=0, compare=False)
+    size_bytes: int = 0
     """The size of the datagram: all replies to an unproved address together are not larger."""
 
 

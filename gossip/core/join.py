@@ -152,10 +152,10 @@ class Joiner:
         if self._has_free:
             if self._to_join:
                 times.append(self._context.now)
-            times.extend(seed.next_at for seed in self._seeds.values())
+            times += [seed.next_at for seed in self._seeds.values()]
             if self._members.is_short:
                 times.append(self._next_seek_at)
-        return min(times, default=None)
+        return min(times) if times else None
 
     @property
     def _has_free(self) -> bool:

@@ -61,7 +61,7 @@ class Queries:
     @property
     def deadline(self) -> int | None:
         """The time of the next end of a query of this node."""
-        return min((own.deadline for own in self._own.values()), default=None)
+        return min([own.deadline for own in self._own.values()]) if self._own else None
 
     @property
     def clock(self) -> int:

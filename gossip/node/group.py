@@ -332,12 +332,12 @@ class Group:
 
     async def _follow_socket(self, scope: trio.CancelScope) -> None:
         """Handle datagrams until the scope ends."""
-        deadline_s = scope.deadline
         while True:
             await self._transport.readable()
             await self._take_datagrams()
-            if self._deadline_s() != deadline_s:
-                scope.deadline = deadline_s = self._deadline_s()
+            deadline_s = self._deadline_s()
+            if deadline_s != scope.deadline:
+                scope.deadline = deadline_s
 
     async def _step(self, now_ms: int, *events: Event) -> None:
         effects: list[tuple[Effect, AnswerBudget]] = []
