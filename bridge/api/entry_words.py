@@ -79,8 +79,8 @@ class Names:
         return self._nodes.get(node_id.hex()) or node_id.hex()
 
     def server_named(self, name: str) -> int | None:
-        """Return the Raft id of a server by its name or number."""
-        found = next((raft_id for raft_id, known in self._servers.items() if known == name), None)
+        """Return the Raft id of a server by its name or number; a retired identity may have the same name."""
+        found = max((raft_id for raft_id, known in self._servers.items() if known == name), default=None)
         return int(name) if found is None and name.isdecimal() else found
 
 

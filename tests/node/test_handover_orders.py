@@ -15,6 +15,7 @@ from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.membership.client_keys import Client
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.handover import voter_named
 from bridge.node.raft.handover_orders import HandoverOrders, order_handover
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import EntryReader, decode
@@ -71,6 +72,11 @@ async def order(server: Server, to: str | None) -> str:
     stage = Stage()
     signer = EntrySigner(Ed25519PrivateKey.generate(), CLUSTER_ID, stage.applied_state)
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
+
+
+def test_name_of_restored_voter_is_not_the_retired_identity() -> None:
+    voters = (*VOTERS, VoterView(4, "tcp://4", "node-2"))
+    assert [voter_named(voters, each) for each in ("node-2", "2", "4")] == [4, 2, 4]
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("2", 2), (None, None)])

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.api.control import FarmKeyState, Refused
-from bridge.api.view import AlarmView, FarmView, ServerRole
+from bridge.api.view import AlarmView, FarmView, ServerRole, VoterView
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.node.control.key_admin import GossipKeyAdmin
 from bridge.node.events.event_log import EventLog
@@ -109,8 +109,10 @@ async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) 
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
         superseded = replace(observer, name="renewed", address=members[0].address)
         foreign_node = replace(observer, node_id="99" * 8, name="not of this farm", server_role=ServerRole.NONE)
-        voters_down_and_dead = (*members[:3], left, observer, superseded, foreign_node)
-        stage.view = replace(stage.view, members=voters_down_and_dead)
+        evicted = replace(observer, node_id="98" * 8, name="stolen", evicted=True)
+        voters_down_and_dead = (*members[:3], left, observer, superseded, foreign_node, evicted)
+        voters = (*stage.view.raft.voters, VoterView(9, "10.0.0.9:7669", "also stolen", evicted=True))
+        stage.view = replace(stage.view, members=voters_down_and_dead, raft=replace(stage.view.raft, voters=voters))
         listing = await stage.admin.listing()
         assert listing.absent == ("attic", "node-4", "node-5"), "a voter returns, a foreign node does not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:

@@ -12,7 +12,7 @@ from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest
 from bridge.api.view import FarmView, PublishingView, VoterView
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
+from bridge.core.log.records import Admission, Approval, CostFactor, Exclusion, Force, Level, Record, Removal
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.control.routes import body_of
 from bridge.wire.log.entries import decode
@@ -136,6 +136,17 @@ async def test_server_is_removed_by_name_or_id_and_may_return(node: CommandNode)
     status, code, text = await node.refusal({"removal": {"server": "node-9", "removed": True}})
     assert (status, code) == (404, "no-such-server")
     assert "node-1, node-2, node-3, node-4" in text
+
+
+async def test_name_of_restored_server_is_not_the_retired_identity(node: CommandNode) -> None:
+    await node.stage.append(signed(Approval(b"restored", "node-3", replaces=NODE_IDS[2], server_id=5)))
+    assert (
+        node.stage.applied_state.state.admitted[5].name == node.stage.applied_state.state.admitted[3].name == "node-3"
+    )
+    await node.grant({"removal": {"server": "node-3", "removed": True}})
+    assert node.last == Removal(5, removed=True)
+    await node.grant({"removal": {"server": "3", "removed": True}})
+    assert node.last == Removal(3, removed=True)
 
 
 async def test_removal_of_leader_mentions_transfer(node: CommandNode) -> None:

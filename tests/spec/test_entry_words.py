@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import EntryKind, LogEntryView, log_entry
 from bridge.api.verdict import loss_of_each
+from bridge.api.view import VoterView
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.kinds import ALL_KINDS, kind_of
 from bridge.core.log.records import (
@@ -127,6 +128,10 @@ def test_server_found_by_name_or_number() -> None:
     names = Names(farm_view())
     assert (names.server_named("node-2"), names.server_named("2"), names.server_named("nowhere")) == (2, 2, None)
     assert names.server(99) == "server 99"
+    view = farm_view()
+    voters = tuple(VoterView(each, "tcp://x:1", "node-1") for each in (2, 7))
+    restored = replace(view, members=(), raft=replace(view.raft, voters=voters))
+    assert Names(restored).server_named("node-1") == 7
 
 
 @given(st.dictionaries(st.binary(min_size=8, max_size=8), st.floats(0, 10**9), max_size=60))

@@ -20,7 +20,7 @@ from bridge.api import control_routes as routes
 from bridge.api.alarms import KEY_RETIRED
 from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
 from bridge.api.requests import KeyRequest
-from bridge.api.view import FarmView, ServerRole
+from bridge.api.view import FarmView, ServerRole, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.node.control.routes import Call, Handlers
@@ -211,19 +211,22 @@ class GossipKeyAdmin(KeyAdmin):
 
     def _absent(self) -> tuple[str, ...]:
         view = self._make_view()
+        # An evicted node does not return, and must not get a new key.
+        members = counted_members(view)
         # If a node with a new identity runs at the same address, it has replaced the dead node.
-        taken = {member.address for member in view.members if member.status in _RUNNING}
+        taken = {member.address for member in members if member.status in _RUNNING}
         # In a farm, only nodes that were servers prevent a removal: any process with a copied key can join gossip under
         # any name and disappear.
-        belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
+        belongs = {member.node_id for member in members if member.server_role is not ServerRole.NONE}
         dead = (
             member
-            for member in view.members
+            for member in members
             if member.status is MemberStatus.DEAD and (member.node_id in belongs or not view.raft.voters)
         )
         down = {member.name for member in dead if member.address not in taken}
-        here = {member.raft_id for member in view.members if member.status in _RUNNING}
-        voters = {server_label(voter.raft_id, voter.name) for voter in view.raft.voters if voter.raft_id not in here}
+        here = {member.raft_id for member in members if member.status in _RUNNING}
+        away = (each for each in view.raft.voters if each.raft_id not in here and not each.evicted)
+        voters = {server_label(voter.raft_id, voter.name) for voter in away}
         return tuple(sorted(down | voters))
 
     def _names(self, node_ids: tuple[NodeId, ...]) -> tuple[str, ...]:

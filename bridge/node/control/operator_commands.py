@@ -234,7 +234,10 @@ class OperatorCommands:
         return None
 
     def _server_named(self, name: str) -> int:
-        for server_id, admitted in self._state.admitted.items():
+        # Retired identities keep their names in the log: the newest identity of a name has it now.
+        for server_id, admitted in sorted(
+            self._state.admitted.items(), key=lambda each: (str(each[0]) != name, -each[0])
+        ):
             if name in {str(server_id), admitted.name, admitted.node_id.hex()}:
                 return server_id
         known = ", ".join(self._name(each) for each in sorted(self._state.admitted))
