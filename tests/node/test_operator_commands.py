@@ -161,6 +161,11 @@ async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) ->
     assert (status, code) == (409, "too-few-voters")
     assert "start another node first" in text
     assert len(node.stage.log) == before
+    # When the next server is a learner, which gets a vote only after the removal
+    learner = VoterView(4, "tcp://x:1", "node-4")
+    node.view = replace(node.view, raft=replace(node.view.raft, learners=(learner,)))
+    text = await node.grant({"removal": {"server": "node-3", "removed": True}})
+    assert text == "node-3 is removed from the group, after another server has got its vote"
 
 
 async def test_repeated_removal_and_unneeded_return_are_refused(

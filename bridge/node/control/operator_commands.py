@@ -173,6 +173,8 @@ class OperatorCommands:
             return Removal(server_id, removed=False), f"{self._name(server_id)} may join again"
         leads = server_id == self.view.raft.leader_id
         how = "hands over leadership and is then removed" if leads else "is removed from the group"
+        if server_id in voters and len(voters) <= self.view.farm.expect:
+            how += ", after another server has got its vote"
         return Removal(server_id, removed=True), f"{self._name(server_id)} {how}"
 
     # -- client keys ---------------------------------------------------------------------------------------------------
@@ -250,9 +252,13 @@ class OperatorCommands:
 
 
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
-    """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`."""
+    """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`.
+
+    A learner gets the vote first. With `voters_max` voters it becomes a voter only after such a removal.
+    """
     voters = {each.raft_id for each in view.raft.voters}
-    return server_id in voters and len(voters) <= view.farm.expect
+    learners = [each for each in view.raft.learners if not each.evicted]
+    return server_id in voters and len(voters) + len(learners) <= view.farm.expect
 
 
 def _hash(text: str) -> str:
