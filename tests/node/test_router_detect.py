@@ -241,6 +241,11 @@ def test_missing_services_have_lines_to_add(files: RouterFiles, node: Path) -> N
     assert "does not accept a node yet" in done.stderr
 
 
+def test_stopped_router_is_started_in_one_step(files: RouterFiles, node: Path) -> None:
+    files.debian_i2pd(I2PD_CONF + I2CP_ON)
+    assert "To switch I2CP and SAM on, start i2pd\n" in detect(node, "--yes").stdout
+
+
 def test_tunnels_to_several_services_need_a_choice(files: RouterFiles, node: Path) -> None:
     files.debian_i2pd(I2PD_CONF, WEB, SSH)
     files.key("/var/lib/i2pd/web.dat")

@@ -174,7 +174,7 @@ def test_kill_before_restart_is_repaired_by_repetition(
 def test_without_systemd_the_restart_remains(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attaching, "is_managed", lambda: False)
     done = detect(node, "--yes")
-    assert "Then run `sudo systemctl restart i2pd.service`. The node then connects." in done.stdout
+    assert "on, run `sudo systemctl restart i2pd.service`\nThen the node connects." in done.stdout
     options = read_i2pd_conf(files.path(CONF).read_bytes())
     assert (node.parent / "i2pcontrol.password").read_text() == f"{options['i2pcontrol.password'].value}\n"
     assert 'i2pcontrol = "https://127.0.0.1:7650"' in node.read_text()

@@ -112,8 +112,10 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
             yield from (f"    {line}" for line in lines)
             yield f"For instance: {append_command(lines, router.configuration)}"
     if off:
-        again = ". The node then connects." if "i2pcontrol" in proposal.plan.router else ", and run this command again."
-        yield f"Then {router.restart}{again}"
+        # After a change of its files the router starts again.
+        start = "" if router.restart in off else f"{router.restart}, and "
+        connects = "i2pcontrol" in proposal.plan.router
+        yield f"Then {start}{'the node connects' if connects else 'run this command again'}."
     if router.i2pcontrol.is_on and not isinstance(login, Login):
         yield f"I2PControl is left out: {login}."
         yield f"Write its password into {file.directory / PASSWORD_FILE}, mode 0600, and run this command again."

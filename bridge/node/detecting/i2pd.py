@@ -134,8 +134,7 @@ def _service(
     if options is None:
         return Service(title, link, ServiceState.UNKNOWN, is_encrypted=encrypted)
     if enabled:
-        text = f"{place.configuration} switches it on, and nothing listens at {link}"
-        action = f"{text}: {place.process.restart}" if place.process else f"{text}: start i2pd"
+        action = place.process.restart if place.process else "start i2pd"
         return Service(title, link, ServiceState.NOT_LISTENING, action, is_encrypted=encrypted)
     action, lines = _switch_on(place, name, switch)
     line = 0 if switch is None else switch.line

@@ -132,9 +132,8 @@ def _service(
     if enabled is None:
         return Service(name, link, ServiceState.UNKNOWN, action, is_encrypted=encrypted)
     if enabled:
-        text = f"the configuration switches it on, and nothing listens at {link}"
-        wanted = place.process.restart if place.process else "start the router"
-        return Service(name, link, ServiceState.NOT_LISTENING, f"{text}: {wanted}", is_encrypted=encrypted)
+        wanted = place.process.restart if place.process else "start the Java router"
+        return Service(name, link, ServiceState.NOT_LISTENING, wanted, is_encrypted=encrypted)
     return Service(name, link, ServiceState.OFF, action, is_encrypted=encrypted)
 
 
