@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -237,4 +238,15 @@ def test_master_without_init_is_refused(garlicfarm: Call, tmp_path: Path) -> Non
     refused = garlicfarm("keys", "master", str(tmp_path / "master.key"))
     assert refused.exit_code == 1
     assert "garlicfarm init" in refused.stderr
+    assert not (tmp_path / "master.key").exists()
+
+
+@pytest.mark.parametrize("now_s", [0, 2**32])
+def test_master_with_wrong_clock_is_refused(
+    garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now_s: int
+) -> None:
+    monkeypatch.setattr("bridge.cli.keys.master.time", SimpleNamespace(time=lambda: now_s))
+    refused = garlicfarm("keys", "master", str(tmp_path / "master.key"))
+    assert refused.exit_code == 1
+    assert "the clock of this machine is wrong: set it" in refused.stderr
     assert not (tmp_path / "master.key").exists()

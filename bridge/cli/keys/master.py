@@ -38,6 +38,8 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyErr
 
 START_AGAIN: Final = "To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`."
 DEFAULT_FILE: Final = "master.key"
+_LATEST_S: Final = 2**32 - DAYS_LIMIT * DAY_S
+"""The end of a transient key has 32 bits."""
 WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError)
 
 
@@ -120,7 +122,7 @@ def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> Master
 
 def _present_s() -> int:
     now_s = int(time.time())
-    if now_s < RELEASED_S:
+    if not RELEASED_S <= now_s < _LATEST_S:
         raise KeyFileError("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
     return now_s
 
