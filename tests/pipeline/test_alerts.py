@@ -31,7 +31,7 @@ from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
-from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, STATES_SPEC
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
 
@@ -706,7 +706,7 @@ def test_alerting_query_shows_each_state_and_its_begin(farm: Farm, monkeypatch: 
         return [(row["state"], row["reason"]) for row in documents(farm.output, answer_sql("alerting"))]
 
     def stored() -> set[str]:
-        return {row["subject"] for row in documents(farm.output, "SELECT subject FROM alerting_states")}
+        return {*stored_rows(farm.output / STATES_SPEC.name, STATES_SPEC.schema).column("subject").to_pylist()}
 
     farm.start_with_silent_server()
     assert states() == [("off", "no run sends alerts")]

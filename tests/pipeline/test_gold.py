@@ -13,12 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipeline.gold import refreshing
 from pipeline.gold.tables import GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
 from pipeline.gold.traces import TRACED
-from pipeline.tables.delta import Table, stored_files, stored_rows
+from pipeline.tables.delta import stored_files, stored_rows
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import LOG
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
@@ -103,6 +104,16 @@ def of_days(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 
 @pytest.fixture(scope="module")
+def of_generated(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Return all tables of the log `generated`, derived from one batch."""
+    return derive_whole(tmp_path_factory.mktemp("generated"), generated(), HALF_HOUR_MS)
+
+
+def generated() -> MadeUpLog:
+    return generated_log(3, 0.2, 3)
+
+
+@pytest.fixture(scope="module")
 def grown_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of tables derived from parts of the log of days. Tests only read it."""
     output = tmp_path_factory.mktemp("grown")
@@ -127,14 +138,15 @@ def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
                     assert actual == value, (name, column)
 
 
-def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_days: Path, tmp_path: Path) -> None:
+def test_tables_from_batches_equal_tables_from_one_batch(
+    of_days: Rows, of_generated: Rows, grown_days: Path, tmp_path: Path
+) -> None:
     assert all_rows(grown_days) == of_days
     assert {name for name, rows in of_days.items() if not rows} == {"publishers", *TRACED}, (
         "the log does not contain publications"
     )
-    log = generated_log(3, 0.1, 3)
-    expected = derive_whole(tmp_path / "once", log, HALF_HOUR_MS)
-    assert derive_in_parts(tmp_path / "grown", log, [*range(50, log.commit_index, 599)], HALF_HOUR_MS) == expected
+    log = generated()
+    assert derive_in_parts(tmp_path, log, [50, 649], HALF_HOUR_MS) == of_generated
 
 
 def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
@@ -148,12 +160,10 @@ def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
 
 
 def test_tables_from_portions_of_many_rows_equal_tables_from_one_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_generated: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = generated_log(3, 0.3, 3)
-    expected = derive_whole(tmp_path / "once", log, HALF_HOUR_MS)
-    monkeypatch.setattr(refreshing, "PORTION_ROWS", 400)
-    assert derive_whole(tmp_path / "portions", log, HALF_HOUR_MS) == expected
+    monkeypatch.setattr(refreshing, "PORTION_ROWS", 100)
+    assert derive_whole(tmp_path, generated(), HALF_HOUR_MS) == of_generated
 
 
 def test_restart_after_days_without_reports_is_detected(grown_days: Path) -> None:
@@ -172,14 +182,12 @@ def test_submission_repeated_after_midnight_counts_once(grown_days: Path) -> Non
     assert [(row["server_id"], row["refused"]) for row in quality if row["refused"]] == [(None, 1)]
 
 
-def test_files_of_unchanged_windows_are_kept(tmp_path: Path) -> None:
-    log, ends = over_days()
-    tables, gold = {name: Table(tmp_path, table.spec) for name, table in GOLD.items()}, Gold(tmp_path, MINUTE_MS)
+def test_files_of_unchanged_windows_are_kept(grown_days: Path) -> None:
+    table = DeltaTable(grown_days / "router_health")
     files = []
-    for batch, part in enumerate(parts(log, ends)):
-        tables_of(part, tmp_path, batch, gold=gold)
-        gold.refresh(batch)
-        files.append({each.path for each in tables["router_health"].files() if each.day == datetime(2026, 1, 1).date()})  # noqa: DTZ001
+    for version in range(1, 4):
+        table.load_as_version(version)
+        files.append({each for each in table.file_uris() if "day=2026-01-01" in each})
     assert files[0] != files[1] == files[2]
 
 
