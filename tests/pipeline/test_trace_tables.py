@@ -289,14 +289,14 @@ def test_copies_in_one_batch_count_once_with_known_date(tmp_path: Path) -> None:
 
 
 def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [*steps(Random(5), hours=12)]
+    batches = [*steps(Random(5), hours=6)]
     events = [rows for table, rows in batches if table == "events"]
     expected = derive_in_one_batch(tmp_path / "once", batches)
     run = Run(tmp_path / "portions")
     for table, rows in batches:
         run.write(table, rows)
     Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
-    monkeypatch.setattr(traces, "PORTION_EVENTS", 40)
+    monkeypatch.setattr(traces, "PORTION_EVENTS", 20)
     sizes: list[int] = []
 
     def counted(*arguments: Any) -> list[traces._Portion]:
@@ -308,5 +308,5 @@ def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(traces, "_portions", counted)
     run.refresh()
     assert tables(run.output) == expected
-    assert sum(map(len, events)) > 3 * 40
+    assert sum(map(len, events)) > 3 * 20
     assert len(sizes) > 3 * len(TRACED), "a portion contains a few batches, not all"
