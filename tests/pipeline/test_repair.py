@@ -297,7 +297,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
-@over_seeds(8, quick=2)
+@over_seeds(8, quick=1)
 def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tmp_path: Path) -> None:
     """Some tables, or the checkpoint, return to an earlier state: the tables are right, or refused and repaired."""
     choice, output = random.Random(seed), tmp_path / "tables"
