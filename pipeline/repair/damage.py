@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.repair.checkpoint import checkpoint_fault
@@ -25,7 +24,7 @@ from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import StoredFile, Table, TableSpec
-from pipeline.tables.files import DAY, TableDamagedError, read_file
+from pipeline.tables.files import DAY, TableDamagedError, check_files, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
 
@@ -159,10 +158,8 @@ def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
 
 def _is_readable(file: Path) -> bool:
     try:
-        found = pq.ParquetFile(file)
-        for group in range(found.num_row_groups):
-            found.read_row_group(group)
-    except (pa.ArrowException, OSError):
+        check_files([file])
+    except OSError:
         return False
     return True
 
