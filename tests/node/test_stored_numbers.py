@@ -70,7 +70,10 @@ def storing_modules(root: Path) -> set[str]:
     found = set()
     for package in ("bridge", "gossip", "consensus"):
         for path in sorted((root / package).rglob("*.py")):
-            tree = list(ast.walk(ast.parse(path.read_text())))
+            text = path.read_text()
+            if not any(name in text for name in _STORING):
+                continue
+            tree = list(ast.walk(ast.parse(text)))
             names = {each.id for each in tree if isinstance(each, ast.Name)}
             names |= {each.name for each in tree if isinstance(each, ast.alias | ast.FunctionDef)}
             if _STORING & names:
@@ -79,8 +82,9 @@ def storing_modules(root: Path) -> set[str]:
 
 
 def test_modules_storing_files_are_listed() -> None:
-    assert storing_modules(ROOT) - set(WRITERS) == set(), "list it above, with a test below for each number"
-    assert set(WRITERS) - storing_modules(ROOT) == set()
+    storing = storing_modules(ROOT)
+    assert storing - set(WRITERS) == set(), "list it above, with a test below for each number"
+    assert set(WRITERS) - storing == set()
 
 
 def test_additional_storing_module_is_detected(tmp_path: Path) -> None:
