@@ -8,7 +8,6 @@ import pwd
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +18,22 @@ from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE, SIGNING_KEY
 from bridge.core.log.records import PublishConfig
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
+from bridge.node.kafka.listed_users import read_listed_users
+from bridge.node.raft.users import read_files
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import save_farm_key, save_signing_key
+from bridge.node.security.key_files import (
+    KeyFileError,
+    load_farm_key,
+    load_signing_key,
+    read_password,
+    save_farm_key,
+    save_signing_key,
+)
 from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from consensus.net import x509_files  # noqa: F401 - the second user may not read the modules of this one
+from consensus.net.tls import CertificateError, operator_certificate
 from consensus.storage import access_advice
 
 OTHER_USER = 65534
@@ -32,34 +42,38 @@ NOW_S = 1_767_225_600
 FILES = Path(__file__).parents[2] / "deploy" / "debian"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
-_AS_USER = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from bridge.node.kafka.listed_users import read_listed_users
-from bridge.node.raft.users import read_files
-from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key, read_password
-import consensus.net.x509_files
-from consensus.net.tls import CertificateError, operator_certificate
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-path = Path(sys.argv[3])
-readers = {
-    "farm": load_farm_key, "signing": load_signing_key, "password": read_password,
-    "users": lambda file: read_files(file),
-    "kafka": lambda file: read_listed_users(file, by_certificate=False), "certificate": operator_certificate,
+READERS: dict[str, Callable[[Path], object]] = {
+    "farm": load_farm_key,
+    "signing": load_signing_key,
+    "password": read_password,
+    "users": read_files,
+    "kafka": lambda file: read_listed_users(file, by_certificate=False),
+    "certificate": operator_certificate,
 }
-try:
-    readers[sys.argv[2]](path)
-except (KeyFileError, CertificateError) as error:
-    print(error)
-"""
 
 
 def read_as_other_user(kind: str, path: Path) -> str:
     """Return the error of this kind of reader, run as a second user, or an empty text."""
-    root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _AS_USER, root, kind, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    output, written = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setgid(OTHER_USER)
+            os.setuid(OTHER_USER)
+            try:
+                READERS[kind](path)
+            except (KeyFileError, CertificateError) as error:
+                os.write(written, str(error).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(written)
+    with os.fdopen(output) as file:
+        text = file.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return text
 
 
 def commands_in(text: str) -> list[list[str]]:
