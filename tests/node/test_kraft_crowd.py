@@ -17,13 +17,13 @@ from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 120
-CROWD = 120
+CROWD = 60
 """Connections of each kind; a process may have a thousand open files."""
 MOST_MIB = 400
 """Limit on the growth in MiB.
 
 Waiting decoded requests take 80, requests and replies in their budgets 64 each, the cache 20, and buffers grow by an
-eighth: 250 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would be a thousand.
+eighth: 250 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would add 480.
 """
 
 
