@@ -360,7 +360,7 @@ SLOW_MAJORITY: Final = _warning(
 )
 STRUCTURE_NOT_FOUND: Final = _warning(
     "structure-not-found",
-    "this node's router took a structure, and more than a minute later the routers of the other nodes do not find any"
+    "this node's router took a structure, and two minutes later the routers of the other nodes do not find any"
     " structure of that master. Only Java routers look a Meta LeaseSet2 up. The node has handed the structure over once"
     " more, and does so every five minutes as usual",
     "check the router of the publisher: its console or log shows if it has tunnels and knows floodfills. Check the"
