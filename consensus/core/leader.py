@@ -10,11 +10,11 @@ isolated leader are then redirected, and the leader no longer refuses other cand
 
 A leader that receives replies can still be unable to commit: in a group of three, its own disk and the disk of one
 follower may hang. So it also resigns if proposals wait and nothing has been committed for
-`PolicyTimes.stall_timeout_ms`. It does not resign while a voter that lacks the oldest waiting proposal makes progress:
-a new leader would have to restart the transfer of a long log or a snapshot. It also does not resign if it is the only
+`PolicyTimes.stall_timeout_ms`. It does not resign while a voter that lacks the oldest waiting proposal makes progress.
+A new leader would have to restart the transfer of a long log or a snapshot. It also does not resign if it is the only
 voter.
 
-*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only postpone due
+*The deadline is stored*, not computed over all followers after each step. Contacts and sent requests only postpone due
 work, so the stored deadline is at most too early. Code with earlier work calls `ProgressTracker.wake_by`. At the
 deadline the leader does the due work, if any, and computes the next deadline.
 """

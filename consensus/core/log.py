@@ -10,7 +10,7 @@ leave the tail, because storage could not return them.
                                 ^  ^  ^        tail  7..9
                                 ^              durable 7: Persists of 8 and 9 are under way
 
-*Compaction.* A log may begin later than at index 1: `start` is the place before its first entry, and a snapshot covers
+*Compaction.* A log may begin later than at index 1. `start` is the place before its first entry, and a snapshot covers
 everything up to there (Raft section 7). The snapshot may cover more, because later entries are kept for a while for
 followers that are slightly behind. The term at `start` is kept for the consistency check of the first entry.
 

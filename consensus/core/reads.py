@@ -5,10 +5,9 @@
                                    └ reads that arrive during a round wait for round n + 1
 
 A leader may have been replaced without its knowledge. So it first records the commit index. Then a majority must
-confirm the leadership by replies to requests sent *later*: an earlier reply may precede the election of a new leader,
-and the new leader may have committed entries before this read began. A new leader first commits an entry of its own
-term. One round serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as
-well.
+confirm the leadership by replies to requests sent *later*. An earlier reply may precede the election of a new leader,
+which may have committed entries before this read began. A new leader first commits an entry of its own term. One round
+serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as well.
 
 *Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for its leader
 stickiness (`PolicyTimes`). If the elapsed times of the clocks differ by less than a stated bound, a leader may answer

@@ -9,11 +9,11 @@ changes of a step (hard state, truncation, entries), so one fsync covers them. I
 that depend on it name it as `after`. Independent effects (an established leader's appends) carry 0 and do not wait
 even if they follow the Persist in the list.
 
-`Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine in order,
-each once in a run of the process, including entries of earlier runs. After a restart the commit index is that of the
-snapshot, or 0, and rises with the first contact of a leader, so the state machine receives the later log again. Entries
-that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is applied, which
-keeps the order.
+`Applier` has the volatile state: commit index and applied index. It passes committed entries to the state machine in
+order, each once in a run of the process, including entries of earlier runs. After a restart the commit index is that of
+the snapshot, or 0. It rises with the first contact of a leader, so the state machine receives the later log again.
+Entries that left the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is
+applied, which keeps the order.
 """
 
 from collections import Counter

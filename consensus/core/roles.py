@@ -15,7 +15,7 @@ or previous configuration (`refuses_outsider`). A redirect from another server n
 not count as contact.
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
-timeout. It no longer refuses candidates, and campaigns one heartbeat later, or more: each voter has a slot of one
+timeout. It no longer refuses candidates, and campaigns one heartbeat later, or more. Each voter has a slot of one
 heartbeat, in order of id, so that votes are not split. Any message of the leader ends this: a live leader sends a
 heartbeat before the first slot. Until the latest election timeout the slots repeat, because the other voters may get
 the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers without

@@ -4,7 +4,7 @@
     each further byte   1 / SLOWEST_LINK_BYTES_PER_S
 
 A sender cannot observe the arrival of its bytes, because the kernels and proxies on the way buffer megabytes. If the
-timeout were the same for all sizes, a follower on a slow link would never receive a large entry: the entry would still
+timeout were the same for all sizes, a follower on a slow link would never receive a large entry. The entry would still
 be in transfer when the leader sends it again. The leader allows this time for appends and for commands that wait for
 commitment, and `net.transfer_time` allows it for large frames.
 """

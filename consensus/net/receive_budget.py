@@ -7,7 +7,7 @@
 The first `FREE_BYTES` of a connection, or of a server's request, are not counted: votes, heartbeats and ordinary
 submissions are smaller. A server is proven if it has authenticated as a member.
 
-A server's request reserves room for all of its bytes before the rest of it is read, so two requests cannot each hold
+A server's request reserves room for all of its bytes before the rest of it is read. So two requests cannot each hold
 half of the budget and wait for the other half. A request with reserved room depends only on its own bytes and on this
 server's disk, so it is always answered and its room is released. Clients have a separate budget. Their replies wait for
 commitment and therefore for the leader's appends, so these appends must never wait for clients. One server gets at most

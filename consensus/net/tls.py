@@ -1,7 +1,7 @@
 """A node's certificate, and TLS between nodes that pin each other's certificates.
 
-There is no authority: a node signs its own certificate on first start, gossip carries its SHA-256 (signed by the node's
-identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
+There is no authority: a node signs its own certificate on first start, and gossip carries its SHA-256, signed by the
+node's identity. A client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
 nothing here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per
 farm, would add a secret whose theft would not be detected.
 
@@ -10,8 +10,8 @@ certificate dated by it would be refused once the time is correct. A pin ends wh
 fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
 clock.
 
-The certificate and its key are in one file of mode 0600, written under another name and renamed: a crash leaves either
-the old file or the new one.
+The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash
+leaves either the old file or the new one.
 """
 
 import hashlib

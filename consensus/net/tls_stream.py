@@ -5,7 +5,7 @@
 
 trio's own SSLStream supports any transport and any version of TLS. In some versions a send may need a receive first, so
 each call takes locks, retries and yields several times. That costs more than the encryption of a small message, and a
-round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3: after the handshake
+round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3. After the handshake
 neither direction waits for the other, so a send is one call of OpenSSL and one of the kernel.
 
 Errors are trio's: BrokenResourceError for a connection that broke or a peer without TLS, ClosedResourceError after our

@@ -2,12 +2,12 @@
 
     request sent ─▶ deadline = now + timeout ─▶ bytes arrive ─▶ each byte buys 1/LEAST_BYTES_PER_S, up to now + timeout
 
-With a fixed deadline for a whole reply, a slow link never delivers a large one: it is cut, requested again, and cut
-again, and the follower never catches up. So arriving bytes count as progress. They buy time by their number, not by
+With a fixed deadline for a whole reply, a slow link never delivers a large one. The reply is cut, requested again, and
+cut again, and the follower never catches up. So arriving bytes count as progress. They buy time by their number, not by
 their arrival: a peer that sends one byte each second would otherwise hold a connection forever. At the least rate a
 message of a limited size also ends in a limited time.
 
-`time_for` is for the other direction: the sender does not see its bytes arrive, so a large message gets the time that
+`time_for` is for the other direction. The sender does not see its bytes arrive, so a large message gets the time that
 it takes on the slowest supported link (`core.slow_link`).
 """
 

@@ -5,7 +5,7 @@ never delays a heartbeat. The state machine gets a few entries at a time. So eve
 not delay a heartbeat. Beyond `queue_bytes` pushed entries are dropped, and the task reads them back from storage later.
 For dropped entries only the commit index is kept.
 
-Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns immediately, and its
+Between two entries the same task *captures* the state machine for a snapshot. `snapshot()` returns immediately, and its
 iterator yields the state of that moment even if later entries are applied. The task also *restores* the state machine
 from a snapshot, at the start or when the leader sent one.
 """

@@ -8,8 +8,8 @@ A turn never waits, and a turn does not begin within another one. Events during 
 callback, stay in the mailbox until the next turn. So the core needs no lock, and its effects are carried out in its
 order.
 
-The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core,
-and an entry on its way through a leader and its followers would need five more rounds.
+The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core.
+An entry would need five more rounds in a leader and its followers.
 
 All times come from trio's clock, so that a test's clock controls the core, its timers and a transport's nonces.
 """

@@ -6,7 +6,7 @@
     entries, in batches of `batch_bytes` ──▶ … ──▶ at the commit index: wait for more
 
 Each chunk contains the size of the whole snapshot. The chunks are the snapshot as servers exchange it. The log may be
-compacted while a slow consumer lags, and a snapshot may be replaced while it is sent: then the stream continues with
+compacted while a slow consumer lags, and a snapshot may be replaced while it is sent. Then the stream continues with
 the newer one, from offset 0, and the consumer restarts.
 
 The stream reads at most `ahead` items ahead of its consumer, so a stopped consumer costs only this memory and one task.

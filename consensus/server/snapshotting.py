@@ -3,7 +3,7 @@
     due ──▶ capture the state machine ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
                                                             └──▶ core: SnapshotTaken ──▶ a shorter log
 
-The owner task never waits: the state machine returns an iterator over the state of one moment, and its bytes go to the
+The owner task never waits. The state machine returns an iterator over the state of one moment, and its bytes go to the
 disk a chunk at a time, each waiting for the previous one. So a snapshot of any size costs one chunk of memory, and the
 disk's writes for the log continue between chunks.
 

@@ -1,7 +1,7 @@
 """Exactly-once execution: the executed requests of each client, with their results (Raft section 8).
 
 A leader may fail after it has committed a command and before its reply; the client then repeats the command. So each
-client numbers its requests, and the state machine keeps the newest numbers of each client with their results: a known
+client numbers its requests, and the state machine keeps the newest numbers of each client with their results. A known
 number gets its result and is not executed. The table is replicated state: it changes only by `admit` and `remember`, in
 log order, from index, log time and request.
 

@@ -5,14 +5,14 @@ rewiring of a full overlay after a partition.
 
 *The joiner* has three sources of addresses. Seeds from an operator are kept and retried without end, since a whole site
 may return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's
-name. The third source is its own directory: a node with fewer peers than its capacity looks for more, which makes a
+name. The third source is its own directory. A node with fewer peers than its capacity looks for more, which makes a
 small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
 the same seed must not return to it at the same time. If a search finds only members at capacity (one vacancy in the
 group remains), the search slows down in the same way.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, the receiver
 splits a link, so a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded
-as dead, or with a later incarnation, or at a different address with the same incarnation, because this would break the
+as dead, or with a later incarnation, or at a different address with the same incarnation. This would break the
 precedence rule.
 """
 

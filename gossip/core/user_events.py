@@ -3,12 +3,12 @@
     send ──▶ [user message] ──in pings, lambda * log n times──▶ received once by each member, and gossiped further
 
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
-other, and it bounds memory: when the oldest recorded name is dropped, its time becomes the floor, and messages below
+other, and it bounds memory. When the oldest recorded name is dropped, its time becomes the floor, and messages up to
 the floor are ignored. A list of names alone would, once full, accept old messages as new.
 docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started lacks one, so
-it ignores messages until a join has delivered the group's clock: the JoinAck to its own JoinReq since its start (a
-recorded one names an earlier generation), or a JoinReq with a fresh token. A member that receives a message well below
-its floor sends the event `gossip:clock`.
+it ignores messages until a join has delivered the group's clock. The clock is in the JoinAck to its own JoinReq since
+its start (a recorded one names an earlier generation), or in a JoinReq with a fresh token. A member that receives a
+message well below its floor sends the event `gossip:clock`.
 
 Samples repair a missed update about a member, but a missed user message is not repaired. So user messages are sent
 twice as often. In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every

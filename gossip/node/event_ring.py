@@ -5,7 +5,7 @@ size with a running number on each event does neither. A reader keeps the number
 requests the events after it. The ring reports the number of events that it had already dropped.
 
 The limit of the ring applies to each type of event. In a ring for all types, events that others may send without bound
-would displace important ones: one batch of datagrams can carry 2,048 user events, and readers run only after the whole
+would displace important ones. One batch of datagrams can carry 2,048 user events, and readers run only after the whole
 batch is handled.
 """
 

@@ -8,11 +8,11 @@
 
 docs/reference/gossip-library.md ("The state directory") has the rules for damaged, old and foreign files.
 
-The generation must never repeat: peers accept the higher (generation, number) as the newer claim, and a node that
+The generation must never repeat. Peers accept the higher (generation, number) as the newer claim, and a node that
 returns under an old generation loses against claims of its previous run. So the file is written under another name,
-fsynced and renamed over the old one, and the directory is fsynced: a crash leaves the old number or the new one. Peers
+fsynced and renamed over the old one, and the directory is fsynced. A crash leaves the old number or the new one. Peers
 may also report a higher generation of the running node. It adopts the next one and sends no datagram before that is on
-the disk: otherwise a restart could use the same generation again, and peers could not distinguish the two.
+the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two.
 
 New keys are used before they are stored, so that a node with a full disk does not also lose its group.
 """

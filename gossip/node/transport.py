@@ -6,9 +6,9 @@
 
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
-The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes:
-entering a scope for each datagram would take the same time as opening its seal. With a reader task and a queue, the
-event loop would switch tasks twice, often for a single datagram, and a switch takes half the time of the work on a
+The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes.
+Entering a scope for each datagram would take the same time as opening its seal. With a reader task and a queue, the
+event loop would switch tasks twice, often for a single datagram. A switch takes half the time of the work on a
 datagram. Only the broadcast socket has a separate task, since a task can wait for one socket only, and presence is
 rare.
 

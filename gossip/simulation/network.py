@@ -1,8 +1,8 @@
 """A group of `Swim` cores under virtual time, with a network that loses, delays, duplicates and splits.
 
 A single random seed determines the whole run, so a failing run is repeated by its seed. The wire layer is replaced by a
-minimal correct model: OfferToken becomes a JoinNak whose token names the address that it was minted for, and a JoinReq
-is `token_valid` if it comes from that address with that token.
+minimal correct model. OfferToken becomes a JoinNak whose token names the applicant's address, and a JoinReq is
+`token_valid` if it comes from that address with that token.
 
     network = GossipNetwork(random_seed=7)
     names = network.start(5)                the first is the seed of all others

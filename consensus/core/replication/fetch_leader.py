@@ -5,7 +5,7 @@
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-A new commit index waits for entries for `commit_notice_ms`: a reply with only the index costs as much as a reply with
+A new commit index waits for entries for `commit_notice_ms`. A reply with only the index costs as much as a reply with
 the next entry, and would often be sent just before that entry arrives.
 
 The next fetch is the only acknowledgement of the last reply. A follower without a fetch for an election timeout does

@@ -16,7 +16,7 @@ requests begin small. Otherwise a large request gets additional time: the time t
 while its connection lasts.
 
 *Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
-of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms
+of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2). Entries of older terms
 commit with it, and are never counted themselves.
 """
 

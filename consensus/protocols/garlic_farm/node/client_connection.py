@@ -6,8 +6,8 @@ A reply does not name its request; only the order matches them. After a lost or 
 be assigned to the wrong request. So any irregularity closes the connection. The age of the oldest open request reveals
 a dead peer, because TCP may need a quarter of an hour for that. A reply on another connection shows that the peer is
 alive and perhaps has a slow disk (`prolong`). Each reply restarts the time of the next request. That time grows with
-the size of the request, at the least assumed rate of the network, or at the rate of the slowest link if no other
-connection shows that the peer is alive.
+the size of the request, at the least assumed rate of the network. If no other connection shows that the peer is alive,
+the rate of the slowest link counts.
 """
 
 from collections import deque

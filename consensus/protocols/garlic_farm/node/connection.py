@@ -15,8 +15,8 @@ One deadline for each connection, of its oldest request, limits the replies.
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role
 and carry the proven id. A connection without a proven identity is a client: it may submit entries, read, and request
 its addition. A client is also disconnected if the outcome of its entry is unknown, since the protocol has no other
-correct reply, or if its session has expired without the extension that reports it. The replies "busy" and "expired"
-name this server as the leader; "expired" also has a next index beyond the refused entry.
+correct reply. The same applies if its session has expired without the extension that reports it. The replies "busy" and
+"expired" name this server as the leader; "expired" also has a next index beyond the refused entry.
 """
 
 from collections import deque

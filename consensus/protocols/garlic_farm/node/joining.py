@@ -15,7 +15,7 @@ invited by mistake loses acknowledged entries there. A server removed during its
 checks a pack like every append.
 
 A leader of another implementation omits the term of the entry before a pack. This server knows it if the pack continues
-the previous pack of that leader and term, or a snapshot; otherwise it refuses the pack with the index to continue from.
+the previous pack of that leader and term, or a snapshot. Otherwise it refuses the pack with the index to continue from.
 An order to leave changes nothing: either the log brings a configuration without this server, or the leader loses its
 leadership first.
 """

@@ -7,7 +7,7 @@ connection is dropped, because an old heartbeat or vote request only costs the p
 with the correlation of its request. An extension goes only to peers with that extension.
 
 *Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat would wait for the reply to an append,
-which waits for the follower's disk, and with a slow disk a healthy leader would lose its leadership. Therefore, if a
+which waits for the follower's disk. With a slow disk a healthy leader would lose its leadership. Therefore, if a
 request on the first connection has waited `owing_s` for its reply, heartbeats use a second connection to the same peer,
 opened at the first need. A heartbeat that arrives before an earlier append is refused, since it refers to the entries
 of that append. So a heartbeat uses the second connection only if the last request was posted at least `overtaking_s`

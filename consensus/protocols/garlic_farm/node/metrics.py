@@ -1,7 +1,7 @@
 """Counters of Garlic Farm connections, and incidents: each is counted, and few are reported as text.
 
 Every refusal is counted under its fault. The text of an incident goes to a callback, at most once in a period for each
-pair of fault and peer. Of incoming connections only a few incidents per fault and period are reported: a flood of
+pair of fault and peer. Of incoming connections only a few incidents per fault and period are reported. A flood of
 connections, from any number of addresses, must not become a flood of log lines. The next reported text contains the
 number of omitted incidents.
 """

@@ -7,7 +7,7 @@ name do not reveal the program. The order of the checks is: HTTP, path, password
 headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
 
 The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
-directory maps identities to ids; both are checked here, before a message is read. A peer that does not claim an id may
+directory maps identities to ids. Both are checked here, before a message is read. A peer that does not claim an id may
 make requests as a client.
 """
 

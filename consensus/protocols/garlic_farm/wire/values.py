@@ -1,6 +1,6 @@
 """The values of log entries: five kinds, as plain data.
 
-An application's entry is the core's own `Entry` from the socket on: its value is opaque bytes here (JSON by the
+An application's entry is the core's own `Entry` from the socket on. Its value is opaque bytes here (JSON by the
 document's application layer), and its wire form equals its form in the log. Every other value is a `LogEntry`, which
 the mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only in
 requests to add or remove a server.

@@ -4,8 +4,8 @@
     send_now()  one buffer with length and frame ─▶ the kernel takes it immediately, or `flush` sends the rest
 
 A complete frame is taken from the buffer without a turn of the event loop, and a frame that the kernel takes
-immediately is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams yield
-for each call: the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any
+immediately is sent without one. A commit in a quorum of three is a chain of five messages. trio's own streams yield for
+each call, so the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any
 other stream, such as one in memory, is used by trio's interface.
 
 The length comes from the other side and does not cause an allocation: it is compared with the limit, and the buffer

@@ -5,7 +5,7 @@
 
 A broker of Kafka forwards the request to the active controller. Servers of such a listener may be unable to query each
 other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
-connection: the tool then retries at a broker without a connection, and reaches the leader within a second or two.
+connection. The tool then retries at a broker without a connection, and reaches the leader within a second or two.
 
 If the leader is not among the brokers, a server reports its own view: the leader, its epoch, the commit index, and
 itself. For all others the end is unknown (-1), and the leader's log is at least as long as its own. Without a known
@@ -13,7 +13,7 @@ leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft quor
 `QuorumView`: only the leader describes replicas.
 
 *Times.* Kafka's leader stores the last contact of a replica by the machine's clock; ours has a monotonic clock and
-reports ages. `ReplicaTimes` converts ages to times, which never go back within an epoch: the two clocks are not read in
+reports ages. `ReplicaTimes` converts ages to times, which never go back within an epoch. The two clocks are not read in
 the same instant, and the machine's may be set back.
 
 A separate module, because a farm and a KRaft quorum both use it.

@@ -8,7 +8,7 @@
 
 A declared length never causes an allocation before it is checked. Gzip is read up to the bound. Snappy declares its
 length, which is accepted only up to the possible growth of its bytes. LZ4 and zstd write into a map of memory as large
-as the bound, whose pages exist only when they are written; a `bytearray` would be filled with zeros first. Data beyond
+as the bound, whose pages exist only when they are written. A `bytearray` would be filled with zeros first. Data beyond
 the bound are refused. More members or blocks than any producer writes are also refused, because an empty one takes only
 a few bytes.
 

@@ -4,8 +4,9 @@
                                                 ├─▶ Structure(fields…), once for each (API, version, direction)
     messages_clients.FetchRequest ──────────────┘
 
-kio defines the order of the fields of a version, their types, which may be null, and which are tagged; our dataclass is
-the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms` here.
+kio defines the order of the fields of a version, their types, and which fields may be null or are tagged. Our dataclass
+is the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms`
+here.
 
 *Why the schemas alone.* kio's reader allocates for the announced number of array elements before it reads the first.
 Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A guard before it would have to walk the

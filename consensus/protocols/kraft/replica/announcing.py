@@ -12,7 +12,7 @@ Otherwise an operator would notice the error only when the record is needed.
 the leader itself a loopback address always works, so a loopback address is refused if another voter is not on loopback.
 
 *A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So a server that was
-a voter since its start, by a committed record, does not join automatically until it is started again; an operator may
+a voter since its start, by a committed record, does not join automatically until it is started again. An operator may
 still add it (KAFKA-19850).
 """
 

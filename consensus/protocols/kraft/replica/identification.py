@@ -9,7 +9,7 @@ pre-vote that is not refused changes nothing (KIP-996). Servers without version 
 an ordinary vote would have effects. So the identity of such servers stays UNKNOWN.
 
 A connection alone is not a sufficient test. A listener of another server, or of another cluster on the same machine,
-would be recorded as the voter's, and two live servers of three could then elect no leader.
+would be recorded as the voter's. Two live servers of three could then elect no leader.
 """
 
 from enum import Enum, auto

@@ -4,7 +4,7 @@
     append ─▶ was this batch written? ─▶ submit ─▶ committed ─▶ its offset
                  └─ yes: its first offset
 
-*Idempotence.* A producer's batches come one after the other: the next is checked when the previous one is applied, or
+*Idempotence.* A producer's batches come one after the other. The next is checked when the previous one is applied, or
 its outcome is known, even if the previous client no longer waits. Otherwise a batch repeated after its timeout would be
 written twice. The reply to a batch does not wait for its application. The table of producers is the state machine's.
 

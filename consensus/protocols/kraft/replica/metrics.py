@@ -8,8 +8,8 @@
 passes them. Records of one append count once. Kafka divides this time by the number of records, which does not show an
 operator the waiting time of a producer.
 
-*Election latency* is from the step in which a voter becomes a candidate to the one in which it knows a leader or leads,
-over all rounds of voting between. A pre-vote is part of it.
+*Election latency* begins with the step in which a voter becomes a candidate. It ends when the voter leads or knows a
+leader, after any number of rounds of voting. A pre-vote is part of it.
 
 *Poll idle ratio* is Kafka's for the thread that runs Raft. Here all runs in one event loop, so it is the idle part of
 that loop's time. Near 0, this process is the bottleneck.

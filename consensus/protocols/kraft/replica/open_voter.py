@@ -11,7 +11,7 @@ closed and retries.
 
 *Voters.* With `controller.quorum.voters` they are fixed and absent from the log (kraft.version 0). Otherwise the log
 names them. A new quorum begins with the controllers of the formatted directory. A server formatted without any learns
-the voters by DescribeQuorum from the bootstrap servers, and is an observer until a leader makes it a voter, or joins
+the voters by DescribeQuorum from the bootstrap servers. It is an observer until a leader makes it a voter, or joins
 with `controller.quorum.auto.join.enable`. A server whose log names voters does not wait for that: if all servers start
 together, no leader could reply. If it does not vote, those voters may be gone, so it queries the bootstrap servers in
 turns with them for the leader.

@@ -7,7 +7,7 @@
 *Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
 ends within a batch: a server that begins from it would read the records as two batches.
 
-*Producers.* A client without a reply repeats its batch, maybe to another leader, so the written batches of each
+*Producers.* A client without a reply repeats its batch, maybe to another leader. So the written batches of each
 producer are replicated state: the last `BATCHES`, as in Kafka. A producer expires after `PRODUCER_EXPIRY_MS` of the
 log's time without a write. If there are too many, the user with the most loses the least recent one, so a user cannot
 displace another's. The log's time is the latest timestamp of a control record or of a record with a producer, so each

@@ -2,7 +2,7 @@
 
     previous snapshot, entries up to the prune index ──▶ Compactor ──▶ file ──▶ the server's snapshot ──▶ a shorter log
 
-A snapshot covers the entries up to the *prune index* and no further: later entries have fresh ids, and a server must
+A snapshot covers the entries up to the *prune index* and no further. Later entries have fresh ids, and a server must
 find them in its log after a restart (`executed_requests`). The package requires the same. Each peer compacts its own
 log; the bytes may differ from peer to peer.
 

@@ -4,7 +4,7 @@
 
 The leader keeps the ids of its log while it accepts them, and replies to a repeated one with its committed index. So an
 update is executed once, even if it is sent often. A request that is too old is refused, since its id may have been
-dropped; one from too far in the future also, since its id would be kept too long.
+dropped. One from too far in the future is refused as well, since its id would be kept too long.
 
     ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
