@@ -229,7 +229,7 @@ class Joiner:
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Make room for a sender: drop a sender that has had its JoinReq, or sent nothing for a long time."""
+        """Drop a sender that has had its JoinReq, or sent nothing for a long time; return True if there was one."""
         old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:

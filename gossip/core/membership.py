@@ -286,7 +286,7 @@ class Membership:
             self.unlink(entry.node_id)
 
     def link(self, entry: MemberRecord) -> bool:
-        """Make a live member a peer, if there is room."""
+        """Make a live member a peer, if there is room; return True if it is a peer now."""
         if entry.node_id in self.links:
             return True
         if not self.has_room or not entry.is_live:

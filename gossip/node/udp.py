@@ -53,7 +53,7 @@ class DatagramSocket(Protocol):
         """Return the number of datagrams lost by the full queue since the bind; 0 if not counted."""
 
     def close(self) -> None:
-        """Close it; closing twice is allowed."""
+        """Close the socket; closing twice is allowed."""
 
 
 class Network(Protocol):
@@ -123,7 +123,7 @@ class UdpSocket:
         return self._overflowed
 
     def close(self) -> None:
-        """Close it; closing twice is allowed."""
+        """Close the socket; closing twice is allowed."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket.fileno())
             self._socket.close()

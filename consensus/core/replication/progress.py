@@ -357,7 +357,7 @@ class ProgressTracker:
         return self._own_match() > self._replica.applier.commit and self._commit()
 
     def _commit(self) -> bool:
-        """Commit the index held by a majority, if its entry has our term."""
+        """Commit the index held by a majority, if its entry has our term; return True if the commit index rose."""
         replica = self._replica
         matches = {peer: progress.match for peer, progress in self.followers.items()}
         matches[replica.server_id] = self._own_match()

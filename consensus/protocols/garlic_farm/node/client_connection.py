@@ -135,7 +135,7 @@ class ClientConnection:
             raise self._fault
 
     def _sent_immediately(self, request: bytes, on_reply: OnReply) -> bool:
-        """Send a single request without the writer task, if the kernel has room."""
+        """Send a single request without the writer task; return False if that is not possible now."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
             return False

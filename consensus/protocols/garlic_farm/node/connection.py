@@ -427,7 +427,7 @@ class ServerConnection:
         self._ready.set()
 
     def _sent_immediately(self, reply: wire.Reply) -> bool:
-        """Send a single reply without the writer task, if the kernel has room."""
+        """Send a single reply without the writer task; return False if that is not possible now."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes:
             return False

@@ -72,12 +72,12 @@ class JoiningPeer:
     _reply_received: trio.Event = field(default_factory=trio.Event)
 
     async def answer(self) -> bool:
-        """Wait for its first answer."""
+        """Wait for the peer's first reply; return True if it accepts the invitation."""
         await self._reply_received.wait()
         return self.accepted is True
 
     def on_join_reply(self, reply: wire.Reply) -> None:
-        """Take its answer to an invitation. A peer without extensions refuses a second one while it catches up."""
+        """Handle a reply to an invitation; a peer without extensions refuses a second one while it catches up."""
         if self.accepted is None:
             self.accepted = reply.accepted
             self._reply_received.set()

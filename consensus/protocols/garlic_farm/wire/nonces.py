@@ -46,7 +46,7 @@ class NonceBook:
         return (stamp + self._mac(stamp)).hex()
 
     def use(self, nonce: str, count: int, now_ms: int) -> bool:
-        """Accept `count` for `nonce`, once. Call only after the password is proven."""
+        """Return True, once, for a new highest `count` of a current nonce. Call only after the password is proven."""
         if not self.is_current(nonce, now_ms):
             return False
         if nonce not in self._highest_count:

@@ -87,7 +87,7 @@ class Authenticator:
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
         spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
     ) -> None:
-        """Make it; `introduced` adds data that only a handshake carries; `spoken` maps names of sets to extensions."""
+        """Make a server; `introduced` adds data of the handshake; `spoken` maps names of sets to extensions."""
         self.peers = peers
         self.spoken = spoken
         self.path = path_of(cluster)

@@ -40,7 +40,7 @@ class LookAhead:
     """The overlapping requests of one connection, in order."""
 
     def __init__(self, nursery: trio.Nursery, send: Callable[[bytes | None, int], Awaitable[None]]) -> None:
-        """Make it; `send` takes a response, or None for a request without one, and the size of its request.
+        """Make a queue; `send` takes a response, or None for a request without one, and the size of its request.
 
         An exception of `send` or of a reply ends the connection: the nursery is cancelled, and `failure` has it.
         """

@@ -49,7 +49,7 @@ class ConfigsService(Service):
     """A `Service` that answers DescribeConfigs for one topic and for this server."""
 
     def __init__(self, topic: ServedTopic, *, max_request_bytes: int, has_server_time: bool) -> None:
-        """Make it; `has_server_time` is True if the timestamps of records are the server's, not the clients'."""
+        """Make the service; `has_server_time` is True if records have the server's timestamps, not the clients'."""
         self._topic = topic
         self._max_request_bytes = max_request_bytes
         self._has_server_time = has_server_time

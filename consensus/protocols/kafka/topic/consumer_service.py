@@ -43,7 +43,7 @@ class ConsumerService(Service):
     """Answers consumers from one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
-        """Make it; `describes_cluster` is false if another service of the listener has DescribeCluster."""
+        """Make the service; `describes_cluster` is False if another service of the listener has DescribeCluster."""
         self._topic = topic
         answers: dict[int, Answer] = {
             ApiKey.FETCH: self.fetch,

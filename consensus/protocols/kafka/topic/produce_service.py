@@ -49,7 +49,7 @@ class ProduceService(Service):
     """Takes the records of clients into one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
-        """Make it; `forward` requests a producer id from the leader, if only the leader can give one."""
+        """Make the service; `forward` requests a producer id from the leader, if only the leader can give one."""
         self._topic = topic
         self._forward = forward
 

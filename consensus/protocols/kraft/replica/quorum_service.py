@@ -87,7 +87,7 @@ class QuorumReplies:
     """The core's replies as responses, with the records of their entries."""
 
     def __init__(self, names: Names, write_entries: WriteEntries, answering: Callable[[], Answering]) -> None:
-        """Make it; `answering` returns the server's data, for each reply when it leaves."""
+        """Make the converter; `answering` returns the server's data, for each reply when it leaves."""
         self._names = names
         self._write_entries = write_entries
         self._answering = answering
@@ -197,7 +197,7 @@ class FetchDispatch:
     """Combines two services that both have Fetch: the replicas' and the consumers'."""
 
     def __init__(self, replicas: Service, consumers: Service) -> None:
-        """Combine them; `apis` raises `ValueError` if another API is in both."""
+        """Combine two services; `apis` raises `ValueError` if another API than Fetch is in both."""
         self._replicas = replicas
         self._consumers = consumers
 

@@ -87,7 +87,7 @@ class QuorumLog:
     """The state machine (`consensus.server.interfaces.StateMachine`)."""
 
     def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
-        """Make it; with `metadata` for the records of Kafka's controllers (`kept_records`)."""
+        """Make an empty log; with `metadata` for the records of Kafka's controllers (`kept_records`)."""
         self.producers: OrderedDict[int, Producer] = OrderedDict()
         """Producers by id, the least recent first. A plain dict would search for the first after many gaps."""
         self._producers_of: Counter[str] = Counter()

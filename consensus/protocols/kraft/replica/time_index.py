@@ -45,7 +45,7 @@ class TimeIndex:
         read: Callable[[Index, int, int], Awaitable[tuple[Entry, ...]]],
         committed: Callable[[], tuple[int, int]],
     ) -> None:
-        """Make it; `read(first index, entries, bytes)` reads the log; `committed` returns first offset and end."""
+        """Make the index; `read(first, entries, bytes)` reads the log; `committed` returns first offset and end."""
         self._read = read
         self._committed = committed
         self._start = self._base = self._end = 0
