@@ -3,8 +3,8 @@
     Subject.make ─▶ an input ─▶ Subject.check ─▶ its outcomes ─▶ Tally
                                      └─▶ an exception ─▶ FuzzError with the seed and the input
 
-A subject defines the checks of one input. Three checks apply to all subjects: no input takes long; the process remains
-within its memory, which may grow only a little after the first tenth of the inputs; and every expected outcome occurs,
+A subject defines the checks of one input. Three checks apply to all subjects. No input takes long. The process remains
+within its memory, which may grow only a little after the first tenth of the inputs. Every expected outcome occurs,
 because a fuzzer that never passes the first field proves nothing.
 """
 

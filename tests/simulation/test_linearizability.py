@@ -87,7 +87,7 @@ def _drawn(random: Random) -> list[Operation]:
 
 
 def _has_explanation(operations: list[Operation]) -> bool:
-    """Try every order of the answered operations together with every subset of the unanswered writes."""
+    """Return True if some order of the operations, with any of the unanswered writes, explains all results."""
     certain = [operation for operation in operations if operation.answered is not None]
     unanswered = [operation for operation in operations if operation.answered is None]
     for count in range(len(unanswered) + 1):

@@ -3,8 +3,8 @@
     64 steps ─▶ a message, mutated or not │ the confirmation that is due │ a change of the log │ a pause
                   └─▶ every reply is checked against the log; at the end nothing may be left
 
-The checks: `receive` does not raise. A reply goes to a client that sent a request with this id, and matches the log:
-entries and chunks of a snapshot equal the stored ones and follow the requested or last sent place; an update has its
+The checks: `receive` does not raise. A reply goes to a client that sent a request with this id, and matches the log.
+Entries and chunks of a snapshot equal the stored ones and follow the requested or last sent place. An update has its
 index in the log. Pending requests and unconfirmed bytes remain within the options. After the last stream has expired
 and the log has answered, no state is left.
 

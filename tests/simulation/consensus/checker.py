@@ -528,7 +528,7 @@ def _rank(log: list[Entry]) -> tuple[Term, int]:
 
 
 def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:
-    """Count independently of the core: more than half of C_new and, if there is one, of C_old."""
+    """Return True for more than half of C_new and, if there is one, of C_old, counted independently of the core."""
     return all(
         2 * sum(server.server_id in holders for server in servers) > len(servers)
         for servers in (configuration.voters, configuration.old_voters)

@@ -7,7 +7,7 @@
 
 A run of at least `MARKED_SEEDS` histories of all kinds also fails if one of the coverage marks of its strategy never
 appeared. Any run fails if rot has left no electable server in more than one history of 200 (and in more than one
-history): a world loses only servers that the others can do without, so this must be rare.
+history). A world loses only servers that the others can do without, so this must be rare.
 """
 
 import argparse

@@ -7,7 +7,7 @@ The production transport and service run here; only the streams, and the tasks t
 are sent as record batches.
 
 *The asker* has two connections to a peer, like `KraftTransport`: a parked fetch delays only fetches. A request goes to
-the address of the peer in the configuration, regardless of the server that listens there now: a successor has the same
+the address of the peer in the configuration, regardless of the server that listens there now. A successor has the same
 id and another directory. When a connection opens, the asker receives the other end's version of Vote. Responses arrive
 in the order of the requests, so the next one belongs to the oldest request; the correlation id confirms it. If requests
 cannot be sent, the newest of each kind waits. The asker pauses between its tries, longer after each failure.

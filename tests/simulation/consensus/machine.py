@@ -1,8 +1,9 @@
 """One simulated server: production core, executor and storage on an in-memory disk, and the loop between them.
 
 A machine runs, crashes between any two effects or any two disk operations, and restarts with the remaining content of
-the disk: all synced bytes, and any part of the others, torn or complete. A paused machine does nothing, and handles the
-received events after the pause. A full disk makes it wait. Bit rot stops it permanently; a new server replaces it.
+the disk. That is all synced bytes, and any part of the others, torn or complete. A paused machine does nothing, and
+handles the received events after the pause. A full disk makes it wait. Bit rot stops it permanently; a new server
+replaces it.
 """
 
 from collections.abc import Callable, Sequence

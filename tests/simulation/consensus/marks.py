@@ -1,7 +1,7 @@
 """Coverage marks: named rare paths, counted in every run to prove that they run.
 
 They are derived from the input and output of a core and from the judge's view of its log; the core does not contain
-them. A run over enough seeds fails if one of the demanded marks never appears: either the faults of the world have
+them. A run over enough seeds fails if one of the demanded marks never appears. Then either the faults of the world have
 become too rare, or the path is dead.
 """
 

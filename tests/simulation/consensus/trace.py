@@ -1,7 +1,7 @@
 """Trace validation: each step of the production core is a step of the model, or a short sequence of its steps.
 
-`TraceChecker` extends the judge of a simulated history. It keeps a state of the model (`tests.spec.model`), maps the
-changes of each step to the model's actions, performs them under the model's rules, and compares the result with the
+`TraceChecker` extends the judge of a simulated history. It keeps a state of the model (`tests.spec.model`) and maps the
+changes of each step to the model's actions. It performs them under the model's rules, and compares the result with the
 server. The order of the actions in one step is fixed:
 
     AdvanceCommit (a leader)  UpdateTerm  Timeout  Vote  BecomeLeader  entries  LearnCommit (a follower)  Resign

@@ -18,7 +18,7 @@ drops the request, so that the same request can be processed again.
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.
 
-*A snapshot's members.* The receiver of the first chunk requests the members from the sender, as a client would; during
+*A snapshot's members.* The receiver of the first chunk requests the members from the sender, as a client would. During
 a change the reply is one list of old and new members. If the sender does not reply, the receiver uses its own newest
 configuration; without one it drops the chunk.
 """

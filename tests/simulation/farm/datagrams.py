@@ -179,7 +179,7 @@ class DatagramSocket:
         return self._overflowed
 
     def close(self) -> None:
-        """Close it; closing twice is allowed."""
+        """Close the socket; closing twice is allowed."""
         self._is_closed = True
         self._datagrams.close(self)
         self._wake()

@@ -82,7 +82,7 @@ class StreamSocket(trio.socket.SocketType):
         return found
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         if self._descriptor >= 0:
             self._world.close(self._descriptor, abortive=self._is_abortive)
             self._descriptor = -1
@@ -222,7 +222,7 @@ class PlainSocket:
         return self._thing.read(limit, peek=bool(flags & stdlib_socket.MSG_PEEK))
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         if self._descriptor >= 0:
             self._world.close(self._descriptor)
             self._descriptor = -1
@@ -275,7 +275,7 @@ class Selector:
         ]
 
     def close(self) -> None:
-        """Close it."""
+        """Close the selector."""
         self._world.descriptors.open.pop(self._descriptor, None)
         self.readable.wake()
 

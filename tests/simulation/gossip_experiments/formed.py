@@ -2,7 +2,7 @@
 
 Forming a full mesh of 1,000 members by joins takes a million messages, too many for an experiment about failure
 detection. So each core receives the other members directly, in the state after a join. Periods are aligned, as in the
-analysis in SWIM's paper: every member begins a round at each whole period, so that a crash just before a period is
+analysis in SWIM's paper. Every member begins a round at each whole period, so that a crash just before a period is
 detected after a whole number of periods.
 """
 
