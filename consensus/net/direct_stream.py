@@ -68,13 +68,11 @@ class DirectStream(trio.abc.Stream):
         self._unsent = memoryview(b"")
 
     def _accept(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the bytes of a caller."""
         self._check_open()
         if data:
             self._queue(bytes(data))
 
     def _queue(self, data: bytes) -> None:
-        """Append bytes to the unsent ones."""
         self._unsent = memoryview(bytes(self._unsent) + data)
 
     async def _take(self, limit: int) -> bytes | None:
