@@ -141,7 +141,6 @@ def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
-    """Return the document with one value replaced."""
     if not path:
         return new
     items = enumerate(value) if isinstance(value, list) else value.items()

@@ -17,7 +17,6 @@ SHOWN_BYTES = 4_096
 
 
 def subject(target: Target) -> Subject:
-    """Return the subject of a target."""
     return Subject(
         make=target.make,
         check=lambda data, random: [target.check(data, random)],

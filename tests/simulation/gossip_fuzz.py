@@ -127,7 +127,6 @@ def _views(group: WireGroup) -> str:
 
 
 def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
-    """Check the invariants of one node."""
     core = node.core
     description = core.describe()
     own = description.self_info

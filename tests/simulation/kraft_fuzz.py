@@ -28,7 +28,6 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 
 def subject(target: Target) -> Subject:
-    """Return the subject of a target."""
     return Subject(
         make=target.make,
         check=target.check,

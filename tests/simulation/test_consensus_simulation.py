@@ -119,7 +119,6 @@ def test_planted_bug_is_found(mutant: Mutant) -> None:
 
 
 def _recording_calls(replacement: Any, name: str, called: set[str]) -> Any:
-    """Return the replacement, extended to record its calls."""
     inside: Any = replacement.fget if isinstance(replacement, property) else replacement
 
     def recording(*details: Any, **named: Any) -> Any:

@@ -71,7 +71,6 @@ T = TypeVar("T")
 
 
 def tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
-    """Return short tuples."""
     return st.lists(of, max_size=3).map(tuple)
 
 

@@ -28,7 +28,6 @@ def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwo
 
 
 def member_view(name: NodeId, seen_by: Node) -> Member | None:
-    """Return a node's view of the member with this id."""
     return next((m for m in seen_by.core.describe().members if m.node_id == name), None)
 
 

@@ -22,7 +22,6 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 
 def subject(target: Target) -> Subject:
-    """Return the subject of a target."""
     return Subject(
         make=lambda random: msgspec.msgpack.encode(target.make(random)),
         check=lambda data, random: target.check(msgspec.msgpack.decode(data, type=list[bytes]), random),

@@ -163,7 +163,6 @@ def uint(number: int) -> bytes:
 
 
 def packed(*values: object) -> list[bytes]:
-    """Return each value in MessagePack."""
     return [msgspec.msgpack.encode(value) for value in values]
 
 

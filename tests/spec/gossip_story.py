@@ -47,13 +47,11 @@ def info_of(
     metadata: bytes = b"",
     address: Address | None = None,
 ) -> NodeInfo:
-    """Return the description of node `number`."""
     incarnation = Incarnation(generation, claim)
     return NodeInfo(node_id(number), address or address_of(number), incarnation, capacity, metadata)
 
 
 def verdict(number: int, status: Status, by: int, generation: int = 1, claim: int = 0) -> VerdictUpdate:
-    """Return the verdict of node `by` on node `number`."""
     return VerdictUpdate(node_id(number), Incarnation(generation, claim), status, node_id(by))
 
 

@@ -8,7 +8,6 @@ from tests.spec.raft_bench import Bench
 
 
 def servers(*numbers: int) -> tuple[Server, ...]:
-    """Return servers with these ids."""
     return tuple(Server(number, f"tcp://{number}") for number in numbers)
 
 
@@ -18,7 +17,6 @@ def plain(*numbers: int, learners: tuple[int, ...] = ()) -> Configuration:
 
 
 def joint(old: tuple[int, ...], new: tuple[int, ...]) -> Configuration:
-    """Return C_old,new."""
     return Configuration(servers(*new), servers(*old))
 
 

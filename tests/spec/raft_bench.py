@@ -25,7 +25,6 @@ ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
 
 
 def group(size: int) -> Configuration:
-    """Return a configuration of the servers 1 to `size`."""
     return Configuration(tuple(Server(number, f"tcp://{number}") for number in range(1, size + 1)))
 
 

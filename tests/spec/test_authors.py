@@ -78,7 +78,6 @@ class Story:
 
 
 def client(name: str, node_id: bytes, *scopes: Scope) -> ClientKey:
-    """Return an admission of a client key."""
     return ClientKey(node_id, name, node_id * 4, scopes, admitted=True)
 
 

@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> TraceEvent:
-    """Return an event as a node records it."""
     return TraceEvent(1, time_ms, None, kind, node, data)
 
 

@@ -20,7 +20,6 @@ from tests.spec.gossip_story import Story, sent
 
 
 def key(number: int) -> bytes:
-    """Return a key for a small number."""
     return bytes([number]) * 32
 
 
@@ -32,7 +31,6 @@ ROTATED = IN_USE.remove(key(1))
 
 
 def sealed_node(chain: Keyring = FIRST) -> Story:
-    """Return a node with sealed datagrams."""
     story = Story()
     story.swim = Swim(story.us, story.options, story.swim._random, 0, keys=chain)
     return story

@@ -27,12 +27,10 @@ from tests.spec.gossip_story import Story, info_of, sent
 
 
 def make_event(time: int, by: int = 1, body: bytes = b"", generation: int = 1) -> UserEvent:
-    """Return a user event of node `by`."""
     return UserEvent(UserMessageId(time, node_id(by), generation), "word", body)
 
 
 def make_query(time: int, by: int = 1, timeout_ms: int = 1_000) -> Query:
-    """Return a query of node `by`."""
     return Query(UserMessageId(time, node_id(by), 1), "question", b"?", address_of(by), timeout_ms)
 
 

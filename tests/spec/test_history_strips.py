@@ -12,7 +12,6 @@ MINUTE_MS = 60_000
 
 
 def spans(*parts: tuple[int, int, str, Severity]) -> tuple[HistorySpan, ...]:
-    """Return spans from minutes."""
     return tuple(
         HistorySpan(start * MINUTE_MS, end * MINUTE_MS, text, severity) for start, end, text, severity in parts
     )

@@ -15,7 +15,6 @@ VIEW = farm_view(1)
 
 
 def state_of(view: FarmView, kind: RowKind, name: str | None = None) -> State | None:
-    """Return the state of the row with this kind and name."""
     found = {(row.kind, row.name): state for row, state in observed(view).items()}
     return found.get((kind, name))
 

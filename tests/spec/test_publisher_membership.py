@@ -73,7 +73,6 @@ def test_server_at_limit_replaces_only_its_own_leaves() -> None:
 
 
 def healthy_in(state: FarmState) -> set[str]:
-    """Return the healthy destinations."""
     return {
         each.destination
         for server in state.serving(MASTER)

@@ -291,7 +291,6 @@ def test_commit_index_sent_with_entries_from_disk() -> None:
 
 
 def chunks(bench: Bench) -> list[InstallSnapshot]:
-    """Return the snapshot chunks for server 2."""
     sent = [send.message for send in bench.all(Send) if send.recipient == TWO]
     return [message for message in sent if isinstance(message, InstallSnapshot)]
 

@@ -33,7 +33,6 @@ def with_time(name: str, time_ms: int, *, lease_clock_bound_ms: int | None = Non
 
 
 def times(options: Options) -> dict[str, int]:
-    """Return the time of each policy."""
     return {name: getattr(options, name) for name in NAMES}
 
 

@@ -16,7 +16,6 @@ from tests.spec.raft_bench import ONE, TWO, Bench
 
 
 def refusals(bench: Group) -> list[ChangeRefusal | None]:
-    """Return the reasons of all refusals."""
     return [answer.refusal for answer in bench.answers]
 
 

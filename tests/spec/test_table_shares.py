@@ -245,7 +245,6 @@ class Masters(Story):
     floods = 8
 
     def __init__(self) -> None:
-        """See `Story`."""
         super().__init__()
         self.reported: dict[bytes, list[str]] = {}
 

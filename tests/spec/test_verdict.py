@@ -36,7 +36,6 @@ OTHER = (OtherFarmView("10.77.0.3:7668", "77aa00ff77aa00ff"),)
 
 
 def healthy(number: int = 1, servers: int = 3) -> FarmView:
-    """Return the view of server `number` in a farm of healthy servers."""
     view = farm_view(number, servers=servers)
     members = tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members)
     followers = tuple(replace(each, last_contact_ms=40, lag_entries=0) for each in view.raft.followers)

@@ -53,7 +53,6 @@ def plan(
 
 
 def costs(planned: PlannedPublication | None) -> dict[str, int]:
-    """Return the costs of the planned entries."""
     assert planned is not None
     return {entry.destination: entry.cost for entry in planned.entries}
 

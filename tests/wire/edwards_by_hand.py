@@ -32,7 +32,6 @@ class Point:
         return Point(x, y)
 
     def __rmul__(self, scalar: int) -> "Point":
-        """Return `scalar` times this point."""
         result, power = NEUTRAL, self
         while scalar:
             if scalar & 1:
@@ -83,6 +82,5 @@ def holds_with_cofactor(public_key: bytes, message: bytes, signature: bytes) -> 
 
 
 def decode(encoding: bytes) -> Point:
-    """Return the point encoded in 32 bytes."""
     number = int.from_bytes(encoding, "little")
     return point_at(number & (1 << 255) - 1, number >> 255)

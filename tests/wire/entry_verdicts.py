@@ -316,7 +316,6 @@ _BYTES = (
 
 
 def _scramble(data: bytes, random: Random) -> bytes:
-    """Change some bytes."""
     at = random.randrange(len(data) + 1)
     match random.randrange(6):
         case 0:

@@ -145,7 +145,6 @@ def element_of(kind: Any) -> type[Any]:
 
 
 def module_text(subject: str) -> str:
-    """Return the source of one module."""
     rows, written = list[str](), dict[str, list[str]]()
     for api_key in (each for each in ApiKey if each.subject == subject):
         names = []

@@ -18,7 +18,6 @@ CONTENT = EraKey(3, 17, bytes(range(32)))
 
 
 def identity(number: int) -> Ed25519PrivateKey:
-    """Return the private key of router `number`."""
     return Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
 
 

@@ -152,7 +152,6 @@ def damaged_variants(data: bytes) -> Iterator[bytes]:
 
 
 def read_snapshot(data: bytes) -> None:
-    """Read a complete snapshot."""
     reading: SnapshotReading = FORM.reading(LogId(9, 3), Configuration(VOTERS))
     for part in reading.feed(data):
         entries_of(part, LogId(int.from_bytes(part[:8]), 0))

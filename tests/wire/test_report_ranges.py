@@ -57,7 +57,6 @@ def part_of(report: Report, name: str) -> Any:
 
 
 def with_value(report: Report, part: str, figure: str, value: object) -> Report:
-    """Return the report with another value of one figure."""
     found = replace(part_of(report, part), **{figure: value})
     changes: dict[str, Any] = {part: (found,) if isinstance(getattr(report, part), tuple) else found}
     return replace(report, **changes)

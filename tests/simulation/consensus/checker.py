@@ -483,7 +483,6 @@ class Checker:
                 yield from filter(None, map(configuration_in, log[index:end]))
 
     def _configuration_at(self, index: Index) -> Configuration:
-        """Return the latest configuration at a committed index."""
         return self._configured[bisect_right(self._configured, index, key=lambda known: known[0]) - 1][1]
 
     def _commit_configuration(self, server: ServerId, index: Index, configuration: Configuration) -> None:

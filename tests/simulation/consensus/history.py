@@ -84,7 +84,6 @@ def production_core(
     cluster_id: str | None = None,
     leader_records: LeaderRecords | None = None,
 ) -> Raft:
-    """Create the production core."""
     options = replace(profile.options, check_invariants=True)
     return Raft(server_id, configuration, hard_state, log, options, features, random, now, cluster_id, leader_records)
 
@@ -357,7 +356,6 @@ def run_history(
     kind: Kind | None = None,
     make_core: CoreFactory = production_core,
 ) -> Report:
-    """Run one history to its end."""
     world = World(seed, strategy, show, kind, make_core)
     world.run(length)
     return world.report(seed)

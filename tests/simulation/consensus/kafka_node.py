@@ -49,7 +49,6 @@ _FIRST_SNAPSHOT_VERSIONS = {True: 0, False: 1}
 
 
 def host_of(server_id: ServerId) -> str:
-    """Return the host of a server."""
     return f"10.0.0.{replica(server_id).id}"
 
 

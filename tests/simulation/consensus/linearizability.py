@@ -83,7 +83,6 @@ def judge(operations: Iterable[Operation]) -> Judgment:
 
 
 def judge_key(history: Sequence[Operation]) -> Verdict:
-    """Judge the operations of one key."""
     seen = {operation.found for operation in history}
     writes = [
         each for each in history if each.written is not None and (each.answered is not None or each.written in seen)

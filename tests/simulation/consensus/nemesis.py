@@ -35,7 +35,6 @@ _KINDS = ("crash", "start", "start", "start", "cut", "repair", "repair", "pause"
 
 
 def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Return servers with addresses."""
     return tuple(Server(server, f"tcp://10.0.0.{place_of(server)}:7669") for server in ids)
 
 

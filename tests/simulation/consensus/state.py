@@ -174,7 +174,6 @@ class StateMachine:
         return [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
 
     def _restore_state(self, snapshot: SnapshotDescription, data: bytes) -> None:
-        """Replace the state by the content of a snapshot."""
         finish(self.machine.restore(snapshot.last, stream(data)))
 
     def begin_snapshot(self, effect: TakeSnapshot) -> None:

@@ -311,7 +311,6 @@ class ZmqSockets:
             self._take(*unread.popleft())
 
     def _debounce(self, before: _Taken, rpc: PeerRequest) -> None:
-        """Handle a repeated request."""
         if before.reply is not None:
             self._marks.see("repetition answered by the same reply")
             self._send_reply(before.connection, replace(before.reply, message_id=rpc.message_id))

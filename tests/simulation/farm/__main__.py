@@ -59,7 +59,6 @@ class ChunkProgress:
 
 
 def chunks(seeds: str) -> Iterator[tuple[int, int]]:
-    """Yield the chunks of `FROM:TO`."""
     first, end = map(int, seeds.split(":"))
     for begin in range(first, end, CHUNK_SEEDS):
         yield begin, min(begin + CHUNK_SEEDS, end)

@@ -378,5 +378,4 @@ class _Calls:
 
 
 def _place(descriptor: int) -> Path:
-    """Return the path of an open file."""
     return Path(f"/proc/self/fd/{descriptor}").readlink()

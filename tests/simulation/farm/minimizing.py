@@ -55,7 +55,6 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def command_of(plan: Plan) -> str:
-    """Return the command that replays a plan."""
     faults = "".join(f" --fault {_written(each)}" for each in plan.faults)
     return (
         f"python -m tests.simulation.farm.searching --seed {plan.seed} --nodes {plan.nodes}"

@@ -99,7 +99,6 @@ class FalsePositives:
 def interval_run(
     cell: Cell, options: SwimOptions, random_seed: int, *, size: int = SIZE, length_ms: int = LENGTH_MS
 ) -> FalsePositives:
-    """Run one cell once."""
     network = SlowNetwork(random_seed, options)
     nodes = form(network, size)
     _mix(network, nodes)
