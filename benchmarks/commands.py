@@ -3,7 +3,7 @@
     python -c pass, status, members, farm, --help, --version, completion      in turns, against a running farm
 
 Each figure is the user and system time of one whole process, as the kernel counts it when the process ends. The load of
-the machine changes it much less than the elapsed time, and the ratio to the empty start less again.
+the machine changes it much less than the elapsed time, and changes the ratio to the empty start still less.
 """
 
 import os

@@ -80,7 +80,7 @@ async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figu
 
 
 def split(write: tuple[int, int], leader: Marks, followers: Sequence[Marks]) -> list[float] | None:
-    """Return the microseconds of each step of a write from its begin to its end, or None if its hops are incomplete."""
+    """Return the microseconds of each step of a write, or None if a hop is missing or the leader's disk was late."""
     begin, end = write
     try:
         request = _first(leader, REQUEST, begin)

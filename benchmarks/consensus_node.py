@@ -1,6 +1,6 @@
 """One server of the bare consensus group: storage, core, TLS transport, and a state machine that only counts.
 
-    python -m benchmarks.consensus_node SPECIFICATION      (JSON: server_id, directory, port, cluster, password, peers)
+    python -m benchmarks.consensus_node SPECIFICATION      (JSON: the fields of `Specification`)
 
 A farm's node also gossips, reports and publishes; this process only replicates, so its cost is the cost of consensus.
 It prints one line with its port, its certificate's fingerprint and the time to open the storage. It reads one line with
@@ -77,7 +77,7 @@ NEVER_BYTES = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """The specification of one server; all servers of a group have the same ids."""
+    """The specification of one server of a group, whose servers have the ids from 1 to `servers`."""
 
     server_id: int
     servers: int

@@ -88,7 +88,7 @@ async def _fill(group: ConsensusGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Return the elapsed and processor seconds to open the storage, and the seconds until all entries are applied."""
+    """The elapsed and processor seconds to open the storage, and the seconds until all entries are applied."""
 
     opened_s: float
     processor_s: float

@@ -132,7 +132,7 @@ class Group:
         )
 
     def sent(self, sender: int, effects: list[Any]) -> dict[int, Any]:
-        """Yield, for each recipient, the event of the received message."""
+        """Return, for each recipient, the event of the received message."""
         return {
             each.recipient: made(self._names.Received, sender, each.message)
             for each in effects

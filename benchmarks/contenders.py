@@ -64,7 +64,7 @@ class Contender(Protocol):
         ...
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Its turn."""
+        """Load its servers, and return the figures."""
         ...
 
 
@@ -104,11 +104,11 @@ class Ours:
         self._group = group
 
     def fits(self, _scenario: Scenario) -> bool:
-        """Everything."""
+        """Return True: every scenario is possible."""
         return True
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Its turn."""
+        """Load its servers, and return the figures."""
         await self._group.settle()
         line = client.specification(self._group.target(), load).strip()
         children = [
@@ -129,11 +129,11 @@ class Etcd:
         self._group = group
 
     def fits(self, scenario: Scenario) -> bool:
-        """Single entries."""
+        """Return True for single entries."""
         return scenario.batch == 1
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Its turn."""
+        """Load its servers, and return the figures."""
         leader = await self._group.settle()
         children = [await self._group.client(leader, load) for _ in range(scenario.processes)]
         return await drive(children, list(self._group.members.values()), load)
@@ -147,7 +147,7 @@ class PySyncObj:
         self._members = members
 
     def fits(self, scenario: Scenario) -> bool:
-        """Single entries."""
+        """Return True for single entries."""
         return scenario.batch == 1
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:

@@ -44,7 +44,7 @@ CLIENT_MODULE = "benchmarks.etcd_client"
 GO_SOURCE = Path(__file__).with_name("etcd_client_go")
 GO_PROGRAM = Path(__file__).parents[1] / "build" / "etcd-client"
 GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
-"""The directory of Go's own installer, outside the usual PATH."""
+"""PATH, and the directory of Go's own installer."""
 BUILD_TIMEOUT_S = 600.0
 REASON_CHARACTERS = 200
 

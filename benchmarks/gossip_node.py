@@ -26,7 +26,7 @@ TIMINGS = {"lan": SwimOptions.lan, "loopback": SwimOptions.loopback}
 
 
 def main() -> None:
-    """Return the parser of the command line."""
+    """Run a gossip node with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gossip_node", description=__doc__)
     parser.add_argument("--seed", action="append", default=[], metavar="HOST:PORT", help="join through this node")
     parser.add_argument("--timing", choices=TIMINGS, default="lan")

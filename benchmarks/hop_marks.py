@@ -1,12 +1,11 @@
-"""Times of the hops of entries through one server, for `budget`: wrappers around the methods at each hop.
+"""Times of the hops of entries through one server, for `consensus_budget`: wrappers around the methods at each hop.
 
     READ      decrypted bytes of a socket         DISK      the disk's thread begins a group
     REQUEST   a decoded request, before the step  SYNCED    … and has written and synced it
     SENT      bytes given to the kernel           STORED    … and the event loop has the result
     ACK       a decoded reply, before the step    REPLIED   the reply to a request was sent
 
-An untraced server does not pay for marks. Each wrapper stores one time for each
-call, in a list that `take` empties.
+An untraced server does not pay for marks. Each wrapper stores its times for each call in lists that `take` empties.
 """
 
 from collections.abc import Callable

@@ -5,9 +5,9 @@
     kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
                      consecutive writes to Garlic Farm: the longest time without an acknowledgement
 
-`kraft_quorum` defines a write of each side, and the common settings. Both quorums run at the same time, and one of them
-receives writes. `make interop-kafka` installs Kafka's jars; without them, or without a JVM, the parts are skipped with
-the reason.
+`kraft_consumers` describes `kraft-consumers` and `kraft-memory`. `kraft_quorum` defines a write of each side, and the
+common settings. Both quorums run at the same time, and one of them receives writes. `make interop-kafka` installs
+Kafka's jars; without them, or without a JVM, the parts are skipped with the reason.
 """
 
 import statistics

@@ -30,7 +30,7 @@ CLIENTS = 8
 
 @dataclass(slots=True)
 class Acknowledged:
-    """The begin and end of the latest acknowledged writes."""
+    """The start and end of the latest acknowledged writes."""
 
     _writes: list[tuple[float, float]] = field(default_factory=list)
 
