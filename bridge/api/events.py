@@ -8,7 +8,7 @@
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind that has
 no sentence yet is printed with its facts, so that a new kind is readable.
 
-*One story.* All servers report changes of the log alike, and most of them report changes in gossip: three nodes report
+*One story.* All servers report changes of the log alike, and most of them report changes in gossip. Three nodes report
 the same fact three times within a second. Two events are the same fact if their sentences are equal and less than
 `SAME_FACT_MS` apart. Comparing data would be stricter. But then the leader's report of an election and its followers'
 reports would be different facts.

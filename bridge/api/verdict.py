@@ -4,7 +4,7 @@
                                       └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
                                                                          metrics, exit status, log
 
-A concern is the finding of a rule. The rules are in the order of their precedence: a later rule does not matter while
+A concern is the finding of a rule. The rules are in the order of their precedence. A later rule does not matter while
 an earlier one applies (the tolerated failures do not matter without a quorum). A farm without a finding is healthy, so
 there is always exactly one verdict.
 

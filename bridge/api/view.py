@@ -11,7 +11,7 @@ names of times contain the unit, and unknown values are null. Nothing in it is s
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
 epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.
 
-Counters are objects of names and values, ordered by name; a name is lower-case words joined by `_`, the same word that
+Counters are objects of names and values, ordered by name. A name is lower-case words joined by `_`, the same word that
 the metric of that counter has.
 """
 

@@ -4,8 +4,8 @@
 or inability, every leaf with its load, the weights of operators and of the pipeline, and the last publication of each
 master.
 
-`servers remove` goes through the log: any node accepts it, every leader carries it out by the rules of
-docs/how-to/servers.md, and the server is not added again before it is restored. A removed leader transfers leadership
+`servers remove` goes through the log. Any node accepts it, and every leader carries it out by the rules of
+docs/how-to/servers.md. The server is not added again before it is restored. A removed leader transfers leadership
 first. The command waits until the group is without the server, and shows the obstacle if that takes long.
 """
 

@@ -289,7 +289,7 @@ class RepeatLimit(logging.Filter):
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an exception harmlessly, with escapes in quoted texts of others."""
+    """Print the traceback of an exception, with escapes for control characters in texts of others."""
     for line in _marked("".join(traceback.format_exception(kind, error, trace))):
         click.echo(line, err=True)
 
@@ -311,7 +311,7 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
 
 
 def guard_output() -> None:
-    """Print all later output harmlessly, also stray log records and exceptions without a handler.
+    """Escape all later output, also stray log records and exceptions without a handler.
 
     A letter that the output's encoding lacks is replaced: in a Latin-1 or plain C locale no command may fail for it.
     """

@@ -293,7 +293,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
 
     BACKUP is a file, or the state directory of a stopped node. The farm must still exist; if it does not, `garlicfarm
     recover` creates a new farm from BACKUP. If an old version created the farm, so that nodes cannot verify it,
-    `restore` does the same: its state continues in a new cluster, and this node is the first server.
+    `restore` does the same. Its state continues in a new cluster, and this node is the first server.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)

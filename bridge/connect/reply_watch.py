@@ -5,7 +5,7 @@
                      ├─▶ the timeout           ─▶ on_failed, the stream fails
                      └─▶ a byte of a reply     ─▶ answered
 
-The time runs from the request, or from the last byte of the leaf on any stream: a leaf that replies to others is alive,
+The time runs from the request, or from the last byte of the leaf on any stream. A leaf that replies to others is alive,
 and the service needs its time. A long request gets a second more for each 8 KiB, the rate of a slow tunnel.
 
 Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and each after

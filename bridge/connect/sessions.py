@@ -26,9 +26,9 @@ SESSIONS: Final = 2
 WAIT_LIMIT_S: Final = 90.0
 """Longer than the time that a session may need (`bridge.sam.session.SESSION_TIMEOUT_S`)."""
 FAILED_ATTEMPTS: Final = 3
-"""A wait ends with the error after so many failed attempts."""
+"""Number of failed attempts that ends a wait with the error."""
 FAILURES_MAX: Final = 3
-"""A session is replaced after so many failures in a row."""
+"""Number of failures in a row after which a session is replaced."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LONGEST_S: Final = 10.0
 RESTART_WAIT_S: Final = 30.0

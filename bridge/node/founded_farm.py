@@ -75,9 +75,9 @@ class FoundedFarm:
     notices: RaftNotices
     """Notices of the Raft server."""
     contact_within_ms: int
-    """A member whose last reply to the leader is at most so many milliseconds old is healthy."""
+    """Longest age of a healthy member's last reply to the leader, in milliseconds."""
     in_contact: Callable[[bytes, float], bool] = _in_contact_with_all
-    """Returns True if gossip reached an identity within so many seconds (`MemberDirectory.is_in_contact`)."""
+    """Returns True if gossip reached an identity within this number of seconds (`MemberDirectory.is_in_contact`)."""
     endpoint_of: Callable[[bytes], str | None] = _describes_none
     """Returns the endpoint of an identity's Raft server, from its own description."""
 

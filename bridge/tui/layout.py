@@ -184,7 +184,7 @@ def widened(columns: Sequence[Column], width: int, width_max: int) -> list[Colum
 
 
 def shortened(content: str, cells: int) -> str:
-    """Return a name or another text from outside, cut to so many cells."""
+    """Return a name or another text from outside, cut to this number of cells."""
     text = _text(printable(content))
     text.truncate(cells, overflow="ellipsis")
     return text.plain

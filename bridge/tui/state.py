@@ -357,7 +357,7 @@ T = TypeVar("T")
 
 
 def _neighbor(items: Sequence[T], chosen: T | None, by: int) -> T | None:
-    """Return the item so many places after the chosen one, or the last in that direction; None without items."""
+    """Return the item `by` places after the chosen one, or the last in that direction; None without items."""
     if not items:
         return None
     at = items.index(chosen) if chosen in items else 0

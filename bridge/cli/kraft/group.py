@@ -1,6 +1,6 @@
 """`garlicfarm kraft`: the group of commands around a quorum that speaks KRaft.
 
-As in `garlicfarm`, a command is loaded when it is called: a server does not need the modules of the others, and a small
+As in `garlicfarm`, a command is loaded when it is called. A server does not need the modules of the others, and a small
 machine has little memory for them.
 """
 

@@ -5,7 +5,7 @@
 
 A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
 dead file server. Each part could abandon its threads when it is cancelled, but then a slow write could be completed
-after a later write. So the parts wait for their threads, but the process has a deadline: a separate thread ends the
+after a later write. So the parts wait for their threads, but the process has a deadline. A separate thread ends the
 process then, with a line about it and exit code 1. The thread needs neither the event loop nor the disk.
 """
 
@@ -43,7 +43,7 @@ class StopDeadline:
         self._thread: Thread | None = None
 
     def within(self, seconds: float | None) -> None:
-        """End the process within so many seconds from now; of several deadlines the earliest counts.
+        """End the process within this number of seconds; of several deadlines the earliest counts.
 
         None removes it.
         """

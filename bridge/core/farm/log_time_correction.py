@@ -10,7 +10,7 @@ years. The operator ends this:
 
 So a correction can do no more than a clock entry: log time ends at the time of a majority of the clocks
 (`bridge.core.log.voter_clocks`). All times in the state move by the same amount (`NumberKind.LOG_TIME`), so their ages
-do not change: no report becomes stale or fresh by a correction, and no session ends early or lasts longer.
+do not change. No report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The second of a structure that routers already hold cannot be changed. The last accepted second of a master may lie
 beyond the range that log time now allows. Then the state drops that second, and the next publication gets a present

@@ -4,7 +4,7 @@ docs/reference/application-json.md lists the kinds of entries, their authors, ef
 docs/explanation/publishing.md explains the choice of publishers and leaves, docs/explanation/state.md the tables.
 
 An entry has an effect only if its author may write it and writes it for the first time
-(`bridge.core.membership.authors`); the wire floor has verified the author's signature. Any other entry stays in the log
+(`bridge.core.membership.authors`). The wire floor has verified the author's signature. Any other entry stays in the log
 and is only counted and reported. An entry of a kind above the farm's level has no effect. An older version treats it as
 a foreign entry, so applying it would make the versions differ.
 

@@ -1,6 +1,6 @@
 """The hash of a destination, as operators and the pipeline name it: the part before `.b32.i2p` in its address.
 
-Reports carry destinations in full, in I2P's base64 (`-` and `~` instead of `+` and `/`); exclusions, factors and the
+Reports carry destinations in full, in I2P's base64 (`-` and `~` instead of `+` and `/`). Exclusions, factors and the
 assignment of leaves to masters carry hashes, because an operator cannot type 500 characters. The state machine computes
 the hash from the destination, for each leaf at each entry; therefore results are cached.
 """

@@ -7,7 +7,7 @@ decides the entry's rights; the wire floor verifies the signature (`bridge.wire.
 removed from the group keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
-For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it: the
+For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it. The
 entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). A used number, or
 one below the window, does not have an effect.
 

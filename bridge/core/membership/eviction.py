@@ -4,7 +4,7 @@
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
     rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
-One entry does both, since neither helps without the other: with the old keys the evicted node could still read and
+One entry does both, since neither helps without the other. With the old keys the evicted node could still read and
 submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log: every remaining
 server receives the log, even after an outage, and only the leader could replace the boxes. Only the boxes of the last
 era are kept. docs/how-to/stolen-node.md has the steps for operators.

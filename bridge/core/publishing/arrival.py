@@ -113,7 +113,7 @@ class LookUps:
         """Return True if a look-up since the hand-over found a structure, False if none did for long enough.
 
         None: no look-up decides. The time counts from the publisher's first hand-over, or from the last look-up that
-        found a structure: a publisher may hand over the next structure sooner than a look-up can decide. A report may
+        found a structure. A publisher may hand over the next structure sooner than a look-up can decide. A report may
         be sent a reporting period after its look-up.
         """
         last_ms, expected = handed_over.published_s * 1000, self._expected.get(hash_of(master))

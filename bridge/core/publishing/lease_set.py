@@ -10,7 +10,7 @@ With more than 16 leaves a new one displaces a listed one only if it is cheaper 
 would cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so
 that clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
 
-No server can fill the structure alone: with n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
+No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of
 them: the server with the fewest leaves for this master, among equals the one with the lowest Raft id. So a server that
 claims another server's leaves uses up its own places, not the other server's.

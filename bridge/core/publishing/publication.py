@@ -41,7 +41,7 @@ state machine accepts, and half of the minute that routers allow.
 class Pace:
     """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` at first.
 
-    The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing: the
+    The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing. The
     missing data would be published no sooner than `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for

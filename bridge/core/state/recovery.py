@@ -2,11 +2,11 @@
 
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
-Raft ids start again with a cluster: an id is valid only together with the cluster id, which every connection names, and
+Raft ids start again with a cluster. An id is valid only together with the cluster id, which every connection names, and
 storages of the old cluster never open under the new one. So only the survivor is admitted; other servers return as new
 ones, under any name. Evicted and retired identities stay excluded.
 
-The reports of the other servers are dropped: they are declared lost, and it is better to omit their leaves than to list
+The reports of the other servers are dropped. They are declared lost, and it is better to omit their leaves than to list
 dead leaves for another hour. A node that joins again reports its leaves. The last publications are kept, so that the
 next seconds are later. Client keys stay admitted; their entries for the old cluster do not have an effect in the new
 one.

@@ -13,7 +13,7 @@ docs/reference/zmq-raft.md ("Request ids") explains why the table of sessions ca
 for a full table. docs/explanation/state.md ("Tables") explains the shares of authors.
 
 `skipped` has the indexes of copies, and of other entries not applied under their reqid: a reader by ØMQ Raft gets a
-checkpoint instead. At least half of `SKIPPED_MAX`, the newest ones, are kept: the list is in each snapshot, and the
+checkpoint instead. At least half of `SKIPPED_MAX`, the newest ones, are kept. The list is in each snapshot, and the
 number of copies in the log does not have such a bound. The constants and `second_of` repeat a few lines of
 `consensus.protocols.zmq_raft`, so that this core does not import its frames.
 """

@@ -8,7 +8,7 @@
     POST /v1/backup                                  the farm's committed state, as a backup file
 
 The leader writes approvals, evictions and new keys. Each voter accepts these orders at its own control endpoint, and
-first takes over leadership (`bridge.node.control.leading`): no server forwards them, because otherwise a stolen node
+first takes over leadership (`bridge.node.control.leading`). No server forwards them, because otherwise a stolen node
 could evict other nodes.
 """
 

@@ -11,7 +11,7 @@ deleted. Retired and evicted identities are kept in the same way. So handshakes 
 
 A member's notice of this node's Raft id is stored separately from the log's admissions. The announced id is
 provisional: the log replaces it, and before there is a log, a later notice replaces it. The id in the log is used after
-the identity has come alive under it (`own`): while a node replays its log, it may apply a lapsed admission first, and
+the identity has come alive under it (`own`). While a node replays its log, it may apply a lapsed admission first, and
 must not use the lapsed id.
 
 Members do not send Raft ids to founders. A founder without a record of the founding has lost its promise and its vote,

@@ -4,7 +4,7 @@
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
 The reply of a node is prepared at each check of its verdict, so a query does not build a view. One query at a time is
-sent, and its result is used for some seconds: any number of readers costs the farm one small query in this time. If a
+sent, and its result is used for some seconds. Any number of readers costs the farm one small query in this time. If a
 node stops replying, its last reply is still shown, with its age.
 """
 

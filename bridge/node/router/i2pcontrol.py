@@ -3,7 +3,7 @@
     facts ─▶ fresh enough? ─▶ token? ─▶ RouterInfo, NetworkSetting, GetRate ─▶ RouterFacts
                                │ none, or refused: Authenticate, once
 
-A wrong password is not used again for a minute: routers log each attempt, and a router that counts them could lock the
+A wrong password is not used again for a minute. Routers log each attempt, and a router that counts them could lock the
 operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so i2pd receives only RouterInfo.
 If a Java router does not reply to one of the requests, only the figures of that request stay unknown.
 """

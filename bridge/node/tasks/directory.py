@@ -7,7 +7,7 @@ A minute after its start, a second session looks the directory up: i2pd 2.45.1 p
 After a failed look-up, another session is opened.
 
 A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
-made at first use: nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
+made at first use. Nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
 
 The report of the node contains the hash, for `garlicfarm link` on every node. The directory is a convenience for users,
 and the farm can publish without it. So a router without SAM does not raise an alarm.

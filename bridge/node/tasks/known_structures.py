@@ -3,7 +3,7 @@
     this node's hand-overs ────────────────────┐
     `lastPublishedLS` in the servers' reports ─┴─▶ offer ─▶ one per master and server ─▶ newest: verified, latest second
 
-A structure is verified when a client requests it, not when it arrives: a node that replays its log receives thousands
+A structure is verified when a client requests it, not when it arrives. A node that replays its log receives thousands
 of structures, and each server's next structure replaces its last one. After verification only the newest valid
 structure is kept.
 """

@@ -5,7 +5,7 @@ A holder of the keys can announce its own founding. So a later node needs the cl
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the
-derivation: the same key can be chosen again in a later epoch, and members that receive it at different times must still
+derivation. The same key can be chosen again in a later epoch, and members that receive it at different times must still
 accept each other.
 
 A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an

@@ -6,9 +6,9 @@ docs/reference/application-json.md ("The proof of an entry's author") has the pa
 the key and the number, and each author numbers its entries upwards. The state machine lets each number have effect once
 (`bridge.core.membership.authors`), so a copied entry does not have an effect.
 
-A proof has exactly one spelling. Base64url with unused bits that are not zero, a number with a leading zero, a space
-before the brace, a second member of that name (also an escaped one): each makes the proof invalid. Otherwise one signed
-entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
+A proof has exactly one spelling. A proof is invalid if its base64url has unused bits that are not zero, its number has
+a leading zero, a space precedes the brace, or the entry has a second member of that name (also an escaped one).
+Otherwise one signed entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
 
 A key of small order is refused: with it one signature verifies for every text, so any client could write in its name.
 

@@ -10,7 +10,7 @@ from its promises; it is written for people, and checked. In version 1 a foundin
 verified: a farm of that version is made again (`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
-read strictly: an unknown member, a set out of order, or a founding that contradicts the promise is refused with
+read strictly. An unknown member, a set out of order, or a founding that contradicts the promise is a
 `FormationStateError`, and the node does not start.
 """
 

@@ -5,7 +5,7 @@
                     makes a line a comment
 
 The two have different readers in i2pd (Boost's program options and its property tree), so also here. i2pd ignores a
-whole file of tunnels with a repeated section or key, or with a line without `=`; here that is a `RouterFileError`.
+whole file of tunnels with a repeated section or key, or with a line without `=`. Here that is a `RouterFileError`.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The lines of a router's text file, with bounds, and the server tunnel that both kinds of files describe.
 
-Anyone with an account on the router may have written such a file, so it is untrusted: its size, the number of its lines
+Anyone with an account on the router may have written such a file, so it is untrusted. Its size, the number of its lines
 and the length of a value are bounded. `RouterFileError` is the only error of all decoders in this folder. Its text
 contains line numbers and names of settings, never values: a configuration contains passwords.
 """
