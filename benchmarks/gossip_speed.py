@@ -8,7 +8,7 @@ comparison with the echo uses that time.
 
 There are two loads. *Many in flight*: each peer has two pings in flight, 60 together, so some always wait; this
 measures the capacity of the node. *One in flight*: a single ping at a time, as in an idle group, with one turn of the
-event loop per datagram; this measures the cost of a single datagram. The echo gets the same loads.
+event loop per datagram. This measures the cost of a single datagram. The echo gets the same loads.
 """
 
 from collections.abc import Sequence

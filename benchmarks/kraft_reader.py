@@ -7,7 +7,7 @@
 librdkafka through confluent-kafka, without a group. The first pass connects, requests Metadata and finds the broker;
 later passes use the existing connection. The time of a pass is from the assignment to its last record. For the first
 pass, the process also reports the time and number of its first records. At the end of the log librdkafka already has a
-pending fetch, and the next pass waits for its reply, so the fetch wait is 10 ms instead of the default 500. All other
+pending fetch, and the next pass waits for its reply. So the fetch wait is 10 ms instead of the default 500. All other
 settings are librdkafka's defaults.
 """
 

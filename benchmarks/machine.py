@@ -1,9 +1,9 @@
 """The limits of the machine, measured in the same run as the farm, for comparison with the farm's figures.
 
-Two limits bound a replicated log on one machine: the rate of small durable writes (fdatasync of one 4 KiB block into an
-allocated file), and the round trip of a small message between two processes over loopback TCP. Plain blocking calls
-measure both, so they are limits of the machine and not of an event loop. A trio round trip is measured too, because
-every server here is a trio program.
+Two limits bound a replicated log on one machine. One is the rate of small durable writes (fdatasync of one 4 KiB block
+in an allocated file). The other is the round trip of a small message between two processes over loopback TCP. Plain
+blocking calls measure both, so they are limits of the machine and not of an event loop. A trio round trip is measured
+too, because every server here is a trio program.
 """
 
 import os

@@ -99,7 +99,7 @@ class Resident:
 def resident_memory(pid: int) -> Resident:
     """Return the memory of a process and its descendants.
 
-    This is not the sum of their resident memory: a JVM that starts a process exists twice for a moment, and workers
+    This is not the sum of their resident memory. A JVM that starts a process exists twice for a moment, and workers
     share most of their pages with their parent.
     """
     try:

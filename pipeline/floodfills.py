@@ -16,7 +16,7 @@ routers that are further away than `count` others. Prefixes are searched up to 6
 share even those, all of them are compared.
 
 In Spark the destinations are spread over `partitions` rows, each with its destinations and all routers, and numpy
-computes each row in one pass; 20,000 routers are 640 kB.
+computes each row in one pass. 20,000 routers are 640 kB.
 """
 
 from collections.abc import Iterator

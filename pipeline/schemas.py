@@ -8,7 +8,7 @@
 The columns of both sources are listed in docs/reference/pipeline-sources.md, those of the tables in
 docs/reference/pipeline-tables.md. Columns for entries of another kind are NULL.
 
-A history table is read with the schema given here, which is never inferred: a file of an older version lacks a column
+A history table is read with the schema given here, which is never inferred. A file of an older version lacks a column
 and gives NULL for it. So a table may only gain columns. A column keeps its name, type and unit permanently, and a new
 meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 

@@ -17,7 +17,7 @@ reported. The message is retried after each `AGAIN_SECONDS`. A message about an 
 lasts, a message about its end for at most `ENDED_ROUNDS` rounds.
 
 *A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
-and new silences are ignored: an unneeded alert is better than a missing one.
+and new silences are ignored. An unneeded alert is better than a missing one.
 
 *A message contains the gap* in its farm's entries since the outage began (`pipeline/serve/gaps.py`), because the
 missing reports may be in the gap.

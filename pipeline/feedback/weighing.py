@@ -11,7 +11,7 @@ in docs/explanation/pipeline.md, 'Feedback: factors on the costs of leaves'.
 and must not count as a measurement.
 
 The result depends only on the entries and their log time, in order. After a restart that reads the recent past again,
-the result is the same except for the first periods; without that past nothing is proposed for three periods.
+the result is the same except for the first periods. Without that past nothing is proposed for three periods.
 """
 
 from collections.abc import Collection, Mapping

@@ -5,7 +5,7 @@
 
 The record of batches has the same facts for the tables (`pipeline/tables/batch_notes.py`). A checkpoint that differs
 cannot be corrected, since Spark's numbers of batches begin at 0 with each checkpoint. So a repair moves it aside, and
-the record begins new numbers: the next checkpoint's batch 0 follows the last batch of the tables, and reads from there.
+the record begins new numbers. The next checkpoint's batch 0 follows the last batch of the tables, and reads from there.
 """
 
 import json

@@ -3,7 +3,7 @@
     reports, clocks, a day at a time ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
-which has only the last outage of each server: an outage begins when a server is down that was healthy for
+which has only the last outage of each server. An outage begins when a server is down that was healthy for
 `keep_firing_ms`, and ends when it has been healthy that long. Silences, removals and orderly departures are not
 applied: they hold back the message of an alert under any setting.
 """

@@ -3,13 +3,12 @@
     last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ the advance of log time since then ─▶ silent
 
 The watch's own state of a server (`current_watched`) counts if it exists, since it includes the reports before the
-last; a run without the watch has none, and then the last report decides alone. Missing reports are judged here in any
+last. A run without the watch has none, and then the last report decides alone. Missing reports are judged here in any
 case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
 never reported is not healthy either; a `silent` one outside the configuration was removed, and is not counted.
 
-Log time stops when a whole farm does. So a farm is *stale* if its tables end longer before the present than its servers
-may go without a report, plus half a minute for the pipeline: the servers' last state then does not describe the
-present.
+Log time stops when a whole farm does. So a farm is *stale* if its tables end longer ago than its servers may go without
+a report, plus half a minute for the pipeline. The servers' last state then does not describe the present.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
 """The division of a micro-batch among many farms, and of its entries into few tasks.
 
-*Shares.* A stream's admission limit is divided max-min fairly: a farm with less than an equal share gives all its
+*Shares.* A stream's admission limit is divided max-min fairly. A farm with less than an equal share gives all its
 entries, and its remainder is divided among the others in the same way. So a farm with a backlog of millions takes the
 remaining share and does not delay farms that report every half minute.
 
 *Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few.
-So the ranges of many farms are packed into few tasks, and a long range is cut into several: the largest piece goes
-first, each to the task with the least so far.
+So the ranges of many farms are packed into few tasks, and a long range is cut into several. The largest piece goes
+first, and each piece goes to the task with the least so far.
 
 A module of its own, because it is pure arithmetic, which tests call with any numbers; the source needs a network.
 """

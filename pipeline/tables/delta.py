@@ -4,7 +4,7 @@
     <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made periodically
 
 A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
-batch (`txn`). Before a commit, the writer reads the last batch of that query in the table: a batch that is repeated
+batch (`txn`). Before a commit, the writer reads the last batch of that query in the table. A batch that is repeated
 after a crash is found there, and skipped. So each table has each batch once, even after a crash between the commits of
 two tables.
 
