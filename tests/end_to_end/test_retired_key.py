@@ -11,7 +11,7 @@ from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port, node_
 from tests.end_to_end.test_keys import alarms
 
 BROADCASTS_BOUND_S = 2 * START_BOUND_S
-"""The time of three broadcasts of one member, with about 10 s between them."""
+"""Four times the time of three broadcasts of one member, which are about 10 s apart."""
 
 
 class Lan:

@@ -46,7 +46,7 @@ class Episode:
 
     @property
     def expected_ms(self) -> int | None:
-        """Log time of the begin of the outage that needs an alert; None without one."""
+        """Log time of the start of the outage that needs an alert; None without one."""
         match self.kind:
             case "crash":
                 return EPOCH_MS + self.begin * PERIOD_MS + SILENT_MS
@@ -166,7 +166,7 @@ def add_report(farm: Farm, server: int, *, attached: bool) -> None:
 
 
 def judged(output: Path, seed: int) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Return the outages that need an alert, and the alerts sent: server and log time of the begin."""
+    """Return the outages that need an alert, and the alerts sent: server and log time of the start."""
     random = Random(seed)
     farm = ObservedFarm(output, random)
     episodes = [*plans(random)]

@@ -539,7 +539,7 @@ def test_message_escapes_hostile_names() -> None:
         assert ended["alerts"][0][name] == one[name]
 
 
-def test_message_keeps_farm_name_of_outage_begin() -> None:
+def test_message_keeps_farm_name_of_outage_start() -> None:
     named = replace(DOWN, farm_name="paris")
     alerts = updated_alerts([], [named], {}, LATER)
     # Receivers identify the alert by its first name, even if the file of farms renames the farm.
@@ -697,7 +697,7 @@ def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
     ]
 
 
-def test_alerting_query_shows_each_state_and_its_begin(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerting_query_shows_each_state_and_its_start(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.alerts.delivery.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("pipeline.alerts.delivery.ATTEMPTS", 1)
     long_ago = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)

@@ -267,7 +267,7 @@ def test_undated_event_of_file_is_dated_by_neighbors_of_same_node(tmp_path: Path
         (3, 6_000, 500),
     ]
     assert file_rows(path) == expected
-    # A later batch, even with its begin in the middle, finds the neighbors before it.
+    # A batch that begins in the middle also finds the earlier neighbors.
     for skipped in range(len(lines)):
         assert file_rows(path, len("".join(lines[:skipped]))) == expected[skipped:]
 
