@@ -56,7 +56,7 @@ async def connect(
     unix_s: Callable[[], float] = time.time,
     random: Random | None = None,
 ) -> AsyncIterator["FarmClient"]:
-    """Open a client of the farm that a link names; raise `LinkError` for a malformed link.
+    """Open a client of the farm that a link names; raise `LinkError`, or `ValueError` for an option.
 
     `patience_s` is the time to wait for the first byte of a reply. Slow leaves get more time, and streams with
     `is_quick` a fifth at least. If it is infinite, a leaf that received bytes never fails because of a missing reply.

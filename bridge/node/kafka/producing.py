@@ -180,7 +180,10 @@ class Producing:
         return Produced(index - 1, -1)
 
     async def _known(self, farm: FoundedFarm, named: tuple[ProducedEntry, ...]) -> int:
-        """Return the number of leading records committed before; raise `ProduceRefusedError` for an unusable rest."""
+        """Return the number of leading records committed before.
+
+        Raise `ProduceRefusedError` for an unusable rest, and `ServerBusyError` without a known leader.
+        """
         for is_last in (False, True):
             state = farm.state
             known = 0
