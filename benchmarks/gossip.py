@@ -2,13 +2,16 @@
 
     speed, memory ─▶ whole node ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
 
-Processes are killed, stopped and restarted by the handles that started them. All sockets are bound to loopback.
+Processes are killed, stopped and restarted by the handles that started them. All sockets are bound to loopback. The
+parts with `-busy` repeat another part with ten busy processes on the same machine.
 """
 
 import random
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +25,9 @@ from gossip import Address, Status, SwimOptions
 from gossip.node import endpoint
 
 SPEED_RUNS = 5
+BUSY_PROCESSES = 10
+BUSY_RUNS = 3
+BUSY_QUESTIONS = 3_000
 NODES_IN_ONE = 50
 SIZE = 12
 KILLS = 9
@@ -40,7 +46,11 @@ PARTS = (
     "gossip-many",
     "gossip-kill",
     "gossip-stop",
+    "gossip-speed-busy",
+    "gossip-kill-busy",
 )
+BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends after its parent, which may be killed."""
 Start = Callable[[Group], Awaitable[object]]
 
 
@@ -54,10 +64,22 @@ async def measure(names: Collection[str], directory: Path, report: Callable[[lis
         "gossip-many": partial(one_process, NODES_IN_ONE),
         "gossip-kill": partial(beside_serf, directory, KILLS),
         "gossip-stop": partial(stops, STOPS),
+        "gossip-speed-busy": partial(beside_busy, partial(gossip_speed.speed, BUSY_RUNS, BUSY_QUESTIONS)),
+        "gossip-kill-busy": partial(beside_busy, partial(beside_serf, directory, KILLS)),
     }
     for name in PARTS:
         if name in names:
             report(await parts[name]())
+
+
+async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
+    """Measure a part while other processes use all processor time that they get."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(BUSY_PROCESSES):
+            nursery.start_soon(trio.run_process, [sys.executable, "-c", BUSY_PROGRAM])
+        figures = await part()
+        nursery.cancel_scope.cancel()
+    return [replace(each, group=f"{each.group}, {BUSY_PROCESSES} busy processes") for each in figures]
 
 
 async def idle() -> list[Figure]:

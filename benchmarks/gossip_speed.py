@@ -39,19 +39,19 @@ class Load:
     """The load of a node."""
 
     in_flight: int
+    goal: float
+    """The goal, as a share of the echo's speed."""
     sealed: bool = True
     news: int = 0
 
 
 MANY = OUTSTANDING * PEERS
 ECHOES = {MANY: f"bare trio echo, {MANY} in flight", 1: "bare trio echo, one in flight"}
-GOALS = {MANY: 0.5, 1: 0.3}
-"""The goals, as shares of the echo's speed."""
 NODES = {
-    f"sealed, without infos, {MANY} in flight": Load(MANY),
-    f"sealed, with {NEWS} infos, {MANY} in flight": Load(MANY, news=NEWS),
-    f"in clear, without infos, {MANY} in flight": Load(MANY, sealed=False),
-    "sealed, without infos, one in flight": Load(1),
+    f"sealed, without infos, {MANY} in flight": Load(MANY, 0.6),
+    f"sealed, with {NEWS} infos, {MANY} in flight": Load(MANY, 0.5, news=NEWS),
+    f"in clear, without infos, {MANY} in flight": Load(MANY, 0.6, sealed=False),
+    "sealed, without infos, one in flight": Load(1, 0.4),
 }
 
 
@@ -85,7 +85,7 @@ def _share(load: Load, found: dict[str, list[Speed]], speeds: list[Speed]) -> st
     echoes = found[ECHOES[load.in_flight]]
     shares = sorted(echo.processor_us / each.processor_us for echo, each in zip(echoes, speeds, strict=True))
     median = shares[len(shares) // 2]
-    return f"{median:.0%} of the echo ({shares[0]:.0%} to {shares[-1]:.0%}); goal {GOALS[load.in_flight]:.0%}"
+    return f"{median:.0%} of the echo ({shares[0]:.0%} to {shares[-1]:.0%}); goal {load.goal:.0%}"
 
 
 async def _echo(questions: int, in_flight: int) -> Speed:

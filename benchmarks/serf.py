@@ -25,7 +25,10 @@ async def find(directory: Path) -> tuple[str | None, str]:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return None, "serf is not installed, and this is not a Debian system to fetch it from"
     target = directory / "serf"
-    target.mkdir()
+    program = target / "usr/bin/serf"
+    if program.exists():
+        return str(program), ""
+    target.mkdir(exist_ok=True)
     with trio.move_on_after(FETCH_TIMEOUT_S):
         fetched = await trio.run_process(
             ["apt-get", "-q", "download", "serf"], cwd=target, check=False, capture_stdout=True, capture_stderr=True
@@ -34,7 +37,7 @@ async def find(directory: Path) -> tuple[str | None, str]:
         if fetched.returncode != 0 or not packages:
             return None, "serf is not installed and `apt-get download serf` failed (try `apt-get update`)"
         await trio.run_process(["dpkg", "-x", str(packages[0]), str(target)], stdout=subprocess.DEVNULL)
-        return str(target / "usr/bin/serf"), ""
+        return str(program), ""
     return None, f"serf is not installed and was not fetched within {FETCH_TIMEOUT_S:g} s"
 
 
