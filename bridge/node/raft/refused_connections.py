@@ -1,6 +1,6 @@
 """Events, counters and alarms for refused connections.
 
-    a server refuses this node ──▶ alarm `refused-by-peers`  until that server accepts it
+    a server refuses this node ──▶ alarm `refused-by-peers`  until that server accepts it, or ten minutes without a call
     this node refuses a caller ──▶ alarm `peers-refused`     until ten minutes without refusals
 
 Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
@@ -120,7 +120,7 @@ class RefusedConnections:
         self._repeated: OrderedDict[tuple[bool, str, Fault], _Repeated] = OrderedDict()
         self._trace = trace
         self._alarms = alarms
-        self._by_peers: OrderedDict[str, Incident] = OrderedDict()
+        self._by_peers: OrderedDict[str, tuple[Incident, float]] = OrderedDict()
         self._peers: OrderedDict[tuple[str, Fault], tuple[Incident, float]] = OrderedDict()
 
     def incident(self, incident: Incident) -> None:
@@ -128,7 +128,7 @@ class RefusedConnections:
         incident = replace(incident, text=_SERVER.sub(self._named, incident.text))
         self._report(incident)
         if incident.outgoing and incident.fault in _DO_WHERE_REFUSED:
-            _remember(self._by_peers, incident.peer, incident)
+            _remember(self._by_peers, incident.peer, (incident, trio.current_time()))
         elif not incident.outgoing and incident.fault in _DO_WHERE_REFUSING:
             _remember(self._peers, (incident.peer, incident.fault), (incident, trio.current_time()))
         else:
@@ -181,12 +181,12 @@ class RefusedConnections:
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             oldest = trio.current_time() - QUIET_AFTER_S
-            for key in [key for key, (_, at) in self._peers.items() if at < oldest]:
-                del self._peers[key]
+            _forget(self._peers, oldest)
+            _forget(self._by_peers, oldest)  # a server that left the group is not called any more
             self._show()
 
     def _show(self) -> None:
-        self._set(REFUSED_BY_PEERS, list(self._by_peers.values()), _DO_WHERE_REFUSED)
+        self._set(REFUSED_BY_PEERS, [incident for incident, _ in self._by_peers.values()], _DO_WHERE_REFUSED)
         self._set(PEERS_REFUSED, [incident for incident, _ in self._peers.values()], _DO_WHERE_REFUSING)
 
     def _set(self, alarm: AlarmType, incidents: list[Incident], actions: dict[Fault, str]) -> None:
@@ -204,3 +204,8 @@ def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
     known[key] = value
     if len(known) > REMEMBERED_MAX:
         known.popitem(last=False)
+
+
+def _forget(known: OrderedDict[Key, tuple[Incident, float]], oldest_s: float) -> None:
+    for key in [key for key, (_, at_s) in known.items() if at_s < oldest_s]:
+        del known[key]
