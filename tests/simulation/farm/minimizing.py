@@ -55,10 +55,11 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def command_of(plan: Plan) -> str:
-    faults = "".join(f" --fault {_written(each)}" for each in plan.faults)
+    faults = "".join(f" --fault {_written(each)}" for each in plan.faults) or " --fault none"
+    options = f"{' --routers' if plan.has_routers else ''}{' --operator' if plan.has_operator else ''}"
     return (
         f"python -m tests.simulation.farm.searching --seed {plan.seed} --nodes {plan.nodes}"
-        f" --trouble {plan.trouble_s:g}{' --routers' if plan.has_routers else ''}{faults or ' --fault none'}"
+        f" --trouble {plan.trouble_s:g}{options}{faults}"
     )
 
 

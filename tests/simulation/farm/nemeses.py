@@ -34,6 +34,14 @@ class Nemesis(Enum):
     ROUTER_DOWN = "its router ends, then starts"
     ROUTER_REFUSES = "its router does not accept structures"
     ROUTER_HANGS = "its router does not reply"
+    LEAVE = "leaves the farm, then returns"
+    JOIN_AND_LEAVE = "joins the farm, then leaves"
+    JOIN_AND_EVICT = "joins the farm, then is evicted"
+    REPLACE = "the first is lost, then the second joins in its place"
+    RESTORE = "loses its disk, then joins from a backup"
+    ROTATE = "the keys are rotated while it is stopped"
+    NEW_KEYS = "the keys are replaced"
+    MOVE = "has another address, then the previous one"
 
 
 ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
@@ -41,6 +49,17 @@ ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
 ON_NETWORK: Final = frozenset({Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART})
 OF_ROUTERS: Final = (Nemesis.ROUTER_DOWN, Nemesis.ROUTER_REFUSES, Nemesis.ROUTER_HANGS)
 """Faults of the routers of `routers.py`, which only some farms have."""
+OF_OPERATORS: Final = (
+    Nemesis.LEAVE,
+    Nemesis.JOIN_AND_LEAVE,
+    Nemesis.JOIN_AND_EVICT,
+    Nemesis.REPLACE,
+    Nemesis.RESTORE,
+    Nemesis.ROTATE,
+    Nemesis.NEW_KEYS,
+    Nemesis.MOVE,
+)
+"""Actions of `operators.py`, one after another."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_S: Final = 5.0
 SHORTEST_S: Final = 0.5
@@ -65,15 +84,19 @@ class Fault:
         return f"{self.at_s:7.1f} s to {self.until_s:.1f} s: {' '.join(self.hosts)}: {self.nemesis.value}{amount}"
 
 
-def draw_faults(seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False) -> tuple[Fault, ...]:
+def draw_faults(
+    seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False, has_operator: bool = False
+) -> tuple[Fault, ...]:
     """Return the faults of a seed, in the order of their starts.
 
     Faults that end the process of one machine never overlap.
     """
-    kinds = [each for each in Nemesis if each not in OF_ROUTERS for _ in range(_WEIGHTS.get(each, 1))]
+    kinds = [each for each in Nemesis if each not in (*OF_ROUTERS, *OF_OPERATORS) for _ in range(_WEIGHTS.get(each, 1))]
     faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)
     if has_routers:
         faults += _draw(Random(f"{seed}/router faults"), OF_ROUTERS, names, trouble_s)
+    if has_operator:
+        faults += _draw_actions(Random(f"{seed}/operator"), names, trouble_s)
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
 
 
@@ -93,6 +116,27 @@ def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], troubl
         if nemesis not in ENDING or not any(_overlap(fault, each) for each in faults):
             faults.append(fault)
     return faults
+
+
+def _draw_actions(random: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
+    """Return the actions of an operator. A lost machine does not return, and is not the machine of a later action."""
+    actions: list[Fault] = []
+    present, at_s = list(names), FIRST_S
+    for number in range(len(names) + 1, len(names) + 1 + max(1, round(trouble_s / 30))):
+        at_s = round(at_s + random.expovariate(1 / 5), 1)
+        until_s = round(at_s + SHORTEST_S + random.expovariate(1 / 10), 1)
+        if until_s > trouble_s:
+            break
+        nemesis, name, new = random.choice(OF_OPERATORS), random.choice(present), f"node-{number}"
+        hosts: tuple[str, ...] = (name,)
+        if nemesis in {Nemesis.JOIN_AND_LEAVE, Nemesis.JOIN_AND_EVICT}:
+            hosts = (new,)
+        elif nemesis is Nemesis.REPLACE:
+            hosts = (name, new)
+            present[present.index(name)] = new
+        actions.append(Fault(at_s, until_s, nemesis, hosts))
+        at_s = until_s
+    return actions
 
 
 def _overlap(fault: Fault, other: Fault) -> bool:

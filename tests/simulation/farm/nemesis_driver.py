@@ -6,8 +6,9 @@ import trio
 
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import EPOCH_S, Host
-from tests.simulation.farm.nemeses import ENDING, OF_ROUTERS, ON_NETWORK, Fault, Nemesis
+from tests.simulation.farm.nemeses import ENDING, OF_OPERATORS, OF_ROUTERS, ON_NETWORK, Fault, Nemesis
 from tests.simulation.farm.network import Link
+from tests.simulation.farm.operators import Operator
 from tests.simulation.farm.world import World
 
 
@@ -16,15 +17,18 @@ class NemesisDriver:
 
     def __init__(self, world: World, faults: tuple[Fault, ...]) -> None:
         self._world = world
-        self._faults = faults
-        self._jumps: dict[str, float] = {}
+        self._faults = [each for each in faults if each.nemesis not in OF_OPERATORS]
         self.active: list[Fault] = []
+        self.operator = Operator(world, faults, self.active)
         self.changed_s = world.time_s
         """Time of the last begin or end of a fault."""
 
     def holds_down(self, name: str) -> bool:
-        """Return True if a fault keeps the process of a machine ended."""
-        return any(name in each.hosts and each.nemesis in ENDING for each in self.active)
+        """Return True if a fault or the operator keeps the process of a machine ended."""
+        operator = self.operator
+        return name in (self._world.away - operator.joining) | operator.down or any(
+            name in each.hosts and each.nemesis in ENDING for each in self.active
+        )
 
     async def run(self, trouble_s: float) -> None:
         """Begin and end the faults at their times."""
@@ -39,8 +43,8 @@ class NemesisDriver:
         await trio.sleep_until(began_s + trouble_s)
 
     async def heal(self) -> None:
-        """End all faults."""
-        for fault in list(self.active):
+        """End all faults, but not the operator's action."""
+        for fault in [each for each in self.active if each.nemesis not in OF_OPERATORS]:
             await self._end(fault)
         for host in self._world.hosts.values():
             if host.is_paused:

@@ -21,14 +21,16 @@ verdict may be wrong for that long and no longer.
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
+from math import inf
 from typing import Final
 
 import trio
 
+from bridge.node.raft.refused_connections import QUIET_AFTER_S
 from tests.simulation.farm.checks import Violation
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import Host
-from tests.simulation.farm.nemeses import OF_ROUTERS, Nemesis
+from tests.simulation.farm.nemeses import OF_OPERATORS, OF_ROUTERS, Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
@@ -50,7 +52,17 @@ _NETWORK: Final = (
     Nemesis.POWER_CUT,
     Nemesis.STOP,
     Nemesis.PAUSE,
+    *OF_OPERATORS,
 )
+"""Faults that disconnect nodes. An action of the operator does so too: it stops, adds, removes or moves a node."""
+_KEYS: Final = (Nemesis.ROTATE, Nemesis.NEW_KEYS, Nemesis.JOIN_AND_EVICT)
+_JOINS: Final = (Nemesis.JOIN_AND_LEAVE, Nemesis.JOIN_AND_EVICT, Nemesis.REPLACE, Nemesis.RESTORE)
+_SEEDS: Final = (Nemesis.REPLACE, Nemesis.JOIN_AND_LEAVE, Nemesis.JOIN_AND_EVICT)
+"""These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
+_LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
+    ("peers-refused", "refused-by-peers"), QUIET_AFTER_S + LATE_S
+)
+"""Alarms that last longer: only a remedy ends them (`remedies.py`), or a time without incidents."""
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
 _CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
@@ -73,6 +85,13 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "forged-verdicts": _NETWORK,
     "refused-by-peers": (*_NETWORK, *_CLOCKS),
     "peers-refused": (*_NETWORK, *_CLOCKS),
+    "farm-key-file": _KEYS,
+    "key-retired": _KEYS,
+    "waiting-for-approval": _JOINS,
+    "not-admitted": _JOINS,
+    "admission": _JOINS,
+    "address-gone": (Nemesis.MOVE,),
+    "udp-blocked": (Nemesis.LOSSY, Nemesis.SLOW_LINK, *_SEEDS),
     "not-published": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
     "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
 }
@@ -87,10 +106,15 @@ class Truth:
         self._driver = driver
         self._since: dict[tuple[str, ...], float] = {}
         self._seen: dict[Nemesis, float] = {}
+        self._farm: dict[str, list[str]] = {}
+        """The members and their addresses. A change of either begins all facts again."""
 
     def look(self) -> None:
         """Record the present facts."""
         now_s = self._world.time_s
+        farm = {name: host.addresses for name, host in self._world.members.items()}
+        if farm != self._farm:
+            self._farm, self._since = farm, {}
         self._since = {each: self._since.get(each, now_s) for each in self._facts()}
         for fault in self._driver.active:
             self._seen[fault.nemesis] = now_s
@@ -102,29 +126,29 @@ class Truth:
 
     def had(self, nemeses: tuple[Nemesis, ...], within_s: float) -> bool:
         """Return True if one of these faults was active recently."""
-        return any(self._world.time_s - self._seen.get(each, -within_s - 1) <= within_s for each in nemeses)
+        return any(each in self._seen and self._world.time_s - self._seen[each] <= within_s for each in nemeses)
 
     def has_quorum(self, name: str) -> bool:
         """Return True if a node has long been in a majority of working servers that reach all running ones.
 
         A node that does not reach the leader lacks a quorum, although the other servers have a quorum.
         """
-        running = [each for each in self._world.hosts if self.lasts_s("runs", each)]
+        running = [each for each in self._world.members if self.lasts_s("runs", each)]
         works = [each for each in running if self.lasts_s("works", each) > LATE_S]
         pairs = combinations(running, 2)
         return (
             name in running
-            and len(works) > len(self._world.hosts) // 2
+            and len(works) > len(self._world.members) // 2
             and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
         )
 
     def lacks_quorum(self, name: str) -> bool:
         """Return True if a node has long been cut off from so many servers that a majority is impossible."""
-        lost = [each for each in self._world.hosts if self.lasts_s("lost", name, each) > LATE_S]
-        return len(lost) >= (len(self._world.hosts) + 1) // 2
+        lost = [each for each in self._world.members if self.lasts_s("lost", name, each) > LATE_S]
+        return len(lost) >= (len(self._world.members) + 1) // 2
 
     def _facts(self) -> Iterator[tuple[str, ...]]:
-        hosts, blocked = self._world.hosts.values(), self._world.network.blocked
+        hosts, blocked = self._world.members.values(), self._world.network.blocked
         for host in hosts:
             if _runs(host):
                 yield ("runs", host.name)
@@ -162,7 +186,7 @@ class Oracle:
         """Judge until cancelled."""
         while True:
             self._truth.look()
-            for host in self._world.hosts.values():
+            for host in self._world.members.values():
                 if self._truth.lasts_s("runs", host.name):
                     self._judge(host)
             self._judge_publications()
@@ -172,8 +196,8 @@ class Oracle:
         """Judge the leaves of the structures since the last look."""
         truth, new = self._truth, self._observer.publications[self._judged :]
         self._judged += len(new)
-        down = [each for each in self._world.hosts if truth.lasts_s("down", each)]
-        for each in new if 2 * len(down) < len(self._world.hosts) else ():
+        down = [each for each in self._world.members if truth.lasts_s("down", each)]
+        for each in new if 2 * len(down) < len(self._world.members) else ():
             for owner in self._observer.owners_of(each.structure):
                 if truth.lasts_s("down", owner) > LATE_S:
                     self._violate("live leaf", each.host, f"a structure has the leaf of {owner}, down for a minute")
@@ -188,12 +212,12 @@ class Oracle:
             if kind not in alarms and self._truth.lasts_s(kind, host.name) > LATE_S:
                 self._violate("missing alarm", host.name, f"{kind} has been true for a minute")
         for kind in alarms:
-            if not self._truth.had(CAUSES.get(kind, ()), LATE_S):
+            if not self._truth.had(CAUSES.get(kind, ()), _LASTING.get(kind, LATE_S)):
                 self._violate("true alarm", host.name, f"{kind} is active, and none of its causes has existed")
 
     def _false_claims(self, name: str, kind: str, text: str) -> Iterator[str]:
         truth = self._truth
-        for target in self._world.hosts:
+        for target in self._world.members:
             if kind == "healthy" and truth.lasts_s("lost", name, target) > LATE_S:
                 yield f"{target} has been lost to it for a minute"
         if kind not in _WITHOUT_QUORUM and truth.lacks_quorum(name):
@@ -203,10 +227,10 @@ class Oracle:
         for target in _DOWN.findall(text):
             if truth.lasts_s("works", target) > LATE_S and truth.lasts_s("linked", *sorted((name, target))) > LATE_S:
                 yield f"{target} has worked and has been linked for a minute"
-        if _UDP.search(text) and not truth.had((Nemesis.LOSSY, Nemesis.SLOW_LINK), LATE_S):
+        if _UDP.search(text) and not truth.had((Nemesis.LOSSY, Nemesis.SLOW_LINK, *_SEEDS), LATE_S):
             yield "UDP alone is never blocked"
         for target in _SILENT.findall(text):
-            others = [each for each in self._world.hosts if each != target]
+            others = [each for each in self._world.members if each != target]
             if truth.lasts_s("works", target) > LATE_S and all(
                 truth.lasts_s("linked", *sorted((target, each))) > LATE_S for each in others
             ):

@@ -16,19 +16,28 @@ class Plan:
     faults: tuple[Fault, ...]
     has_routers: bool = False
     """True: each machine has a Java router or i2pd; False: structures are written to files."""
+    has_operator: bool = False
+    """True: an operator changes members, keys and addresses (`operators.py`), and new nodes need approval."""
 
 
 def draw_plan(
-    seed: int, nodes: int | None = None, trouble_s: float | None = None, *, has_routers: bool | None = None
+    seed: int,
+    nodes: int | None = None,
+    trouble_s: float | None = None,
+    *,
+    has_routers: bool | None = None,
+    has_operator: bool | None = None,
 ) -> Plan:
-    """Return the plan of a seed. A third of all farms have routers."""
+    """Return the plan of a seed. A third of all farms have routers, half of them an operator."""
     random = Random(f"{seed}/plan")
     count = random.choice([3, 3, 3, 5])
     length_s = random.choice([30.0, 60.0, 120.0, 240.0])
     count, length_s = nodes or count, trouble_s or length_s
     names = [f"node-{each}" for each in range(1, count + 1)]
     routers = Random(f"{seed}/routers").random() < 1 / 3 if has_routers is None else has_routers
-    return Plan(seed, count, length_s, draw_faults(seed, names, length_s, has_routers=routers), routers)
+    operated = Random(f"{seed}/has operator").random() < 1 / 2 if has_operator is None else has_operator
+    faults = draw_faults(seed, names, length_s, has_routers=routers, has_operator=operated)
+    return Plan(seed, count, length_s, faults, routers, operated)
 
 
 def read_fault(text: str) -> Fault:

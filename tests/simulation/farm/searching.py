@@ -61,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trouble", type=float, help="seconds of faults")
     parser.add_argument("--fault", action="append", help="NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT, or none")
     parser.add_argument("--routers", action="store_true", default=None, help="each machine has a router")
+    parser.add_argument("--operator", action="store_true", default=None, help="an operator changes the farm")
     parser.add_argument("--resume", type=Path, metavar="FILE")
     parser.add_argument("--minimize", action="store_true")
     parser.add_argument("--planted", choices=sorted(PLANTED))
@@ -69,7 +70,7 @@ def _options() -> argparse.Namespace:
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
-    plan = draw_plan(seed, options.nodes, options.trouble, has_routers=options.routers)
+    plan = draw_plan(seed, options.nodes, options.trouble, has_routers=options.routers, has_operator=options.operator)
     if options.fault:
         plan = replace(plan, faults=tuple(read_fault(each) for each in options.fault if each != "none"))
     return plan

@@ -6,14 +6,14 @@ command that changes the file counts from the next start on.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bridge.node.security.key_files import load_farm_key, save_farm_key, save_master_key, save_signing_key
+from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
 from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.structures import Destination
-from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
 from tests.simulation.farm.host import Host
 
 GOSSIP_PORT: Final = 7668
@@ -65,16 +65,16 @@ def write_node(
     seeds: list[str],
     master: MasterKey,
     profile: Profile,
-    cluster_id: bytes | None = None,
+    exported_key: str | None = None,
 ) -> tuple[SigningKey, Destination]:
     """Write the settings and the keys of one node; return its signing key and its leaf.
 
-    The key file of a later node has the `cluster_id` of its farm.
+    A later node has the key file that a node of its farm has exported.
     """
     farm_key = directory / "farm.key"
-    if cluster_id is not None:
+    if exported_key is not None:
         farm_key = directory / f"{host.name}.farm.key"
-        save_farm_key(farm_key, replace(load_farm_key(directory / "farm.key"), cluster_id=cluster_id))
+        save_farm_key(farm_key, parse_farm_key(exported_key))
     host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = directory / f"{host.name}.signing.key"
     key.unlink(missing_ok=True)

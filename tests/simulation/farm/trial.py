@@ -5,6 +5,7 @@ Plan ──▶ run_trial ──▶ Outcome: violations, the story, figures
 forming     all nodes start; the farm must be healthy within `FORM_S`
 trouble     faults (`nemeses`) and clients (`workload`) at the same time; a supervisor starts ended processes again
 healing     all faults end; within `HEAL_S` all nodes must be healthy and agree
+remedies    with an operator, the commands of the remaining alarms are typed until no alarm is active
 judgment    `checks` of the whole trial
 """
 
@@ -30,6 +31,7 @@ from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
+from tests.simulation.farm.remedies import Remedies
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
@@ -80,7 +82,7 @@ class _Trial:
             return host.disk if host is not None and isinstance(host.disk, Disk) else None
 
         with disk_calls(disk_of_caller):
-            profile = Profile(has_routers=self._plan.has_routers)
+            profile = _profile(self._plan)
             async with World.open(self._plan.seed, self._plan.nodes, profile, disk=Disk) as world:
                 self._world = world
                 self._observer = observer = Observer(lambda: world.time_s)
@@ -110,12 +112,22 @@ class _Trial:
             async with trio.open_nursery() as trouble:
                 for each in self._clients(world):
                     trouble.start_soon(each.run)
+                acting = trio.Event()
+                trouble.start_soon(self._operate, driver, acting)
                 await driver.run(self._plan.trouble_s)
                 world.note(None, "healing")
                 await driver.heal()
+                with trio.move_on_after(HEAL_S):
+                    await acting.wait()
+                if not acting.is_set():
+                    self._violate("completed action", f"not after {HEAL_S:g} s: {driver.operator.waits_for}")
                 self._outcome.healed_s = await self._healthy_within(HEAL_S)
                 if self._outcome.healed_s is None:
                     self._violate("healing", f"not healthy after {HEAL_S:g} s: {self._verdicts()}")
+                elif self._plan.has_operator:
+                    remedies = Remedies(world, driver.operator)
+                    self._outcome.violations += await remedies.apply()
+                    self._outcome.figures["remedies"] = remedies.typed
                 trouble.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
         self._outcome.violations += oracle.violations
@@ -135,11 +147,16 @@ class _Trial:
             for each in range(CLIENTS)
         ]
 
+    async def _operate(self, driver: NemesisDriver, ended: trio.Event) -> None:
+        await driver.operator.run(self._plan.trouble_s)
+        self._outcome.figures |= driver.operator.completed
+        ended.set()
+
     async def _supervise(self, driver: NemesisDriver) -> None:
         """Start each process again that has ended without a fault of the plan."""
         while True:
             await trio.sleep(RESTART_S)
-            for host in self._world.hosts.values():
+            for host in list(self._world.hosts.values()):
                 if host.run is None and not driver.holds_down(host.name):
                     await self._world.start(host.name)
 
@@ -155,7 +172,7 @@ class _Trial:
         return None
 
     def _are_healthy(self) -> bool:
-        hosts = self._world.hosts.values()
+        hosts = self._world.members.values()
         if any(each.run is None for each in hosts):
             return False
         verdicts = [self._observer.verdict_of(each) for each in hosts]
@@ -163,7 +180,7 @@ class _Trial:
 
     def _verdicts(self) -> str:
         found = []
-        for host in self._world.hosts.values():
+        for host in self._world.members.values():
             verdict = self._observer.verdict_of(host)
             state = "does not run" if host.run is None else "no verdict" if verdict is None else verdict.text
             found.append(f"{host.name}: {state}")
@@ -183,7 +200,7 @@ class _Trial:
         outcome.violations += check_exclusions(observer.publications)
         await self._compare_states()
         acknowledged = [each for each in calls if each.is_acknowledged]
-        outcome.figures = {
+        outcome.figures |= {
             "calls": len(calls),
             "acknowledged": len(acknowledged),
             "writes": sum(each.kind is Kind.WRITE for each in acknowledged),
@@ -193,7 +210,7 @@ class _Trial:
 
     async def _compare_states(self) -> None:
         """Compare the state machines of all nodes at the same index."""
-        names = list(self._world.hosts)
+        names = list(self._world.members)
         for _ in range(100):
             digests = {each: self._observer.digest(each) for each in names if self._world.hosts[each].run is not None}
             if len({index for index, _ in digests.values()}) <= 1:
@@ -204,3 +221,12 @@ class _Trial:
             return
         if len(set(digests.values())) > 1:
             self._violate("equal state machines", str(digests))
+
+
+def _profile(plan: Plan) -> Profile:
+    """Return the choices of the farm: with an operator, new nodes wait for approval, and addresses may change."""
+    return Profile(
+        has_routers=plan.has_routers,
+        admit="ask" if plan.has_operator else "all",
+        fixed_address=not plan.has_operator,
+    )

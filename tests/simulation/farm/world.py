@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 import consensus.server.interfaces
+from bridge.api.control_routes import KEYS_EXPORT
 from bridge.api.trace import TraceEvent
 from bridge.node import local_node
 from bridge.node.app import run_node
@@ -67,6 +68,8 @@ class World:
         self.streams = MemoryStreams(self.network)
         self.sockets = Sockets(self.streams)
         self.hosts: dict[str, Host] = {}
+        self.away: set[str] = set()
+        """Machines whose nodes are not members of the farm now: they left, were evicted, or lost their disks."""
         self.trace: list[str] = []
         self.profile = Profile()
         self.master: MasterKey | None = None
@@ -125,9 +128,9 @@ class World:
         number: int,
         disk: Callable[[Path], HostDisk] = PlainDisk,
         founders: int = 3,
-        cluster_id: bytes | None = None,
+        farm_key: str | None = None,
     ) -> Host:
-        """Add a machine with the settings of one more node. A node of an existing farm needs its `cluster_id`."""
+        """Add a machine with the settings of one more node. A node of an existing farm needs its exported key file."""
         assert self.master is not None
         name = f"node-{number}"
         host = Host(name, self.seed, [f"10.0.0.{number}"], disk(self.directory / name), self._now)
@@ -136,7 +139,7 @@ class World:
         several = founders if self.profile.seeds is None else self.profile.seeds
         seeds = [f"10.0.0.{each}:{GOSSIP_PORT}" for each in range(1, several + 1) if each != number]
         with _as_host(host):
-            key, leaf = write_node(self.directory / "keys", host, seeds, self.master, self.profile, cluster_id)
+            key, leaf = write_node(self.directory / "keys", host, seeds, self.master, self.profile, farm_key)
         assert key.offline is not None
         self.signers.add(key.offline.transient_key)
         self.floodfills.destinations[leaf.hash] = leaf
@@ -149,11 +152,17 @@ class World:
         """Add a machine, and start its node with the key file that `garlicfarm keys` makes for this farm."""
         running = next(name for name, host in self.hosts.items() if host.run is not None and not host.is_paused)
         async with self.control(running) as client:
-            cluster_id = (await client.view()).farm.cluster_id
-        assert cluster_id is not None, f"{running} does not know the farm yet"
-        host = self.add(number, disk, cluster_id=bytes.fromhex(cluster_id))
+            farm_key = (await client.call(KEYS_EXPORT)).farm_key
+        host = self.add(number, disk, farm_key=farm_key)
+        if host.name in self.routers:
+            await self.serve(host.name, I2CP_PORT, self.routers[host.name].serve)
         await self.start(host.name)
         return host
+
+    @property
+    def members(self) -> dict[str, Host]:
+        """The machines whose nodes are members of the farm, whether they run or not."""
+        return {name: host for name, host in self.hosts.items() if name not in self.away}
 
     async def start(self, name: str) -> None:
         """Start the process of a node; return before it has read its settings."""

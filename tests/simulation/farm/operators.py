@@ -1,0 +1,284 @@
+"""The operator of a trial: one person who changes the members, the keys and the addresses of the farm, step by step.
+
+    Operator.run    the actions of a plan, one after another; each has a begin and an end, like a fault
+    away            machines whose nodes are not members of the farm (`World.away`)
+
+An operator does not begin an action while the previous one is incomplete, and waits until the log has exactly the
+members as servers. A refused order is sent again, to each running node in turn. So after healing each action completes;
+`waits_for` names the order of an action that does not.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from bridge.api.control import IdentityView
+from bridge.api.control_routes import KEYS_EXPORT, KEYS_REPLACE, NODES_APPROVE
+from bridge.api.requests import CommandRequest, NodeRequest, RemovalOrder, ReplaceKeysRequest
+from bridge.cli.keys.rotation import RotationError, rotate
+from bridge.cli.recover import _make
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.offline.state_reading import read_backup
+from bridge.node.security.key_files import replace_farm_key
+from bridge.wire.keys.farm_key import parse_farm_key
+from tests.simulation.farm.disk import Content, Disk
+from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
+from tests.simulation.farm.world import World
+
+RETRY_S: Final = 2.0
+END_S: Final = 30.0
+"""Time for a node that leaves or is evicted; then its machine is switched off."""
+SERVING: Final = frozenset({"voter", "learner"})
+EMPTY: Final = Content({"": 0o700}, {}, ())
+
+T = TypeVar("T")
+
+
+class Operator:
+    """The operator; `active` is the list of present faults, to which each action is added while it lasts."""
+
+    def __init__(self, world: World, faults: tuple[Fault, ...], active: list[Fault]) -> None:
+        self._world = world
+        self._faults = [each for each in faults if each.nemesis in OF_OPERATORS]
+        self._active = active
+        self._backup = world.directory / "operator.backup"
+        self.down: set[str] = set()
+        """Members that the operator keeps stopped."""
+        self.joining: set[str] = set()
+        """Machines away whose nodes run, because they will be members when the log has them as servers."""
+        self.waits_for = ""
+        """The order that is repeated now."""
+        self.completed: Counter[str] = Counter()
+        """Number of completed actions, by kind."""
+
+    async def run(self, trouble_s: float) -> None:
+        """Carry out the actions; those that cannot begin within the trouble are dropped."""
+        began_s = self._world.time_s
+        for fault in self._faults:
+            await trio.sleep_until(began_s + fault.at_s)
+            with trio.move_on_at(began_s + trouble_s) as late:
+                await self._settle()
+            if late.cancelled_caught or self._world.time_s >= began_s + trouble_s:
+                return
+            self._active.append(fault)
+            self._world.note(None, f"operator: {' '.join(fault.hosts)}: {fault.nemesis.value}")
+            await self._begin(fault)
+            await trio.sleep_until(began_s + fault.until_s)
+            await self._end(fault)
+            await self._settle()
+            self._active.remove(fault)
+            self.completed[fault.nemesis.name.lower()] += 1
+            self._world.note(None, f"operator: completed: {fault.nemesis.value}")
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    async def _begin(self, fault: Fault) -> None:
+        name = fault.hosts[0]
+        match fault.nemesis:
+            case Nemesis.LEAVE:
+                await self._leave(name)
+            case Nemesis.JOIN_AND_LEAVE | Nemesis.JOIN_AND_EVICT:
+                await self._join(name)
+            case Nemesis.REPLACE:
+                self._go(name)
+                await self._world.kill(name)
+            case Nemesis.RESTORE:
+                await self._lose(name)
+            case Nemesis.ROTATE:
+                self.down.add(name)
+                await self._world.kill(name)
+                await self._rotate()
+            case Nemesis.NEW_KEYS:
+                await self._ordered("replace keys", _with_new_keys)
+                await self.export()
+            case _:
+                host = self._world.hosts[name]
+                self._world.move(name, f"10.0.1.{host.number}")
+
+    async def _end(self, fault: Fault) -> None:
+        name = fault.hosts[0]
+        match fault.nemesis:
+            case Nemesis.LEAVE:
+                await self._return(name)
+            case Nemesis.JOIN_AND_LEAVE:
+                await self._leave(name)
+            case Nemesis.JOIN_AND_EVICT:
+                await self._evict(name)
+            case Nemesis.REPLACE:
+                await self._join(fault.hosts[1])
+            case Nemesis.RESTORE:
+                await self._restore(name)
+            case Nemesis.ROTATE:
+                self.down.discard(name)
+                await self._start(name)
+            case Nemesis.NEW_KEYS:
+                pass
+            case _:
+                self._world.move(name, f"10.0.0.{self._world.hosts[name].number}")
+
+    async def _leave(self, name: str) -> None:
+        """Have a node leave. If it cannot, its machine is switched off, and `_settle` removes its server."""
+        self._go(name)
+        try:
+            async with self._world.control(name) as client:
+                await client.leave()
+        except ControlError as error:
+            self._world.note(None, f"operator: {name} does not leave: {error}")
+        await self._ended(name)
+
+    async def _return(self, name: str) -> None:
+        self.joining.add(name)
+        await self._start(name)
+        returned = CommandRequest(removal=RemovalOrder(name, removed=False))
+
+        async def allow(client: ControlClient) -> None:
+            if name not in _servers((await client.nodes()).nodes):
+                await client.command(returned)
+                raise ControlError(f"{name} is not a server yet")
+
+        await self._ordered(f"allow {name} to join", allow)
+
+    async def _join(self, name: str) -> None:
+        number = int(name.rpartition("-")[2])
+        self._world.away.add(name)
+        self.joining.add(name)
+        await self._ordered(f"key file for {name}", lambda _: self._world.join(number, Disk))
+        await self._admit(name)
+
+    async def _admit(self, name: str) -> None:
+        """Approve the identity that runs on a machine."""
+
+        async def approve(client: ControlClient) -> None:
+            async with self._world.control(name) as own:
+                node_id = (await own.view()).node.node_id
+            known = {each.id: each for each in (await client.nodes()).nodes}
+            if node_id not in known:
+                raise ControlError(f"{name} is unknown")
+            if known[node_id].raft_id is None:
+                await client.call(NODES_APPROVE, NodeRequest(node_id))
+
+        await self._ordered(f"approve {name}", approve)
+
+    async def _evict(self, name: str) -> None:
+        async def evict(client: ControlClient) -> None:
+            known = [each for each in (await client.nodes()).nodes if each.name == name]
+            for each in known:
+                if each.standing != "evicted":
+                    await client.evict_node(each.id)
+
+        self._go(name)
+        await self._ordered(f"evict {name}", evict)
+        await self._ended(name)
+        await self.export()
+
+    async def _lose(self, name: str) -> None:
+        """Lose the disk of a machine, after a backup at another node."""
+        self._backup.write_bytes(await self._ordered("back up", ControlClient.backup))
+        self._go(name)
+        await self._world.kill(name)
+        self._disk(name).restore(EMPTY)
+
+    async def _restore(self, name: str) -> None:
+        founding = (await read_backup(self._backup)).founding
+        assert founding is not None
+        _make(self._world.hosts[name].directory, founding)
+        self._disk(name).flush()
+        self.joining.add(name)
+        await self._start(name)
+        await self._admit(name)
+
+    async def _rotate(self) -> None:
+        async def rotated(client: ControlClient) -> None:
+            known = await client.keys()
+            if set(known.absent) - self.down or known.members + len(known.absent) < len(self._world.members):
+                raise ControlError(f"{known.members} members run, and {known.absent} are down")
+            try:
+                await rotate(client, partial(self._world.note, None), END_S, force=True)
+            except RotationError as error:
+                raise ControlError(str(error)) from error
+
+        await self._ordered("rotate the keys", rotated)
+        await self.export()
+
+    async def export(self) -> None:
+        """Write the current key file over the file of each machine."""
+        text = await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))
+        for file in sorted((self._world.directory / "keys").glob("*farm.key")):
+            replace_farm_key(file, parse_farm_key(text.farm_key))
+
+    # -- machines and orders -------------------------------------------------------------------------------------------
+
+    def _go(self, name: str) -> None:
+        """Count a machine as away, even if it has not joined completely."""
+        self._world.away.add(name)
+        self.joining.discard(name)
+
+    def _disk(self, name: str) -> Disk:
+        disk = self._world.hosts[name].disk
+        assert isinstance(disk, Disk)
+        return disk
+
+    async def _start(self, name: str) -> None:
+        if self._world.hosts[name].run is None:
+            await self._world.start(name)
+
+    async def _ended(self, name: str) -> None:
+        """Wait for the end of a process; end it after a time."""
+        run = self._world.hosts[name].run
+        if run is not None:
+            with trio.move_on_after(END_S):
+                await run.ended.wait()
+        await self._world.kill(name)
+
+    async def _settle(self) -> None:
+        """Wait until the log has exactly the members as servers; remove a server that did not leave."""
+
+        async def settled(client: ControlClient) -> None:
+            known = await client.cluster()
+            if known.raft_id is None or known.raft_id != known.leader_id:
+                raise ControlError("it does not lead")
+            nodes = (await client.nodes()).nodes
+            if old := [each.id for each in nodes if each.server_role in SERVING and each.standing != "member"]:
+                raise ControlError(f"{old} are still servers")
+            servers, wanted = _servers(nodes), self._world.members.keys() | self.joining
+            if missing := wanted - servers:
+                raise ControlError(f"{sorted(missing)} are not servers")
+            for each in sorted(servers - wanted):
+                await client.command(CommandRequest(removal=RemovalOrder(each, removed=True)))
+                raise ControlError(f"{each} is still a server")
+
+        await self._ordered("servers are the members", settled)
+        self._world.away -= self.joining
+        self.joining.clear()
+
+    async def _ordered(self, what: str, ask: Callable[[ControlClient], Awaitable[T]]) -> T:
+        """Send an order to one running member after another, until one of them carries it out."""
+        errors: dict[str, str] = {}
+        while True:
+            for name, host in self._world.members.items():
+                if host.run is None or host.is_paused:
+                    continue
+                try:
+                    async with self._world.control(name) as client:
+                        answer = await ask(client)
+                except ControlError as error:
+                    if errors.get(name) != str(error):
+                        self._world.note(None, f"operator: {what} at {name}: {error}")
+                    errors[name] = str(error)
+                    self.waits_for = f"{what} at {name}: {error}"
+                else:
+                    self.waits_for = ""
+                    return answer
+            await trio.sleep(RETRY_S)
+
+
+def _servers(nodes: tuple[IdentityView, ...]) -> set[str]:
+    """Return the names of the servers in the configuration."""
+    return {each.name or each.id for each in nodes if each.server_role in SERVING}
+
+
+async def _with_new_keys(client: ControlClient) -> None:
+    await client.call(KEYS_REPLACE, ReplaceKeysRequest())
