@@ -10,20 +10,19 @@ The methods are wrapped in place, so the observer records each action itself, no
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from typing import Any
 from unittest.mock import patch
 
 from bridge.api.trace import TraceEvent
 from bridge.core.log.hashes import hash_of
+from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.router.router import FileRouter
 from bridge.wire.i2p.meta_lease_set import decode
 from consensus import Entry
 from tests.simulation.farm.checks import EXCLUSION_S, Publication, Violation, base32_of
 from tests.simulation.farm.host import Host, current_host
-
-Applied = tuple[int, int, bytes]
-"""Term, kind and data of an entry."""
+from tests.simulation.farm.replaying import Applied, Founding, digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Observer:
         self.violations: list[Violation] = []
         self.states: dict[str, AppliedState] = {}
         """The state machine of the present process of each node."""
+        self.founding: Founding | None = None
         self._alarms: dict[tuple[str, int], set[str]] = {}
         """Active alarms by node and number of its process."""
         self._now_s = now_s
@@ -124,7 +124,7 @@ class Observer:
     def digest(self, host: str) -> tuple[int, str]:
         """Return the applied index of a node, and the digest of its state."""
         state = self.states[host]
-        return state.state.applied_index, sha256(b"".join(state.snapshot())).hexdigest()
+        return state.state.applied_index, digest_of(state)
 
     def owners_of(self, structure: bytes) -> list[str]:
         """Return the names of the servers of a structure's leaves, as the nodes have them."""
@@ -163,10 +163,18 @@ class Observer:
             if host is not None:
                 observer.published(host, master_hash, structure)
 
-        def created_observed(state: AppliedState, *arguments: object, **named: object) -> None:
-            created(state, *arguments, **named)  # type: ignore[arg-type]
+        def created_observed(
+            state: AppliedState,
+            base_ms: int,
+            trace: EventLog,
+            founders: tuple[bytes, ...],
+            cluster_id: bytes,
+            **named: Any,
+        ) -> None:
+            created(state, base_ms, trace, founders, cluster_id, **named)
             host = current_host.get()
             if host is not None:
+                observer.founding = Founding(base_ms, founders, cluster_id)
                 observer.states[host.name] = state
 
         with (

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Operator:
-    """The operator; `active` is the list of present faults, to which each action is added while it lasts."""
+    """The operator. `active` is the list of present faults; it has each action while it lasts."""
 
     def __init__(self, world: World, faults: tuple[Fault, ...], active: list[Fault]) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Operator:
         """Number of completed actions, by kind."""
 
     async def run(self, trouble_s: float) -> None:
-        """Carry out the actions; those that cannot begin within the trouble are dropped."""
+        """Carry out the actions; drop actions that cannot begin within the trouble."""
         began_s = self._world.time_s
         for fault in self._faults:
             await trio.sleep_until(began_s + fault.at_s)

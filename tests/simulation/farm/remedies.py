@@ -36,7 +36,7 @@ class Remedies:
         self._operator = operator
         self._wrong: set[str] = set()
         self.typed = 0
-        """Number of commands that were carried out."""
+        """Number of executed commands."""
 
     async def apply(self) -> list[Violation]:
         """Type the remedies until no alarm is active; return the remedies that are wrong or do not help."""

@@ -32,6 +32,7 @@ from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
 from tests.simulation.farm.remedies import Remedies
+from tests.simulation.farm.replaying import numbers_beyond_bounds, replayed
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
@@ -221,6 +222,19 @@ class _Trial:
             return
         if len(set(digests.values())) > 1:
             self._violate("equal state machines", str(digests))
+        elif digests and self._observer.founding is not None:
+            await self._replay(*next(iter(digests.values())))
+
+    async def _replay(self, last: int, digest: str) -> None:
+        """Compare the state of the nodes with replays of the log."""
+        observer = self._observer
+        assert observer.founding is not None
+        for way, found in (await replayed(observer.founding, observer.committed, last)).items():
+            if found != digest:
+                self._violate("equal state machines", f"{way} of {last} entries differs from the state of the nodes")
+        state = next(iter(observer.states.values())).state
+        for text in numbers_beyond_bounds(state):
+            self._violate("bounded numbers", text)
 
 
 def _profile(plan: Plan) -> Profile:

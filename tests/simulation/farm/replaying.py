@@ -1,0 +1,75 @@
+"""Replays of the committed entries of a trial: the state of the nodes must be a function of the log alone.
+
+    whole replay        all entries, applied by a new state machine
+    snapshot and tail   the first half, a snapshot of it, and the second half applied after its restoration
+
+A node has its state from its own mixture of live entries, replays after restarts, and snapshots. All must be equal.
+The numbers of that state must be within their bounds, also after commands with extreme values.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from bridge.node.events.event_log import EventLog, clock_ms
+from bridge.node.raft.applied_state import AppliedState
+from consensus import Entry, EntryKind, LogId
+
+NUMBER_MAX: Final = 2**63 - 1
+Applied = tuple[int, int, bytes]
+"""Term, kind and data of an entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """The arguments of each state machine of a farm."""
+
+    log_time_base_ms: int
+    founders: tuple[bytes, ...]
+    cluster_id: bytes
+
+    def new_state(self) -> AppliedState:
+        """Return the state machine of an empty log."""
+        trace = EventLog("replay", clock_ms, 1)
+        return AppliedState(self.log_time_base_ms, trace, self.founders, self.cluster_id)
+
+
+def digest_of(state: AppliedState) -> str:
+    """Return the digest of a snapshot of the state."""
+    return sha256(b"".join(state.snapshot())).hexdigest()
+
+
+async def replayed(founding: Founding, committed: Mapping[int, Applied], last: int) -> dict[str, str]:
+    """Return the digests of the state after the entry at `last`, by the way to it."""
+    entries = [
+        Entry(term, EntryKind(kind), data) for term, kind, data in (committed[each] for each in range(1, last + 1))
+    ]
+    whole, half, restored = (founding.new_state() for _ in range(3))
+    middle = last // 2
+    await whole.apply(1, tuple(entries))
+    await half.apply(1, tuple(entries[:middle]))
+    await restored.restore(LogId(middle, entries[middle - 1].term), _chunks(list(half.snapshot())))
+    await restored.apply(middle + 1, tuple(entries[middle:]))
+    return {"whole replay": digest_of(whole), "snapshot and tail": digest_of(restored)}
+
+
+async def _chunks(chunks: list[bytes]) -> AsyncIterator[bytes]:
+    for each in chunks:
+        yield each
+
+
+def numbers_beyond_bounds(value: Any, path: str = "state") -> Iterator[str]:
+    """Yield each number of a state that no field of a snapshot can have."""
+    if isinstance(value, int):
+        if abs(value) > NUMBER_MAX:
+            yield f"{path} is {value}"
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from numbers_beyond_bounds(each, f"{path}[{key!r:.40}]")
+    elif isinstance(value, tuple | list | set | frozenset):
+        for each in value:
+            yield from numbers_beyond_bounds(each, f"{path}[]")
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from numbers_beyond_bounds(getattr(value, each.name), f"{path}.{each.name}")
