@@ -50,7 +50,7 @@ class Operator:
         self.joining: set[str] = set()
         """Machines away whose nodes run, because they will be members when the log has them as servers."""
         self.waits_for = ""
-        """The order that is repeated now."""
+        """The repeated order."""
         self.completed: Counter[str] = Counter()
         """Number of completed actions, by kind."""
 
