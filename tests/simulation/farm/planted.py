@@ -28,8 +28,10 @@ from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.events.alarms import Alarms
+from bridge.node.membership.address_watch import AddressWatch
 from bridge.node.raft import notices
 from bridge.node.raft.submitting import Submitting
+from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.tasks import publishing
 from consensus.protocols.garlic_farm.node.links import _Link
 from consensus.sessions.table import RequestStatus, SessionTable
@@ -63,6 +65,9 @@ WRONG_CLOCKS: Final = tuple(
     for number in range(NODES)
 )
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
+EVICTION: Final = (Fault(2.0, 6.0, Nemesis.JOIN_AND_EVICT, ("node-4",)),)
+MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
+LATER_INDEX: Final = 30
 Replacement = tuple[Any, str, Callable[..., Any]]
 """Owner, name, and a function from the real method to the faulty method."""
 
@@ -79,11 +84,12 @@ class Planted:
 
     faults: tuple[Fault, ...] = TOUR
     trouble_s: float = TOUR_S
+    has_operator: bool = False
 
     @property
     def plan(self) -> Plan:
         """The plan of its trial."""
-        return Plan(self.seed, NODES, self.trouble_s, self.faults)
+        return Plan(self.seed, NODES, self.trouble_s, self.faults, has_operator=self.has_operator)
 
     @contextmanager
     def planting(self) -> Iterator[None]:
@@ -196,6 +202,23 @@ def _without_alarm(alarm: AlarmType) -> Callable[..., Any]:
     return fault
 
 
+def _state_depends_on_the_machine(real: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, index: int, term: int, entry: Any) -> Any:
+        changes = real(self, index, term, entry)
+        if current_host.get() is not None and index == LATER_INDEX:
+            self.state = replace(self.state, removed=(99,))
+        return changes
+
+    return apply
+
+
+def _snapshot_lacks_reports(real: Callable[..., Any]) -> Callable[..., Any]:
+    def restore(self: Any, state: FarmState, *more: Any) -> None:
+        real(self, replace(state, servers={}), *more)
+
+    return restore
+
+
 def _each_node_is_publisher(real: Callable[..., Any]) -> Callable[..., Any]:
     def plan(state: FarmState, master: str, server_id: int, *more: Any, **named: Any) -> Any:
         known = state.masters.get(master)
@@ -265,6 +288,28 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "log time follows any clock": Planted(
         1, "healing", ((VoterClocks, "limit_ms", lambda _: lambda *_: None),), WRONG_CLOCKS, 70.0
+    ),
+    "exported key files are outdated": Planted(
+        1,
+        "remedy",
+        ((FarmKeys, "exported", lambda _: property(lambda keys: keys.filed)),),
+        EVICTION,
+        40.0,
+        has_operator=True,
+    ),
+    "a node does not follow its address": Planted(
+        1,
+        "true verdict",
+        ((AddressWatch, "_follow", lambda _: lambda *_: None),),
+        MOVED,
+        100.0,
+        has_operator=True,
+    ),
+    "the state depends on the machine": Planted(
+        1, "equal state machines", ((Farm, "apply", _state_depends_on_the_machine),)
+    ),
+    "a snapshot lacks parts of the state": Planted(
+        2, "equal state machines", ((Farm, "restore", _snapshot_lacks_reports),)
     ),
     "a verdict ignores servers that are down": Planted(
         1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
