@@ -8,6 +8,7 @@ its peers, prints "ready", and prints its status for each further line. It ends 
 cannot outlive the benchmark.
 """
 
+import dataclasses
 import json
 import logging
 import os
@@ -15,13 +16,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from benchmarks.hop_marks import HopMarks
 from consensus import (
@@ -283,7 +285,7 @@ def _hosted(specification: Specification) -> list[Specification]:
     for number in range(specification.server_id, specification.server_id + specification.hosted):
         directory = Path(specification.directory, str(number))
         directory.mkdir(mode=0o700)
-        found.append(replace(specification, server_id=number, directory=str(directory)))
+        found.append(dataclasses.replace(specification, server_id=number, directory=str(directory)))
     return found
 
 

@@ -14,12 +14,12 @@ This file runs in trees whose modules differ, so it imports no module of the pro
 """
 
 import gc
+import inspect
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
 from importlib import import_module
 from pkgutil import walk_packages
 from random import Random
@@ -60,7 +60,7 @@ Run = Callable[[str, Work, int], list[list[Any]]]
 
 def made(message: Any, *values: object) -> Any:
     """Return a message with values for its first fields: some trees accept only keywords."""
-    return message(**dict(zip((each.name for each in fields(message)), values, strict=False)))
+    return message(**dict(zip(inspect.signature(message).parameters, values, strict=False)))
 
 
 class Names:

@@ -13,9 +13,9 @@ import os
 import sys
 import time
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 import trio
+from msgspec.structs import replace
 
 import gossip
 from gossip import Address, Group, MembershipChanged, SwimOptions

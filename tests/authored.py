@@ -4,9 +4,9 @@
 """
 
 import itertools
-from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Change, Farm
 from bridge.core.log.records import (

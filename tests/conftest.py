@@ -52,6 +52,7 @@ LONG_FARMS = (
 )
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The slowest groups, slowest first."""
+CLOCK = "autojump_clock"
 STARTED_TESTS = 2
 """xdist starts a test only when the next test is known, so a worker with so few tests receives more."""
 
@@ -116,8 +117,13 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """Record the state of the process before a test."""
+    """Record the state of the process before a test; reject an unused simulated clock.
+
+    pytest-trio uses the clock only if it is an argument of the test. A mark or a fixture does not change the time.
+    """
     item.stash[_STATE] = process_state()
+    if isinstance(item, pytest.Function) and CLOCK in item.fixturenames and CLOCK not in item._fixtureinfo.argnames:
+        pytest.fail(f"{CLOCK} has no effect: declare it as an argument of the test")
     yield
 
 

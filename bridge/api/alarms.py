@@ -15,10 +15,10 @@ Alarms are shown in the order of their declaration, the most severe first. In al
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.api.view import AlarmView, Severity
@@ -27,8 +27,7 @@ _FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes
 """A number with a unit. A number without a unit may be an id, and a text with another id reports another problem."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmType:
+class AlarmType(Struct, frozen=True, kw_only=True):
     """One kind of alarm. `happened` and `remedy` are clauses: they begin in lower case and end without a period."""
 
     kind: str

@@ -8,11 +8,10 @@ Pure code: tests check the operator's view without a terminal or a farm.
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from bridge.api.alarms import by_gravity
@@ -76,8 +75,7 @@ from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLink:
+class ServerLink(Struct, frozen=True):
     """A connection to another server, as the transport describes it."""
 
     peer: int
@@ -85,8 +83,7 @@ class ServerLink:
     extensions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalView:
+class LocalView(Struct, frozen=True):
     """The farm as a node without a quorum computes it alone; by master destination."""
 
     state: FarmState
@@ -97,8 +94,7 @@ class LocalView:
     """The last structures that this node's own router accepted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmInputs:
+class FarmInputs(Struct, frozen=True, kw_only=True):
     """The log of a server of the farm, and the state after its applied entries."""
 
     state: FarmState
@@ -131,8 +127,7 @@ class FarmInputs:
     not_reporting: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewInputs:
+class ViewInputs(Struct, frozen=True, kw_only=True):
     """All inputs of a view."""
 
     taken_at_ms: int

@@ -10,11 +10,10 @@ needs the token of an administrator (`docs/reference/control-endpoint.md`, Over 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.api.control import (
     ClusterAnswer,
@@ -76,8 +75,7 @@ class Access(IntEnum):
     ADMIN = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Route(Generic[A]):
+class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     """One request and its answer."""
 
     method: Literal["GET", "POST"]

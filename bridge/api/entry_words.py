@@ -10,9 +10,10 @@ The types are the kinds of `bridge.core.log.kinds`, and `configuration` and `no-
 log has Raft ids and NodeIds.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from bridge.api.json import DocumentError
 from bridge.api.log import EntryKind, LogEntryView, servers_named
@@ -52,8 +53,7 @@ _LATEST_S: Final = 253_402_300_799
 _HASH_LETTERS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class EntryWords:
+class EntryWords(Struct, frozen=True):
     """An entry for people. `by` is the Raft id of its server; None for an entry without a single server."""
 
     type: str

@@ -15,7 +15,8 @@ when the facts change, and each change is an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.api.alarms import (
     ADDRESS_GONE,
@@ -90,8 +91,7 @@ DISAGREEMENT_ALARMS = (UDP_BLOCKED, REPORTS_MISSING)
 """Gossip, Raft and the log do not agree about a server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """Meaning of a kind of verdict, for any text."""
 
     severity: Severity
@@ -178,8 +178,7 @@ GRAVE_ALARMS = frozenset(
 """Alarms about the node itself. Each of their causes prevents the node's work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
+class Concern(Struct, frozen=True):
     """The finding of one rule."""
 
     kind: VerdictKind

@@ -16,11 +16,10 @@ the metric of that counter has.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from bridge.api.json import Document, Record
 from bridge.core.formation.member import MemberStatus
@@ -636,8 +635,7 @@ class FarmView(Document, frozen=True):
     """Counters of the node since the process started."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessView:
+class ProcessView(Struct, frozen=True):
     """One process of a local farm, and the last view that its node gave (None while it does not answer)."""
 
     name: str
@@ -648,8 +646,7 @@ class ProcessView:
     view: FarmView | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFarmView:
+class LocalFarmView(Struct, frozen=True):
     """The processes that `garlicfarm up` started."""
 
     taken_at_ms: int

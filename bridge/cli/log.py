@@ -5,13 +5,13 @@ import secrets
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
@@ -48,8 +48,7 @@ _LIVE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
+class _Selection(Struct, frozen=True):
     """Selection of the shown entries, and their form."""
 
     types: frozenset[str]

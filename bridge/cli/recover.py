@@ -15,11 +15,11 @@ in the far future.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import trio
+from msgspec.structs import replace
 
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
 from bridge.api.printable import clock_text

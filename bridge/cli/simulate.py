@@ -8,10 +8,10 @@ import gc
 import resource
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

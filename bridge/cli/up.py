@@ -15,12 +15,12 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import trio
+from msgspec import Struct
 
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
@@ -44,8 +44,7 @@ LOG_TAIL_LINES = 5
 NOTICE = "Demonstration: throwaway destinations, loopback only. Nothing here leaves this machine."
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """The options of the command."""
 
     servers: int

@@ -10,10 +10,10 @@ user.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import trio
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -81,8 +81,7 @@ class ReportingFarm(StreamOpener, Protocol):
         """Return the state."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedLink:
+class ServedLink(Struct, frozen=True):
     """One link with its farm; `listen` is the address of its TCP port."""
 
     farm: ReportingFarm

@@ -14,12 +14,12 @@ that two programs could read in two ways: a length next to chunks, or chunks in 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from typing import Final
 
 import h11
+from msgspec import Struct
 
 _CONNECTION: Final = b"connection"
 _LENGTH: Final = b"content-length"
@@ -65,8 +65,7 @@ class TargetForm(Enum):
     TUNNEL = "tunnel"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The target of a request: its form, its host in lower case, and the path for the service."""
 
     form: TargetForm

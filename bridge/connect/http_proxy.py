@@ -13,13 +13,13 @@ time for each step of a client. A client that stops reading or sending loses its
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
 
 import h11
 import trio
+from msgspec import Struct
 
 from bridge.api.printable import printable
 from bridge.connect.errors import ConnectError, LeafSilentError
@@ -37,8 +37,7 @@ _FOREIGN: Final = "a web page of another site sent this request: type the addres
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyLimits:
+class ProxyLimits(Struct, frozen=True):
     """Limits for one client of the proxy."""
 
     head_bytes: int = 32 * 1024
@@ -54,8 +53,7 @@ class ProxyLimits:
     linger_s: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A reply of the client itself, not of a farm."""
 
     body: bytes
@@ -394,8 +392,7 @@ class _Exchange:
             self._scope.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _ExchangeError:
+class _ExchangeError(Struct, frozen=True):
     """The reason of an incomplete exchange, and the status for a client without a part of the response."""
 
     status: HTTPStatus

@@ -18,6 +18,7 @@ from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.connect.errors import NoLeafError, NoSessionError, StreamLimitError
 from bridge.connect.sessions import SessionPool
@@ -43,8 +44,7 @@ FORGIVEN_WITHIN_S: Final = 1.0
 _TIMEOUT: Final = "TIMEOUT"
 
 
-@dataclass(frozen=True, slots=True)
-class LeafStream:
+class LeafStream(Struct, frozen=True):
     """An open stream of SAM to a leaf."""
 
     leaf_hash: bytes

@@ -12,12 +12,12 @@ need them. So this module imports the endpoint's module only if the settings hav
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Protocol
 
 import trio
+from msgspec import Struct
 
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
@@ -44,8 +44,7 @@ ClientEndpoints = Mapping[str, ClientEndpoint]
 """Endpoints by the name of their table of settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(Struct, frozen=True):
     """The extra of a protocol: the table of settings that needs it, and its packages by module."""
 
     table: str

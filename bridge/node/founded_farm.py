@@ -13,9 +13,10 @@ the node is a server, and for a moment when the node gets another Raft id.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.api.alarms import ROUTER
 from bridge.api.control import Refused
@@ -59,8 +60,7 @@ def _describes_none(_node_id: bytes) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundedFarm:
+class FoundedFarm(Struct, frozen=True, kw_only=True):
     """The parts of a server of the farm."""
 
     known: KnownFarm

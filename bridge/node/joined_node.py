@@ -9,10 +9,10 @@ These parts are made in this order when membership is open, each from the earlie
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import trio
+from msgspec import Struct
 
 from bridge import VERSION
 from bridge.core.formation.founding import FormationNotice, Founding
@@ -48,8 +48,7 @@ from consensus.protocols.garlic_farm import Metrics
 from gossip import NodeId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedNode:
+class JoinedNode(Struct, frozen=True, kw_only=True):
     """The parts, made by `join`."""
 
     local: LocalNode

@@ -9,10 +9,10 @@ Wrong settings are reported here, before another node discovers this one.
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec import Struct
 
 from bridge.api.events import event_text, is_warning
 from bridge.api.trace import Scalar, TraceEvent
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("garlicfarm")
 
 
-@dataclass(frozen=True, slots=True)
-class LocalNode:
+class LocalNode(Struct, frozen=True):
     """The parts made from the settings alone, by `load_local_node`."""
 
     configuration: NodeConfiguration
@@ -141,8 +140,7 @@ def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[Publishing
     return {master: str(path) for master, path in paths.items() if path in router.files}
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(Struct, frozen=True):
     """The stored state of earlier runs."""
 
     identity: NodeIdentity

@@ -12,11 +12,11 @@ A bridge may be hostile or another program: a line is bounded in bytes, each rep
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.printable import printable
 from bridge.wire.i2p.sam import (
@@ -63,8 +63,7 @@ class LeafUnreachableError(SamError):
         self.result = result
 
 
-@dataclass(frozen=True, slots=True)
-class SamBridge:
+class SamBridge(Struct, frozen=True):
     """The address of a SAM bridge. `host` is numeric: a name would need a look-up outside of I2P."""
 
     host: str

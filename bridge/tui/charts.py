@@ -12,10 +12,10 @@ signs replace the blocks.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from msgspec import Struct
 from rich.text import Text
 
 from bridge.api.printable import duration
@@ -36,8 +36,7 @@ _BAD_SHARE: Final = 0.9
 _SECOND_MS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A title, one value for each second, the text of a value, and the end of the scale if it is fixed."""
 
     title: str

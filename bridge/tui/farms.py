@@ -9,10 +9,11 @@ Each farm is a separate `LiveView`, so its pane, filter and history stay while a
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from bridge.api.entry_words import Names, entry_words
 from bridge.api.log import LogEntryView
 from bridge.api.view import SHOWN, FarmView, ReportView
@@ -44,8 +46,7 @@ class MemberHistory:
     states: deque[tuple[int, MemberStatus]] = field(default_factory=lambda: deque(maxlen=STATES))
 
 
-@dataclass(frozen=True, slots=True)
-class EntryLine:
+class EntryLine(Struct, frozen=True):
     """An entry of the log as text."""
 
     index: int

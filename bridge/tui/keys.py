@@ -12,9 +12,10 @@ fills a read, and the digits of a mouse report must not become keys. Unknown seq
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 _BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
@@ -61,8 +62,7 @@ class Button(Enum):
     WHEEL_DOWN = 65
 
 
-@dataclass(frozen=True, slots=True)
-class Mouse:
+class Mouse(Struct, frozen=True):
     """A press of a button at a cell of the screen; both places count from 0."""
 
     column: int

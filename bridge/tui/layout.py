@@ -9,8 +9,9 @@ wraps or grows by one line scrolls an alternate screen and the picture jumps; he
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.text import Text
 
 from bridge.api.printable import printable
@@ -25,8 +26,7 @@ Part = str | tuple[str, str] | tuple[str, str, Target]
 """A text, its style, and the target of a click."""
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
+class Palette(Struct, frozen=True):
     """Styles by meaning."""
 
     title: str = "bold"
@@ -41,8 +41,7 @@ COLORS = Palette("bold", "green", "yellow", "red", "bright_black", "cyan")
 MONOCHROME = Palette()
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column: its heading, its width, the side of its text, and the order that a click on its heading gives."""
 
     heading: str
@@ -51,16 +50,14 @@ class Column:
     sort: Sort | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True):
     """Lines of a section: the useful minimum, and the maximum."""
 
     least: int
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class Canvas:
+class Canvas(Struct, frozen=True):
     """The width of each line, and the styles."""
 
     width: int

@@ -8,9 +8,10 @@ Enter or a double click opens a farm; Esc in its first pane returns here (`bridg
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -37,8 +38,7 @@ _GRAVITY: Final = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.OK: 2}
 _KEYS: Final = (("enter", "Enter open"), ("s", "s worst first"), ("m", "m mouse"), ("q", "q quit"))
 
 
-@dataclass(frozen=True, slots=True)
-class FarmRow:
+class FarmRow(Struct, frozen=True):
     """One farm as its last view shows it. `reason`: the cause of a missing or late view."""
 
     name: str
@@ -63,8 +63,7 @@ class FarmRow:
         return self.farm.verdict.text
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewState:
+class OverviewState(Struct, frozen=True):
     """The choices of an operator in the overview."""
 
     selected: str | None = None

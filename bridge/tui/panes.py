@@ -13,9 +13,10 @@ events if at least eight of these remain. The less important sections give way f
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
@@ -92,8 +93,7 @@ _KEYS: Final = {
 """The other keys of each pane, with their words; a key without room for its word is shown alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenData:
+class ScreenData(Struct, frozen=True):
     """All data that can be drawn. `local`: the processes of a local farm, for `up`."""
 
     farm: FarmView | None

@@ -6,8 +6,8 @@ with NO_COLOR, and for eyes that do not distinguish red from green.
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -56,8 +56,7 @@ _CONTINUED = " \\"
 """At the end of a line of a command that continues in the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenSection:
+class ScreenSection(Struct, frozen=True):
     """A title line, or none, and the lines below it."""
 
     title: Text | None

@@ -14,9 +14,11 @@ so a slip of two keys must not be enough. This module does not carry out orders.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, TypeAlias, TypeVar, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.api.view import FarmView, MemberView
 from bridge.api.words import by_name
@@ -37,46 +39,40 @@ class Pane(Enum):
     HELP = "help"
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """Leadership goes to a member."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exclude:
+class Exclude(Struct, frozen=True):
     """Exclude leaves from every structure, or include them again."""
 
     destinations: tuple[str, ...]
     excluded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Struct, frozen=True):
     """Evict an identity permanently, and replace all keys."""
 
     node_id: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """Make the contacted node leave the farm and stop."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Quit:
+class Quit(Struct, frozen=True):
     """The view ends."""
 
 
 Order: TypeAlias = Transfer | Exclude | Evict | Leave | Quit
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """The effect of an order, and the order."""
 
     text: str
@@ -85,8 +81,7 @@ class Question:
     """The name that carries the order out, typed in full; empty: y does."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewState:
+class ViewState(Struct, frozen=True):
     """The choices of an operator.
 
     `editing` is the filter while it is typed; `offset` is the number of hidden lines above a text.

@@ -8,8 +8,9 @@ thousand lines.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.api.events import EventStory, event_sentence, event_severity, story_line
 from bridge.api.take_over import Step, changes_take_over, last_take_over
@@ -21,8 +22,7 @@ _MEMBER_FACTS: Final = ("member", "name", "leaderName")
 """Facts with the name of the member that an event is about, in their order of precedence."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoryLine:
+class StoryLine(Struct, frozen=True):
     """One fact."""
 
     number: int

@@ -6,11 +6,11 @@ So the code that arranges lines does not know about the mouse, and a click alway
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Span, Text
@@ -26,43 +26,37 @@ class Sort(Enum):
     RAFT = "raft"
 
 
-@dataclass(frozen=True, slots=True)
-class OnMember:
+class OnMember(Struct, frozen=True):
     """The row of a member, by NodeId."""
 
     node_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class OnEvent:
+class OnEvent(Struct, frozen=True):
     """An event, by its number in the story."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class OnEntry:
+class OnEntry(Struct, frozen=True):
     """An entry of the log, by its index."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class OnFarm:
+class OnFarm(Struct, frozen=True):
     """The row of a farm in the overview, by name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class OnHeading:
+class OnHeading(Struct, frozen=True):
     """The heading of a column."""
 
     sort: Sort
 
 
-@dataclass(frozen=True, slots=True)
-class OnKey:
+class OnKey(Struct, frozen=True):
     """A text that names a key; a click presses it."""
 
     key: str

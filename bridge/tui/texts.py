@@ -10,9 +10,9 @@
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from msgspec import Struct
 from rich.text import Text
 
 from bridge.api.printable import clock_text, printable
@@ -52,8 +52,7 @@ HELP: Final = (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Window(Generic[T]):
+class Window(Struct, Generic[T], frozen=True):
     """Items in order, the place of the chosen one, and the place of the first shown one."""
 
     items: Sequence[T]

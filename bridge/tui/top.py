@@ -13,16 +13,19 @@ another node than the chosen one is shown, an alarm line reports it. The view do
 answers: a node with repeated failures would make the picture jump.
 """
 
+import dataclasses
 import signal
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, assert_never
 
 import msgspec
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -275,12 +278,11 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
             reason = reason or lost.reason
         else:
             failed, failure = None, ""
-            live.followed = replace(live.followed, reason=reason, address=followed.address)
+            live.followed = dataclasses.replace(live.followed, reason=reason, address=followed.address)
             await trio.sleep(live.interval_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
+class _Lost(Struct, frozen=True):
     """The end of the queries to a node."""
 
     reason: str

@@ -5,11 +5,13 @@ several adjacent ones. An effect with `after=n` must not happen before Persist n
 nothing. The event `Persisted(n)` reports completion.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
 
 from consensus.core.messages import Message
 from consensus.core.model import (
+    ComparedInPart,
     Configuration,
     Entry,
     HardState,
@@ -22,8 +24,7 @@ from consensus.core.model import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StoreChunk:
+class StoreChunk(Struct, frozen=True):
     """Store a received chunk of the leader's snapshot of `last`; a chunk at offset 0 discards all earlier ones."""
 
     last: LogId
@@ -31,8 +32,7 @@ class StoreChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Install:
+class Install(Struct, frozen=True):
     """Turn the stored and checked chunks into the snapshot, and discard the log.
 
     The new log begins after the snapshot.
@@ -41,8 +41,7 @@ class Install:
     snapshot: SnapshotDescription
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Struct, frozen=True):
     """Make the snapshot from `TakeSnapshot` the stored one; entries before `first_kept` may be deleted."""
 
     snapshot: SnapshotDescription
@@ -52,13 +51,14 @@ class Compact:
 SnapshotChange = StoreChunk | Install | Compact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class Persist(ComparedInPart, frozen=True, kw_only=True):
     """Make durable, in order: `hard_state`, the truncation from `truncate_from` on, and `entries` from `first` on.
 
     `snapshot` is a change of the stored snapshot; a Persist with such a change does not change entries. A field that is
     None or empty leaves the stored state unchanged.
     """
+
+    REPEATED = frozenset({"encoded"})
 
     number: int
     hard_state: HardState | None = None
@@ -66,12 +66,11 @@ class Persist:
     first: Index = 0
     entries: tuple[Entry, ...] = ()
     snapshot: SnapshotChange | None = None
-    encoded: bytes = field(default=b"", compare=False, repr=False)
+    encoded: bytes = b""
     """The encoded bytes of `entries`, if already available (`entry_data`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send a message once Persist `after` is durable. Never blocks: with a full queue the message is dropped."""
 
     recipient: ServerId
@@ -79,18 +78,18 @@ class Send:
     after: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(ComparedInPart, frozen=True):
     """Entries from index `first` on are committed: hand them to the state machine, in order, each exactly once."""
+
+    REPEATED = frozenset({"size_bytes"})
 
     first: Index
     entries: tuple[Entry, ...]
-    size_bytes: int = field(default=0, compare=False)
+    size_bytes: int = 0
     """The size of the entries, by `log.entry_bytes`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadEntries:
+class ReadEntries(Struct, frozen=True, kw_only=True):
     """Read entries [first, last] from storage (at most `limit_bytes`, at least one) and answer with `EntriesRead`."""
 
     request_id: int
@@ -99,16 +98,14 @@ class ReadEntries:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class TakeSnapshot(Struct, frozen=True):
     """Write the state machine as it was after `last`, with `configuration` inside; answer with `SnapshotTaken`."""
 
     last: LogId
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSnapshot:
+class ReadSnapshot(Struct, frozen=True, kw_only=True):
     """Read a chunk of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
 
     request_id: int
@@ -117,8 +114,7 @@ class ReadSnapshot:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSnapshot:
+class CheckSnapshot(Struct, frozen=True):
     """Read back all received chunks of the snapshot of `last`, check them, and reply with `SnapshotChecked`.
 
     `configuration` comes from the leader's message. It is used if the snapshot itself does not contain a configuration.
@@ -129,8 +125,7 @@ class CheckSnapshot:
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """Reset the state machine to the stored snapshot, before it takes any later entry."""
 
     snapshot: SnapshotDescription
@@ -145,8 +140,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposalResolved:
+class ProposalResolved(Struct, frozen=True, kw_only=True):
     """The reply to one `Proposed`.
 
     `position` is the place of its last entry if committed; `leader` is the current leader.
@@ -158,8 +152,7 @@ class ProposalResolved:
     leader: ServerId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalAccepted:
+class ProposalAccepted(Struct, frozen=True):
     """The commands of a `Proposed` are in the leader's log, the last of them at `position`, but not yet committed.
 
     Protocols whose clients wait without repeating the request report this to the client (ZeroMQ Raft: "accepted").
@@ -206,8 +199,7 @@ class ChangeOutcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationResolved:
+class ConfigurationResolved(Struct, frozen=True, kw_only=True):
     """The reply to one `ChangeConfiguration`: the reason for a refusal, or the committed position."""
 
     change_id: int
@@ -217,16 +209,14 @@ class ConfigurationResolved:
     leader: ServerId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationChanged:
+class ConfigurationChanged(Struct, frozen=True):
     """The current members and the servers about to join, for the view and the transports, which need addresses."""
 
     configuration: Configuration
     newcomers: tuple[Server, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReady:
+class ReadReady(Struct, frozen=True):
     """The read sees every write acknowledged before it began, once the state machine has taken the entry at `index`."""
 
     read_id: int
@@ -240,8 +230,7 @@ class ReadRefusal(Enum):
     BUSY = "busy"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRefused:
+class ReadRefused(Struct, frozen=True):
     """This server does not serve the read; `leader` is the server to try next, if known."""
 
     read_id: int
@@ -269,8 +258,7 @@ class TransferOutcome(Enum):
     """No other voter can become leader."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferEnded:
+class TransferEnded(Struct, frozen=True):
     """The reply to one `TransferLeadership`; `leader` is the present leader, if known."""
 
     transfer_id: int
@@ -286,8 +274,7 @@ class Role(Enum):
     LEADER = "leader"
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(Struct, frozen=True):
     """A change of role, term or known leader, for the trace, the view and other code that depends on leadership."""
 
     role: Role
@@ -295,8 +282,7 @@ class RoleChanged:
     leader: ServerId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(Struct, frozen=True):
     """This server must stop: end the process and report `reason` to the operator."""
 
     reason: str

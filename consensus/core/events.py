@@ -1,30 +1,27 @@
 """Events: the inputs of `step(event, now)` of a `Raft`."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.features import Extensions
 from consensus.core.messages import AppendEntries, Message
 from consensus.core.model import Configuration, Entry, Index, LogId, ServerId, SnapshotDescription
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """A message from another server."""
 
     sender: ServerId
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """An append whose entries the state machine cannot take. The append is refused and has no other effect."""
 
     sender: ServerId
     append: AppendEntries
 
 
-@dataclass(frozen=True, slots=True)
-class AppendNotSent:
+class AppendNotSent(Struct, frozen=True):
     """The transport did not send the append with this correlation, because the peer lacks entries from `next_index` on.
 
     This is not a reply, so it counts neither for check-quorum nor for a read. Only the peer's progress changes.
@@ -35,8 +32,7 @@ class AppendNotSent:
     next_index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerArriving:
+class AnswerArriving(Struct, frozen=True):
     """Part of the peer's reply to the request with this correlation has arrived.
 
     On a slow link, a large reply takes longer than the timeout. Arriving bytes count as contact with the peer.
@@ -46,8 +42,7 @@ class AnswerArriving:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerEnded:
+class PeerEnded(Struct, frozen=True):
     """The peer's process has ended: its connection broke, and its address refuses a new one.
 
     A broken network can cause the same, so this is evidence and not proof (`ServerRole.leader_ended`).
@@ -56,13 +51,11 @@ class PeerEnded:
     peer: ServerId
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True):
     """The time `Raft.deadline` has been reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
+class Proposed(Struct, frozen=True, kw_only=True):
     """A client's request to append `commands`, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
     With `report_accepted`, a `ProposalAccepted` precedes the `ProposalResolved`, unless the proposal is refused. With
@@ -75,15 +68,13 @@ class Proposed:
     control: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(Struct, frozen=True):
     """Persist effects up to and including `number` are durable."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesRead:
+class EntriesRead(Struct, frozen=True):
     """The answer to `ReadEntries`: entries from `first` on. Empty if the range has been truncated since the request."""
 
     request_id: int
@@ -91,16 +82,14 @@ class EntriesRead:
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerExtensions:
+class PeerExtensions(Struct, frozen=True):
     """The extensions that `peer` supports according to the handshake."""
 
     peer: ServerId
     extensions: Extensions
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeConfiguration:
+class ChangeConfiguration(Struct, frozen=True):
     """A caller's request to change the member set to `target`, which is not joint.
 
     `change_id` comes back in one `ConfigurationResolved`. `head` is stored with the first configuration that the change
@@ -112,23 +101,20 @@ class ChangeConfiguration:
     head: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotWanted:
+class SnapshotWanted(Struct, frozen=True):
     """The state machine is at `index`: the core returns `TakeSnapshot`, unless a snapshot already covers this index."""
 
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
+class SnapshotTaken(Struct, frozen=True):
     """The snapshot requested by `TakeSnapshot` is durable; entries from `first_kept` on should be kept."""
 
     snapshot: SnapshotDescription
     first_kept: Index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRead:
+class SnapshotRead(Struct, frozen=True, kw_only=True):
     """The reply to `ReadSnapshot`: bytes from `offset` on, or None if the snapshot was replaced.
 
     `done` is True if these bytes are the last.
@@ -141,8 +127,7 @@ class SnapshotRead:
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChecked:
+class SnapshotChecked(Struct, frozen=True):
     """The reply to `CheckSnapshot`: the description of the received chunks; None if they are damaged."""
 
     request_id: int
@@ -151,30 +136,26 @@ class SnapshotChecked:
     """The reason why the state machine cannot restore the snapshot, although the checksums match."""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
+class DiskSpace(Struct, frozen=True):
     """The disk became full, or has space again."""
 
     full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequested:
+class ReadRequested(Struct, frozen=True):
     """A client's linearizable read; the core returns one `ReadReady` or `ReadRefused`."""
 
     read_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferLeadership:
+class TransferLeadership(Struct, frozen=True):
     """Hand leadership to `target` (None: the voter with the longest log); answered by one `TransferEnded`."""
 
     transfer_id: int
     target: ServerId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterIdKnown:
+class ClusterIdKnown(Struct, frozen=True):
     """The state machine has applied this cluster's id; requests with a different id are refused from now on."""
 
     cluster_id: str

@@ -19,9 +19,11 @@ no lease promise.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core.model import COMMAND, EntryKind, ServerId
 
@@ -29,8 +31,7 @@ COMMAND_LIMIT_BYTES: Final = 10 * 2**20
 """Size limit of a client's command, without the head that a protocol puts before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extensions:
+class Extensions(Struct, frozen=True):
     """The extensions of one peer; the default is a server without any."""
 
     pre_vote: bool = False
@@ -89,8 +90,7 @@ def _as_it_is(server_id: ServerId) -> ServerId:
     return server_id
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderRecords:
+class LeaderRecords(Struct, frozen=True):
     """Protocol data of the entries that a new leader creates. The core does not have a wall clock."""
 
     head: Callable[[], bytes] = _no_head
@@ -105,8 +105,7 @@ class LeaderRecords:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """One protocol's row of the table."""
 
     name: str

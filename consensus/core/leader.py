@@ -21,8 +21,9 @@ deadline the leader does the due work, if any, and computes the next deadline.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
 from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
@@ -41,8 +42,7 @@ from consensus.core.slow_link import slow_link_ms
 Strategy = Callable[[Replica, ProgressTracker], Replication]
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A proposal in the log that waits for commitment. `last` is the index of its last entry."""
 
     proposal_id: int

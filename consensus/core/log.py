@@ -21,8 +21,9 @@ the indexes at which the configuration changed.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from consensus.core.entry_data import configuration_in, decode_configuration
 from consensus.core.model import (
@@ -46,16 +47,14 @@ def entry_bytes(entry: Entry) -> int:
     return ENTRY_OVERHEAD_BYTES + len(entry.data)
 
 
-@dataclass(frozen=True, slots=True)
-class TermRun:
+class TermRun(Struct, frozen=True):
     """Entries from `first` on, up to the next run, have `term`."""
 
     first: Index
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredLog:
+class RecoveredLog(Struct, frozen=True):
     """The durable log that storage recovered at start. The default is an empty log.
 
     The log begins after `start`, which is the origin unless there is a `snapshot` that covers it. `tail` holds the

@@ -20,10 +20,11 @@ a fetch names the sender's term and its leader, so that a misdirected server fin
 None and is not compared.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum
 
-from consensus.core.model import Configuration, Entry, Index, LogId, Milliseconds, ServerId, Term
+from msgspec import Struct
+
+from consensus.core.model import ComparedInPart, Configuration, Entry, Index, LogId, Milliseconds, ServerId, Term
 
 
 class RefusalReason(Enum):
@@ -68,8 +69,7 @@ class RefusalReason(Enum):
     """The request is invalid: correct servers do not send such requests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(Struct, frozen=True, kw_only=True):
     """A replica's request for the entries after `position`; the replica holds all entries up to `position` durably.
 
     The reply may wait at most `max_wait_ms` for entries or for a commit index above `commit`. It carries entries of at
@@ -88,8 +88,7 @@ class Fetch:
     is_sign_of_life: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchReply:
+class FetchReply(Struct, frozen=True, kw_only=True):
     """Reply to a Fetch: the entries after its position, or one of three reasons for their absence.
 
     `diverging`: the newest place where the logs may agree. `snapshot`: the snapshot that replaces these entries, to be
@@ -106,8 +105,7 @@ class FetchReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshot:
+class FetchSnapshot(Struct, frozen=True, kw_only=True):
     """A replica's request for bytes of the leader's snapshot of `snapshot`, from `offset` on (KIP-630)."""
 
     term: Term
@@ -119,8 +117,7 @@ class FetchSnapshot:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotReply:
+class FetchSnapshotReply(Struct, frozen=True, kw_only=True):
     """Reply to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or the reason for a refusal."""
 
     term: Term
@@ -134,8 +131,7 @@ class FetchSnapshotReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpoch:
+class BeginQuorumEpoch(Struct, frozen=True, kw_only=True):
     """A new leader's announcement to the voters, repeated until each has replied or fetched."""
 
     term: Term
@@ -144,8 +140,7 @@ class BeginQuorumEpoch:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochReply:
+class BeginQuorumEpochReply(Struct, frozen=True, kw_only=True):
     """Answer to BeginQuorumEpoch."""
 
     term: Term
@@ -154,8 +149,7 @@ class BeginQuorumEpochReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpoch:
+class EndQuorumEpoch(Struct, frozen=True, kw_only=True):
     """A leader's resignation. The first server in `preferred` is the chosen successor, or has the longest log."""
 
     term: Term
@@ -165,8 +159,7 @@ class EndQuorumEpoch:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochReply:
+class EndQuorumEpochReply(Struct, frozen=True, kw_only=True):
     """Answer to EndQuorumEpoch. The former leader ignores the reply, because it has resigned already."""
 
     term: Term
@@ -180,8 +173,7 @@ FetchAnswer = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuoru
 FetchMessage = FetchRequest | FetchAnswer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestVote:
+class RequestVote(Struct, frozen=True, kw_only=True):
     """RequestVote RPC (Raft figure 2); with `pre_vote` only a query, which does not change any term or vote.
 
     With `transfer` the leader itself requested this election: voters may grant it although they are in contact with
@@ -198,8 +190,7 @@ class RequestVote:
     """The sender's cluster id if the protocol's vote carries it; otherwise None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteReply:
+class VoteReply(Struct, frozen=True, kw_only=True):
     """Reply to a RequestVote. For a granted pre-vote `term` is the requested term."""
 
     term: Term
@@ -210,9 +201,10 @@ class VoteReply:
     """Reason for a denial by a rule that the protocol adds (`election.objection`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendEntries:
+class AppendEntries(ComparedInPart, frozen=True, kw_only=True):
     """AppendEntries RPC (Raft figure 2); without entries it is a heartbeat."""
+
+    REPEATED = frozenset({"encoded"})
 
     term: Term
     leader: ServerId
@@ -220,12 +212,11 @@ class AppendEntries:
     entries: tuple[Entry, ...]
     commit: Index
     correlation: int
-    encoded: bytes = field(default=b"", compare=False, repr=False)
+    encoded: bytes = b""
     """The encoded bytes of `entries`, if already available (`entry_data`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendReply:
+class AppendReply(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
     Success: `next_index` is one beyond the last durable entry that is proved equal to the leader's. Failure:
@@ -238,8 +229,7 @@ class AppendReply:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallSnapshot:
+class InstallSnapshot(Struct, frozen=True, kw_only=True):
     """InstallSnapshot RPC (Raft section 7): a chunk of the leader's snapshot, which covers the log up to `last`."""
 
     term: Term
@@ -253,8 +243,7 @@ class InstallSnapshot:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotReply:
+class SnapshotReply(Struct, frozen=True, kw_only=True):
     """Answer to InstallSnapshot.
 
     Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the offset
@@ -269,8 +258,7 @@ class SnapshotReply:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(Struct, frozen=True):
     """The leader's request to campaign immediately (`transfer`)."""
 
     term: Term
@@ -278,8 +266,7 @@ class TimeoutNow:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNowReply:
+class TimeoutNowReply(Struct, frozen=True):
     """Reply to TimeoutNow, with True if the campaign began. `term` is the term before the campaign."""
 
     term: Term

@@ -9,17 +9,17 @@ All ids of one group have one type.
 log.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, assert_never
+from typing import Any, ClassVar, Final, assert_never
+
+from msgspec import Struct, structs
 
 DIRECTORY_BYTES = 16
 MAX_ID_CHARACTERS = 255
 _ID_LIMIT = 2**63
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ReplicaKey:
+class ReplicaKey(Struct, frozen=True, order=True):
     """A replica as KRaft names it (KIP-853): the node's id, and the id of the directory that holds its log.
 
     The same id with another directory is another replica with another log, so fetches and votes of the two are
@@ -69,8 +69,7 @@ MAX_MEMBERS = 64
 """Servers that one configuration may name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogId:
+class LogId(Struct, frozen=True):
     """An entry's place: its index, and the term of the leader that created it."""
 
     index: Index
@@ -88,8 +87,7 @@ ORIGIN = LogId(0, 0)
 """End of the empty log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """A member of a configuration: its Raft id and its endpoint for the other servers, such as `tcp://127.0.0.1:7669`.
 
     `listeners` maps names of listeners to endpoints, in the protocol's order, for a server with several (KIP-853).
@@ -104,8 +102,7 @@ def _ids(servers: tuple[Server, ...]) -> frozenset[ServerId]:
     return frozenset(server.server_id for server in servers)
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """Raft's member set. Takes effect when appended, not when committed (Raft section 6).
 
     With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
@@ -171,8 +168,7 @@ def names_each_once(configuration: Configuration) -> bool:
     return all(len({server.server_id for server in servers}) == len(servers) for servers in lists)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotDescription:
+class SnapshotDescription(Struct, frozen=True):
     """A snapshot: the state machine after the entry at `last`, with the configuration in force at `last`.
 
     `last` identifies it: all snapshots of one position contain equal states, but not necessarily equal bytes.
@@ -201,8 +197,29 @@ class EntryKind(IntEnum):
 COMMAND: Final = EntryKind.COMMAND
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: a frozen object takes three times as long to create
-class Entry:
+class ComparedInPart(Struct, frozen=True):
+    """A record whose fields in `REPEATED` follow from its other fields: `==`, `hash` and `repr` leave them out."""
+
+    REPEATED: ClassVar[frozenset[str]]
+
+    def _compared(self) -> dict[str, Any]:
+        return {name: value for name, value in structs.asdict(self).items() if name not in self.REPEATED}
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the fields that do not follow from others."""
+        return isinstance(other, ComparedInPart) and type(other) is type(self) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        """Return the same value for equal records."""
+        return hash(tuple(self._compared().values()))
+
+    def __repr__(self) -> str:
+        """Return the record as a dataclass shows it."""
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._compared().items())
+        return f"{type(self).__name__}({fields})"
+
+
+class Entry(Struct, frozen=True):
     """One entry of the log, the same object on its whole way through a server; it is never changed.
 
     `data` are the bytes from the client or the leader: they are never encoded again. The contents of a configuration or
@@ -220,8 +237,7 @@ class Entry:
         return cls(term, COMMAND, data)
 
 
-@dataclass(frozen=True, slots=True)
-class NoOp:
+class NoOp(Struct, frozen=True):
     """The contents of a no-op. A LeaderChange of Kafka names the leader and its voters; otherwise it is empty."""
 
     leader: ServerId | None = None
@@ -229,8 +245,7 @@ class NoOp:
     granted_by: tuple[ServerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HardState:
+class HardState(Struct, frozen=True):
     """The durable state of elections: the latest term that the server saw, and its vote in that term."""
 
     term: Term

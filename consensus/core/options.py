@@ -11,7 +11,7 @@ the minimum unless it is given:
     lease <= stickiness            otherwise voters elect a second leader while the first answers reads (unsafe)
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.model import MAX_NUMBER
 
@@ -22,8 +22,7 @@ One minimum timeout would be too short: disks often pause for a second or two, a
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTimes:
+class PolicyTimes(Struct, frozen=True, kw_only=True):
     """Times of the policies around elections; None: derived from the minimum election timeout."""
 
     leader_stickiness_ms: int | None = None
@@ -43,8 +42,7 @@ class PolicyTimes:
     """The time between the fetches of a follower whose disk writes. Default: a third of the minimum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """Times in milliseconds, sizes in bytes or entries."""
 
     election_timeout_min_ms: int

@@ -21,6 +21,8 @@ is in the log, is not transferred: the log keeps the later entries. Any other sn
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from consensus.core.drops import Drop
 from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
 from consensus.core.events import SnapshotChecked, SnapshotRead
@@ -237,8 +239,7 @@ class IncomingSnapshot:
         return (self.term, self.last) == (term, last)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedChunk:
+class ReceivedChunk(Struct, frozen=True, kw_only=True):
     """A chunk of the snapshot of `last` from the leader of our term."""
 
     term: Term

@@ -1,6 +1,6 @@
 """The description of a replica: plain data for the view, the control endpoint and the tests."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Role
@@ -9,8 +9,7 @@ from consensus.core.model import Configuration, Index, LogId, Milliseconds, Serv
 from consensus.core.replication.progress import ProgressState
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerProgress:
+class FollowerProgress(Struct, frozen=True):
     """One follower as its leader sees it. `contact_ms` is the time since its last reply; None: not yet in this term.
 
     `caught_up_ms` is the time since it last held the leader's whole log; None: never in this term.
@@ -25,8 +24,7 @@ class FollowerProgress:
     caught_up_ms: Milliseconds | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewcomerProgress:
+class NewcomerProgress(Struct, frozen=True):
     """A new server that catches up: its present round, and the end of that round."""
 
     server_id: ServerId
@@ -36,8 +34,7 @@ class NewcomerProgress:
     caught_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeProgress:
+class ChangeProgress(Struct, frozen=True):
     """A change of the configuration under way. `newcomers` is empty once they vote."""
 
     change_id: int
@@ -45,8 +42,7 @@ class ChangeProgress:
     newcomers: tuple[NewcomerProgress, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SoftState:
+class SoftState(Struct, frozen=True):
     """The role, term and leader for replies; making it is cheap compared with a `RaftDescription`."""
 
     role: Role
@@ -58,8 +54,7 @@ class SoftState:
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class RaftDescription:
+class RaftDescription(Struct, frozen=True):
     """One replica at one moment. `followers` is empty unless it leads; `dropped` counts ignored messages by reason."""
 
     server_id: ServerId

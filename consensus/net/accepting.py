@@ -29,6 +29,7 @@ from enum import Enum
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 _ACCEPT_AT_ONCE: Final = 256
 _BEGIN_AT_ONCE: Final = 8
@@ -40,8 +41,7 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _IPV6_SOURCE_BITS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptOptions:
+class AcceptOptions(Struct, frozen=True):
     """Limits for connections that wait for their first byte or their turn, and the rate at which unknown ones begin."""
 
     strangers_max: int = 256

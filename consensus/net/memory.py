@@ -14,9 +14,9 @@ each side is notified (`peer_connected`). The time is trio's, so a test with a `
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core.features import Extensions, Features, FirstEntries, JointConsensus, Strategy
 from consensus.core.messages import Reply, Request

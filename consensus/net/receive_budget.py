@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 FREE_BYTES: Final = 64 * 1024
 """Bytes that any connection may hold: one read of the stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetOptions:
+class BudgetOptions(Struct, frozen=True):
     """Limits for all servers, for one server, and for all others. A larger request is admitted when it is alone."""
 
     servers_bytes: int = 64 * 2**20

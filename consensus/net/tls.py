@@ -17,11 +17,11 @@ leaves either the old file or the new one.
 import hashlib
 import hmac
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from consensus.net.tls_stream import TlsStream
 from consensus.storage.durable_file import replace_file
@@ -41,8 +41,7 @@ class UntrustedCertificateError(Exception):
     """A server's certificate is unexpected, or fails verification by the configured authorities."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCertificate:
+class NodeCertificate(Struct, frozen=True):
     """This node's certificate file, and the fingerprint that other nodes use to verify it."""
 
     path: Path

@@ -16,8 +16,9 @@ docs/explanation/storage.md, 'The order of disk jobs'.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadEntries, ReadSnapshot, Send, StoreChunk
 from consensus.core.log import entry_bytes

@@ -10,11 +10,11 @@ process have the same number, even if different callers make them.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
@@ -98,8 +98,7 @@ def _accept(_content: object) -> None:
     """Accept any content."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentChecks:
+class ContentChecks(Struct, frozen=True):
     """Checks by the state machine's owner before this server stores content from another server.
 
     An entry in the log is applied at each restart: an entry that the state machine cannot take would end the server

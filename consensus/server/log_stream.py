@@ -17,9 +17,9 @@ anything, because reading begins with the `with` block.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 from consensus.server.applying import Applying
@@ -32,8 +32,7 @@ MAX_BATCH_BYTES = 1024 * 1024
 _BUSY_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChunk:
+class SnapshotChunk(Struct, frozen=True):
     """Bytes of the snapshot that covers everything up to `last`, from `offset` on."""
 
     last: LogId
@@ -42,8 +41,7 @@ class SnapshotChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EntryBatch:
+class EntryBatch(Struct, frozen=True):
     """Committed entries from index `first` on; the log was committed up to `commit` when they were read."""
 
     first: Index

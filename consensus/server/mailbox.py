@@ -14,10 +14,10 @@ bounded queues.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 import trio
+from msgspec import Struct
 
 from consensus.core.events import (
     AnswerArriving,
@@ -33,16 +33,14 @@ from consensus.server.batching import Batches, Proposal
 from consensus.storage.jobs import Job, StorageReadResult, WriteJob
 
 
-@dataclass(frozen=True, slots=True)
-class JobDone:
+class JobDone(Struct, frozen=True):
     """The disk worker finished a job; `answer` is the result of a read."""
 
     job: Job
     answer: StorageReadResult | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobBlocked:
+class JobBlocked(Struct, frozen=True):
     """The disk is full: the job resumes at operation `resume_at` when there is space."""
 
     job: WriteJob

@@ -1,10 +1,9 @@
 """The limits, sizes and times of one server."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ServerOptions(Struct, frozen=True):
     """Limits and sizes of one server."""
 
     max_requests: int = 1024

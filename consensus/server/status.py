@@ -1,6 +1,6 @@
 """The reports of a server: notices of changes, and a description of one moment."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.drops import CountedReason
 from consensus.core.effects import ConfigurationChanged, RoleChanged
@@ -27,15 +27,13 @@ class ShellDrop(CountedReason):
     REQUEST_BUSY = "request_busy", "requests refused because too many wait"
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFull:
+class DiskFull(Struct, frozen=True):
     """A notice: from now on writes fail because the disk is full (`full`), or they succeed again."""
 
     full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ContentRejected:
+class ContentRejected(Struct, frozen=True):
     """A server sent entries or a snapshot that this server's state machine cannot take; nothing of it was stored."""
 
     sender: ServerId | None
@@ -45,8 +43,7 @@ class ContentRejected:
 Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 
 
-@dataclass(frozen=True, slots=True)
-class ServerDescription:
+class ServerDescription(Struct, frozen=True):
     """The core's description, and the figures of the shell. Counts are since the process began."""
 
     raft: RaftDescription

@@ -12,10 +12,10 @@ quarter. `request_numbers` keeps the numbers and the window.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Outcome
 from consensus.core.model import Index, LogId, ServerId
@@ -23,8 +23,7 @@ from consensus.sessions.request_numbers import RequestNumbers
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """Outcome of a submission: the `position` of its last entry if committed; otherwise the reason as text."""
 
     outcome: Outcome

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import Struct
+
 from consensus.core.model import Index, Milliseconds
 from consensus.sessions.table_bytes import TableReader, number_bytes, text_bytes
 
@@ -35,8 +37,7 @@ class SessionTableError(ValueError):
     """Bytes that are not a session table of this format and within these limits."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestId:
+class RequestId(Struct, frozen=True):
     """The permanent id of a request: the client, the start of its session, and the client's own number, from 1 on."""
 
     client: str
@@ -78,8 +79,7 @@ class RequestStatus(Enum):
     """Refuse it: the table no longer shows whether it was executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionLimits(Struct, frozen=True):
     """Bounds of the table. Every server must have the same, because they determine which sessions expire."""
 
     sessions_max: int = 1024

@@ -18,20 +18,19 @@ Guarantees of a disk, for planners:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class CreateFile:
+
+class CreateFile(Struct, frozen=True):
     """Create or replace `file`, filled with `size_bytes` written zeros (allocated blocks, not a hole)."""
 
     file: str
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteBytes:
+class WriteBytes(Struct, frozen=True):
     """Write `data` at `offset_bytes`.
 
     Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot grows, because its
@@ -43,30 +42,26 @@ class WriteBytes:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SyncFile:
+class SyncFile(Struct, frozen=True):
     """Make every earlier write to `file` durable (fdatasync)."""
 
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenameFile:
+class RenameFile(Struct, frozen=True):
     """Rename `file` to `to`, and replace a file with that name."""
 
     file: str
     to: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveFile:
+class RemoveFile(Struct, frozen=True):
     """Remove `file`; a missing file is not an error."""
 
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class SyncDirectory:
+class SyncDirectory(Struct, frozen=True):
     """Make every earlier creation, renaming and removal durable."""
 
 

@@ -10,11 +10,11 @@ of a group. All other jobs go through the task.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, assert_never
 
 import trio
+from msgspec import Struct
 
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import STOP_SECONDS, DiskHangsError, DiskOperation, DiskReader, RemoveFile
@@ -42,8 +42,7 @@ class ServerDisk(Protocol):
         """Return the result of `question`, which reads the disk; raises `StorageError` or `OSError`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocked:
+class _Blocked(Struct, frozen=True):
     """A group that waits for space, its place to resume, and the time of the next try (by the clock of trio)."""
 
     job: WriteJob
@@ -51,8 +50,7 @@ class _Blocked:
     retry_at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
+class _Failed(Struct, frozen=True):
     """A group that the disk has not carried out, and the error."""
 
     job: WriteJob

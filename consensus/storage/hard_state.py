@@ -18,7 +18,9 @@ The file is named `ballot` and its slots begin with `GFBALLOT`: both belong to t
 """
 
 import struct
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core.entry_data import decode_id, encode_id
 from consensus.core.model import HardState, Index
@@ -50,8 +52,7 @@ _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
+class StoredState(Struct, frozen=True):
     """The content of a slot. `truncating_from` is 0 when no truncation is under way."""
 
     binding: Binding

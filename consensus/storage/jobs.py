@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from msgspec import Struct
+
 from consensus.core.effects import CheckSnapshot, ReadEntries, ReadSnapshot
 from consensus.core.events import EntriesRead, SnapshotChecked, SnapshotRead
 from consensus.storage.disk import DiskOperation, DiskReader
@@ -26,16 +28,14 @@ StorageRead = ReadEntries | ReadSnapshot | CheckSnapshot
 StorageReadResult = EntriesRead | SnapshotRead | SnapshotChecked
 
 
-@dataclass(frozen=True, slots=True)
-class WriteJob:
+class WriteJob(Struct, frozen=True):
     """Perform `operations` in order; then every Persist up to `number` is durable."""
 
     number: int
     operations: tuple[DiskOperation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadJob:
+class ReadJob(Struct, frozen=True):
     """A read, performed by `answer`, in any thread.
 
     `extents` and `chunk` are its place; without them the data are gone.
@@ -89,8 +89,7 @@ class PreparationJob:
     given_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HardStateJob:
+class HardStateJob(Struct, frozen=True):
     """Operations during a blocked group; then the hard state of every Persist up to `number` is durable."""
 
     number: int

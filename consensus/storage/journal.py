@@ -20,6 +20,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from consensus.core.entry_data import ENTRY_HEAD, encode_group
 from consensus.core.log import TermRun
 from consensus.core.model import ORIGIN, Entry, Index, LogId
@@ -127,8 +129,7 @@ class Segment:
         return is_cut
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """A run of whole records in one file, with `count` of their entries from `first` on."""
 
     file: str

@@ -16,9 +16,11 @@ server could vote twice in one term.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core.effects import Compact, Install, Persist, ReadEntries, ReadSnapshot, SnapshotChange, StoreChunk
 from consensus.core.entry_data import encode_group
@@ -50,8 +52,7 @@ from consensus.storage.snapshots import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """The node that opens the storage: its id, its generation (raised at each start), and the directory's inode."""
 
     node_id: bytes
@@ -59,8 +60,7 @@ class Owner:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
+class StorageOptions(Struct, frozen=True):
     """Sizes. A smaller segment suits a small device; a larger one rolls over less often."""
 
     segment_bytes: int = 64 * 1024 * 1024
@@ -285,8 +285,7 @@ def read_extents(
     return tuple(entries[: max(1, fitting)])
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
+class RecoveryReport(Struct, frozen=True):
     """Findings and repairs of a start, as text for the operator."""
 
     entries: int
@@ -331,8 +330,7 @@ class RecoveryReport:
         return sentences
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """A storage that is ready once `operations` are performed, and the state for the start of a `Raft`."""
 
     storage: Storage

@@ -16,6 +16,8 @@ Both checksums of a record start from a value derived from the ids of the node a
 import struct
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from consensus.core.entry_data import ENTRY_HEAD, EntryDataError, decode_group
 from consensus.core.features import COMMAND_LIMIT_BYTES
 from consensus.core.model import Entry, Index, LogId, Term
@@ -52,8 +54,7 @@ class FormatError(RecordError):
     """These bytes were written by a version of this program with another format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """The owner of stored bytes: the node, and its one storage."""
 
     node_id: bytes
@@ -65,8 +66,7 @@ class Binding:
         return crc32c(self.node_id + self.storage_id)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
+class SegmentHeader(Struct, frozen=True):
     """The header of a segment, whose first index comes after `previous`."""
 
     binding: Binding

@@ -12,7 +12,8 @@ comes first, the next start finds both and keeps the newer. Unfinished files are
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from consensus.core.effects import StoreChunk
 from consensus.core.entry_data import EntryDataError, decode_configuration, encode_configuration
@@ -90,8 +91,7 @@ class SnapshotWriter:
         return WriteBytes(self.file, start_bytes, data)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkExtent:
+class ChunkExtent(Struct, frozen=True):
     """The place of a chunk of a stored image."""
 
     file: str

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
+from msgspec import Struct
+
 from consensus.core.entry_data import EntryDataError, heads
 from consensus.core.model import ORIGIN, Index, LogId, SnapshotDescription, Term
 from consensus.storage.disk import StorageError
@@ -82,8 +84,7 @@ class _Group:
         return found[: self.count]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSegment:
+class StoredSegment(Struct, frozen=True):
     """One file of the log; its first entry comes after `previous`."""
 
     file: str
@@ -96,8 +97,7 @@ class StoredSegment:
         return self.previous.index + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The place of the record that holds the entry at `index`."""
 
     file: str

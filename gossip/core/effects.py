@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Final
@@ -34,15 +33,13 @@ class Send(Struct, frozen=True, gc=False):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(Struct, frozen=True):
     """Broadcast this node's presence on the LAN, if the node has a broadcast address."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class OfferToken:
+class OfferToken(Struct, frozen=True):
     """Answer a JoinReq without a valid token with a JoinNak that carries a token (minted by the wire layer)."""
 
     target: Address
@@ -51,8 +48,7 @@ class OfferToken:
     """The generation of the applicant, for the JoinNak."""
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipChanged:
+class MembershipChanged(Struct, frozen=True):
     """The status, metadata or incarnation of a member changed in this node's view (never sent for this node itself)."""
 
     info: NodeInfo
@@ -62,29 +58,25 @@ class MembershipChanged:
     """The member signed two different descriptions of one incarnation."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptGeneration:
+class AdoptGeneration(Struct, frozen=True):
     """Other members have recorded a higher generation of this node: store `generation` before sending anything else."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class UserEventReceived:
+class UserEventReceived(Struct, frozen=True):
     """Another node's application sent a user event. Emitted once per event."""
 
     user_event: UserEvent
 
 
-@dataclass(frozen=True, slots=True)
-class QueryReceived:
+class QueryReceived(Struct, frozen=True):
     """Another node's application sent a query; AnswerGiven carries the reply. Emitted once per query."""
 
     query: Query
 
 
-@dataclass(frozen=True, slots=True)
-class QueryAnswered:
+class QueryAnswered(Struct, frozen=True):
     """A member replied to our query `ticket`; each member does so once."""
 
     ticket: int
@@ -92,30 +84,26 @@ class QueryAnswered:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class QueryEnded:
+class QueryEnded(Struct, frozen=True):
     """Our query `ticket` no longer accepts replies."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class UseKeyring:
+class UseKeyring(Struct, frozen=True):
     """Seal and open with these keys from now on, and store them, so that a restart does not restore old keys."""
 
     keyring: Keyring
 
 
-@dataclass(frozen=True, slots=True)
-class KeyOffered:
+class KeyOffered(Struct, frozen=True):
     """A member at `source` refused this node's key and sent its application's offer instead."""
 
     source: Address
     offer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class KeyringUpdateRefused:
+class KeyringUpdateRefused(Struct, frozen=True):
     """A node without permission to distribute keys (`may_send_keys`) sent some. Emitted at a low rate."""
 
     sender: NodeId
@@ -172,8 +160,7 @@ def equivocation(members: Sequence[NodeId]) -> "Alarm":
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Struct, frozen=True):
     """A condition that an operator must see."""
 
     kind: AlarmKind

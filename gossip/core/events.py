@@ -1,7 +1,5 @@
 """The inputs of a `Swim`: the events of `step(event, now)`."""
 
-from dataclasses import dataclass
-
 from msgspec import Struct
 
 from gossip.core.keyring import Keyring
@@ -24,8 +22,7 @@ class Received(Struct, frozen=True, gc=False):
     """The size of the datagram: all replies to an unproved address together are not larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A datagram of this farm came from `source`, and no key of this node opens it."""
 
     source: Address
@@ -33,13 +30,11 @@ class Unreadable:
     """The group has removed its key."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True):
     """The time in `Swim.deadline` has been reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedsGiven:
+class SeedsGiven(Struct, frozen=True):
     """Addresses to join through, from configuration or discovery; retried without end, with backoff."""
 
     addresses: tuple[Address, ...]
@@ -47,35 +42,30 @@ class SeedsGiven:
     """Former addresses of a name: tried a few more times and then dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataChanged:
+class MetadataChanged(Struct, frozen=True):
     """The application changed this node's metadata; the incarnation number is raised."""
 
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveRequested:
+class LeaveRequested(Struct, frozen=True):
     """The operator requested that this node leave. The node notifies its peers and ignores joins from then on."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceSwitched:
+class MaintenanceSwitched(Struct, frozen=True):
     """While `on`, this node ignores requests to join (it remains a member that probes and replies)."""
 
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UserEventRequested:
+class UserEventRequested(Struct, frozen=True):
     """The application sends a user event to every member."""
 
     name: str
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRequested:
+class QueryRequested(Struct, frozen=True):
     """The application sends a query to every member; the replies and the end of the query carry `ticket`."""
 
     ticket: int
@@ -84,16 +74,14 @@ class QueryRequested:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerGiven:
+class AnswerGiven(Struct, frozen=True):
     """The application replies to a query that it received."""
 
     query_id: UserMessageId
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class KeyringChanged:
+class KeyringChanged(Struct, frozen=True):
     """The operator changed the farm's keys."""
 
     keyring: Keyring

@@ -16,10 +16,14 @@ a sound keyring or raises `KeyringError`. At the end of the scale of times only 
 change a keyring.
 """
 
-from dataclasses import dataclass, field, replace
+import dataclasses
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
@@ -73,8 +77,7 @@ def farm_label(founding_key: bytes) -> bytes:
     return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
 
 
-@dataclass(frozen=True, slots=True, order=True, repr=False)
-class DatedKey:
+class DatedKey(Struct, frozen=True, order=True):
     """One key, the time of its installation or removal by the keyring's clock, and True if it is retired.
 
     The order is the order of merging: by date; with equal dates the retired entry of a key is higher.
@@ -242,14 +245,14 @@ class Keyring:
             used_at = min(self.clock + 1, latest)
         newest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
         retired = [DatedKey(used_at, each.key, retired=True) for each in newest if key_id(each.key) != key_id(key)]
-        return replace(
+        return dataclasses.replace(
             self, keys=tuple(sorted((*retired, DatedKey(used_at, key)))), primary=key, used_at=used_at, era=era
         )
 
     def merge(self, other: "Keyring") -> "Keyring":
         """Return the union of both, or the later era: commutative, associative, idempotent despite dropped entries."""
         if self.era != other.era:
-            return replace(max(self, other, key=lambda each: each.era), label=self.label)
+            return dataclasses.replace(max(self, other, key=lambda each: each.era), label=self.label)
         used_at, primary = max((self.used_at, self.primary), (other.used_at, other.primary))
         latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
         return self._with(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
@@ -263,7 +266,7 @@ class Keyring:
             each if each == own_place else replace(each, since=min(max(each.since, 1), HEAD_START))
             for each in self.keys
         )
-        return replace(self, keys=tuple(keys), used_at=min(max(self.used_at, 1), HEAD_START))
+        return dataclasses.replace(self, keys=tuple(keys), used_at=min(max(self.used_at, 1), HEAD_START))
 
     @property
     def dated(self) -> tuple[DatedKey, ...]:
@@ -273,7 +276,7 @@ class Keyring:
     def _with(self, dated: tuple[DatedKey, ...], primary: bytes, used_at: int) -> "Keyring":
         """Return the same farm's keyring with other keys, the primary in its own place if it is not among the dated."""
         own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
-        return replace(self, keys=tuple(sorted((*own_place, *dated))), primary=primary, used_at=used_at)
+        return dataclasses.replace(self, keys=tuple(sorted((*own_place, *dated))), primary=primary, used_at=used_at)
 
     def _next_time(self) -> int:
         if self.clock + 1 >= CLOCK_LIMIT:

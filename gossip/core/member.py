@@ -20,9 +20,11 @@ otherwise its updates would never win again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, NewType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gossip.core.options import SwimOptions, TokenBucket
 
@@ -79,16 +81,14 @@ class Incarnation(NamedTuple):
         return Incarnation(self.generation, self.number + 1)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+class Address(Struct, frozen=True, order=True):
     """A UDP endpoint: numeric host and port."""
 
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """A node's description of itself, signed as a whole.
 
     `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from msgspec import Struct
+
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, info_bytes
 from gossip.core.messages import CountedDrop
 
@@ -90,8 +92,7 @@ class MemberRecord:
         return self.peer_count is not None and self.peer_count < self.info.capacity
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One other member, as this node sees it. `since_ms` is the start of its current status (this core's clock)."""
 
     info: NodeInfo
@@ -114,8 +115,7 @@ class Member:
         return self.info.metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """This node, its known members, and its counters, for operators."""
 
     self_info: NodeInfo

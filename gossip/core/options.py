@@ -12,8 +12,10 @@ switched off for the whole group (docs/reference/gossip-experiments.md has the o
 member, and do not change this node's view (`gossip.core.updates`).
 """
 
-from dataclasses import dataclass, fields, replace
 from typing import Self
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 
 class TokenBucket:
@@ -36,8 +38,7 @@ class TokenBucket:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwimOptions:
+class SwimOptions(Struct, frozen=True, kw_only=True):
     """Times are milliseconds. `join_rate_per_second` and `join_burst` bound the work for unknown nodes."""
 
     probe_period_ms: int = 1_000
@@ -88,7 +89,7 @@ class SwimOptions:
 
     def __post_init__(self) -> None:
         """Reject options that cannot work, by name."""
-        for each in fields(self):
+        for each in structs.fields(self):
             if each.type is not bool and getattr(self, each.name) < (
                 0 if each.name in {"helpers", "sample_size", "relay_ttl"} else 1
             ):

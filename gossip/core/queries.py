@@ -15,6 +15,8 @@ Every member answers the query `gossip:keys` automatically, with a summary of it
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from gossip.core.effects import Context, QueryAnswered, QueryEnded, QueryReceived
 from gossip.core.keyring_exchange import KEYS_QUERY, KeyringExchange
 from gossip.core.member import Address, NodeId
@@ -38,8 +40,7 @@ class _OwnQuery:
     responders: set[NodeId] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(Struct, frozen=True):
     """A query of another member that this node may still answer."""
 
     address: Address

@@ -20,11 +20,12 @@ is min, which grows with the logarithm of the group: a refutation needs that muc
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log, log10
 from typing import Final
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from gossip.core.dissemination import UpdateQueue
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, Context, MembershipChanged, equivocation, rolled_back

@@ -12,7 +12,6 @@ withdrawn. Otherwise a name with changing addresses would fill the list of seeds
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address, ip_network
 from socket import AF_INET, AF_INET6
@@ -20,6 +19,7 @@ from typing import Final
 
 import psutil
 import trio
+from msgspec import Struct
 
 from gossip.core.member import Address
 from gossip.core.options import TokenBucket
@@ -42,8 +42,7 @@ GiveSeeds = Callable[[tuple[Address, ...], tuple[Address, ...]], None]
 """A callback for new seeds, and for addresses that are no longer seeds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LanInterface:
+class LanInterface(Struct, frozen=True):
     """An address of an interface of this machine; `host` is empty for an interface without one."""
 
     name: str

@@ -11,17 +11,16 @@ batch is handled.
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Generic, TypeVar
 
 import trio
+from msgspec import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Numbered(Generic[T]):
+class Numbered(Struct, Generic[T], frozen=True):
     """One event. `cursor` resumes after it; `lost` counts the events right before it that the ring no longer held."""
 
     cursor: int

@@ -21,7 +21,6 @@ complete.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from random import Random
@@ -30,6 +29,7 @@ from typing import Any, Final, assert_never
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
 
 from gossip.core.effects import (
     AdoptGeneration,
@@ -84,8 +84,7 @@ If it takes longer, it is faulty; `change_keyring` returns anyway, because the c
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 
-@dataclass(frozen=True, slots=True)
-class StartupState:
+class StartupState(Struct, frozen=True):
     """The initial state of a node. `keyring` is None for unencrypted datagrams."""
 
     identity: NodeIdentity

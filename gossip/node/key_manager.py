@@ -9,10 +9,10 @@ Keys are named by their ids here; only the group's members hold the keys.
 """
 
 import os
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from gossip.core.keyring import (
     DIGEST_BYTES,
@@ -60,8 +60,7 @@ class NotEverywhereError(KeyringError):
         self.behind = behind
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKey:
+class ListedKey(Struct, frozen=True):
     """One key by its id: its use at this node, its date by the keyring's clock, and the members that open it."""
 
     name: str
@@ -73,8 +72,7 @@ class ListedKey:
     """Members that seal with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyListing:
+class KeyListing(Struct, frozen=True):
     """This node's keys by id, and the live members with the same keyring, with another, or without a reply."""
 
     primary: str

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
+
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import AdmissionPolicy
 from gossip.core.member import Address, NodeId, NodeInfo
@@ -105,16 +107,14 @@ class Loss(CountedDrop):
     WIDE_AREA = "wide-area", "datagrams to a public address, which `allow_wan` does not allow"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFarm:
+class OtherFarm(Struct, frozen=True):
     """A host that sends gossip under another farm's key, and the label of that key. Nothing proves either."""
 
     source: Address
     label: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WireDescription:
+class WireDescription(Struct, frozen=True):
     """The counters at one moment."""
 
     received: int
@@ -132,8 +132,7 @@ class WireDescription:
     """The last senders under another farm's key within a minute, in order of their addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Struct, frozen=True):
     """The state of the core, and the counters of the wire."""
 
     core: Description

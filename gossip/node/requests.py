@@ -14,12 +14,12 @@ deadline is closed here.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from gossip.core.effects import QueryAnswered
 from gossip.core.events import (
@@ -185,16 +185,14 @@ def _check(request: Request) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """One member's reply to a query."""
 
     responder: bytes
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenQuery:
+class _OpenQuery(Struct, frozen=True):
     channel: trio.MemorySendChannel[Answer]
     ends_at: float
 

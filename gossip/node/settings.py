@@ -6,9 +6,10 @@ name, with the expected kind. The text never holds the value of a key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field, structs
 
 from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES, Keyring
@@ -36,8 +37,7 @@ def any_member(_sender: NodeId) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(Struct, frozen=True, kw_only=True):
     """The settings of one node. Hosts are numeric; `seeds` are 'host:port' and may be names.
 
     `keyring` None means datagrams in clear, and requires `insecure` as well. With `state_directory` None, identity and
@@ -76,7 +76,7 @@ class GroupSettings:
 
     def __post_init__(self) -> None:
         """Reject settings that cannot work, by name."""
-        wrong = next(iter(wrong_kinds({each.name: getattr(self, each.name) for each in fields(self)})), None)
+        wrong = next(iter(wrong_kinds(structs.asdict(self))), None)
         if wrong is not None:
             raise ConfigError(wrong)
         if (self.keyring is None) != self.insecure:

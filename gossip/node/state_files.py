@@ -26,13 +26,14 @@ import stat
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
 
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import LABEL_BYTES, Keyring
@@ -69,8 +70,7 @@ class StateError(Exception):
     """The state directory cannot be used; the text has the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class NodeIdentity:
+class NodeIdentity(Struct, frozen=True):
     """A node's key and the name that follows from it."""
 
     key: Ed25519PrivateKey

@@ -5,7 +5,8 @@ Four small line charts do not need a plotting library, and every browser shows S
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gossip.simulation.scenario import Play
 
@@ -17,8 +18,7 @@ _TICKS = 4
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """One chart: its title, the label of its axis, and its named lines."""
 
     title: str

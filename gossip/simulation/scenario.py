@@ -18,6 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+from msgspec import field as struct_field
+
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
@@ -77,8 +80,7 @@ class Load:
         self._messages = self._bytes = self._encoded = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """The course of a run. `churn`, `slow` and `partition` (the part that is cut off) are fractions of the members."""
 
     members: int
@@ -90,7 +92,7 @@ class Scenario:
     slow_periods: int = 3
     partition: float = 0.0
     random_seed: int = 1
-    options: SwimOptions = field(default_factory=SwimOptions.lan)
+    options: SwimOptions = struct_field(default_factory=SwimOptions.lan)
 
     def __post_init__(self) -> None:
         """Reject impossible scenarios."""

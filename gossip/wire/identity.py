@@ -16,7 +16,7 @@ bound. It does not cache failures: forgeries have endless forms.
 
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 from typing import Final, assert_never
@@ -24,6 +24,7 @@ from typing import Final, assert_never
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from msgspec import structs
+from msgspec.structs import replace
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Incarnation, NodeId, NodeInfo, Status

@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.control_routes import KEYS_REPLACE

@@ -6,11 +6,12 @@ deterministically.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.api.alarms import ROUTER
 from bridge.api.control import SubmitAnswer, SubmitOutcome

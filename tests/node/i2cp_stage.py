@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog

@@ -1,8 +1,9 @@
 """A farm with a Kafka listener: the log of a stage as a topic, and helpers that read it."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import KAFKA_LEVEL
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm

@@ -5,11 +5,12 @@ by requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import Role, RoleChanged

@@ -1,12 +1,13 @@
 """A server on a disk in memory, alone or with others over links in memory, for tests under a MockClock."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.effects import Role
 from consensus.core.features import GARLIC_FARM

@@ -1,13 +1,15 @@
 """A running node adopts address changes of its machine, or raises an alarm with the reason."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.api.view import AlarmView
@@ -281,6 +283,9 @@ def _addresses_in(value: object, path: str) -> Iterator[tuple[str, Address]]:
     elif isinstance(value, tuple):
         for each in value:
             yield from _addresses_in(each, path)
+    elif isinstance(value, Struct):
+        for name, each in structs.asdict(value).items():
+            yield from _addresses_in(each, f"{path}.{name}".strip("."))
     elif is_dataclass(value) and not isinstance(value, type):
         for each in fields(value):
             yield from _addresses_in(getattr(value, each.name), f"{path}.{each.name}".strip("."))

@@ -1,12 +1,13 @@
 """Storage of admissions on a node: its own Raft id before it has a log, and all ids after a restart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.formation.founding import Founder, Founding

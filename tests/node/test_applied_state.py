@@ -1,10 +1,10 @@
 """The farm's state on one node, derived from committed entries, and the events and changes it reports."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.trace import TraceEvent

@@ -3,11 +3,11 @@
 # ruff: noqa: ARG001 - the clock fixture works without being used
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, ROUTER, SIGNING_KEY, SLOW_MAJORITY

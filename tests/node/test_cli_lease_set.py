@@ -2,11 +2,11 @@
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bridge.cli.main import cli
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key

@@ -3,11 +3,11 @@
 import os
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.connect import ClientCounter, LeafSilentError, NoLeafError, default_cache_dir

@@ -1,11 +1,11 @@
 """Comparison of a tracer with the two walks of `docs/reference/walks.md`: one entry, one election."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome
 from consensus.sessions.dedup_state_machine import clock_entry

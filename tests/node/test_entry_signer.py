@@ -1,9 +1,9 @@
 """Signatures of a node's submitted entries, and the numbers of these entries."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES

@@ -1,12 +1,14 @@
 """Unsupported content of a farm's log is refused on arrival; the node continues and reports the required version."""
 
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
@@ -75,8 +77,7 @@ def rejections(node: Node) -> list[ContentRejected]:
     return [notice for notice in node.notices if isinstance(notice, ContentRejected)]
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_append_with_unsupported_level_is_refused() -> None:
+async def test_append_with_unsupported_level_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with voter() as node:
         append = AppendEntries(
             term=1, leader=TWO, previous=ORIGIN, entries=(HARMLESS, TOO_HIGH), commit=2, correlation=7
@@ -95,8 +96,7 @@ async def test_append_with_unsupported_level_is_refused() -> None:
         assert (reply.success, reply.next_index) == (True, 2)
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_log_pack_with_unsupported_level_is_refused() -> None:
+async def test_log_pack_with_unsupported_level_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     async with voter() as node:
         joining = Joining(node.server, ONE)
         configuration = wire.JoinClusterRequest(source=TWO, destination=ONE, term=1, entries=())
@@ -198,8 +198,9 @@ def test_snapshot_at_all_bounds_is_accepted() -> None:
         (b"\xff" * 9, "cannot read"),
     ],
 )
-@pytest.mark.usefixtures("autojump_clock")
-async def test_unsupported_snapshot_is_not_installed(state: bytes, message: str) -> None:
+async def test_unsupported_snapshot_is_not_installed(
+    state: bytes, message: str, autojump_clock: trio.testing.MockClock
+) -> None:
     last = LogId(9, 1)
     async with voter() as node:
         chunk = InstallSnapshot(

@@ -1,10 +1,10 @@
 """The farm's keys of a running node: its credentials, accepted credentials, and an outdated key file."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.api.alarms import FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms

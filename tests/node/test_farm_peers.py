@@ -1,12 +1,13 @@
 """Identities that a node accepts in a handshake: by the founding, the log, its stored admissions and their proofs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from bridge.core.formation.founding import Founder, Founding

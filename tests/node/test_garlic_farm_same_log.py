@@ -2,7 +2,8 @@
 
 import gc
 import tracemalloc
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from consensus.core.entry_data import configuration_entry, encode_group
 from consensus.core.messages import AppendEntries

@@ -1,12 +1,15 @@
 """Replies of a Garlic Farm server to peers and clients, and its defense against misbehaving ones."""
 
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
+
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, memory_stream_pair
 
 from consensus.core import messages as core
@@ -684,7 +687,7 @@ async def test_connections_of_refused_peers_are_closed(stage: Stage) -> None:
     host.server.places.end_proven(lambda proven: proven.server_id == ALICE)
     assert await closes(alice)
     assert host.server.places.established == 2
-    await carol.stream.send_all(encode_request(replace(VOTE, source=CAROL)))
+    await carol.stream.send_all(encode_request(dataclasses.replace(VOTE, source=CAROL)))
     assert len(await replies(carol, 1)) == 1
     await unproven.stream.send_all(encode_request(CLIENT))
     assert len(await replies(unproven, 1)) == 1
@@ -787,10 +790,7 @@ async def test_clients_over_byte_budget_are_closed_with_reason(stage: Stage) -> 
     assert len(await replies(leader, 1)) == 1
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_clients_without_identity_have_limited_processor_share(
-    stage: Stage,
-) -> None:
+async def test_clients_without_identity_have_limited_processor_share(stage: Stage, autojump_clock: MockClock) -> None:
     """A few megabytes of apparently signed entries would otherwise block all servers until the leader steps down."""
     # Given a server with a quota of ten entries at once
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
@@ -813,7 +813,7 @@ async def test_clients_without_identity_have_limited_processor_share(
 async def test_request_over_maximum_quota_closes_connection(stage: Stage) -> None:
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
     client = await dial(stage, None)
-    await client.stream.send_all(encode_request(replace(CLIENT, entries=11 * CLIENT.entries)))
+    await client.stream.send_all(encode_request(dataclasses.replace(CLIENT, entries=11 * CLIENT.entries)))
     assert await closes(client)
     assert host.faults == {Fault.TOO_LARGE}
     assert "11 entries" in host.incidents[0].text

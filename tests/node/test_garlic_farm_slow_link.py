@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, Role

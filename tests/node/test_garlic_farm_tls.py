@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -21,6 +21,7 @@ import trio
 import trio.testing
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome

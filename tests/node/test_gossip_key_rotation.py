@@ -1,12 +1,12 @@
 """Key rotation in a running group: no member is lost, and the old key is refused afterwards, also after a restart."""
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random, randrange
 
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 import gossip
 from gossip.core.effects import Alarm, AlarmKind

@@ -1,10 +1,10 @@
 """Errors of `gossip.open_group`: always an immediate `ConfigError` with the given and the expected value."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 import gossip
 from gossip.core.member import Address

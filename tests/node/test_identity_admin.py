@@ -1,12 +1,13 @@
 """An eviction at the leader: the evicted server loses its vote first, and cannot get it back before the eviction."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import CheckedAnswer, Refused
 from bridge.api.control_routes import NODES_EVICT

@@ -9,11 +9,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.node.inviting import listener as listening
 from bridge.node.inviting.invitations import Invitations, Joiner

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome
 from consensus.core.model import Configuration as Members

@@ -1,6 +1,6 @@
 """The link of a leader to a joining server: packs, appends and heartbeats, for any order of replies."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Configuration, Entry, LogId, Server

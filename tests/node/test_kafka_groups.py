@@ -2,10 +2,9 @@
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.alarms import KAFKA_LEVEL_LOW

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from bridge.api.alarms import KAFKA_LEVEL_LOW

@@ -1,10 +1,11 @@
 """The farm's log as a topic: offset = index - 1, a key of kind and server, and entries hidden from readers."""
 
+import dataclasses
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from bridge.core.log.hashes import hash_of
@@ -90,7 +91,7 @@ async def test_duplicate_is_control_record_for_any_request_id() -> None:
     request = sealed(b'{"note": 2}', RequestId("client", 0, 1))
     for entry in (update, update, request, request, b'{"note": 3}'):
         await stage.append(entry)
-    found = await batches(topic_of(stage, replace(SETTINGS, control_records=True)))
+    found = await batches(topic_of(stage, dataclasses.replace(SETTINGS, control_records=True)))
     read = [(each.base_offset + place, each.is_control) for each in found for place in range(len(each.records))]
     assert read == [(0, False), (1, True), (2, False), (3, True), (4, False)]
 
@@ -130,7 +131,7 @@ async def test_high_watermark_follows_last_record() -> None:
     state = topic.state()
     assert (state.high_watermark, state.final_end, state.log_end_offset) == (6, 8, 8)
     assert await topic.read(6, 1) == b""
-    every = topic_of(stage, replace(SETTINGS, control_records=True))
+    every = topic_of(stage, dataclasses.replace(SETTINGS, control_records=True))
     assert every.state().high_watermark == 8
     assert [len(each.records) for each in await batches(every)] == [1, 2, 2, 1, 2]
 
@@ -211,7 +212,7 @@ async def test_node_reports_itself_as_leader_of_applied_entries() -> None:
     stage = named_stage()
     await stage.append(b"{}")
     peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "one", "unknown"))
-    topic = topic_of(stage, replace(SETTINGS, peers=peers, write=True))
+    topic = topic_of(stage, dataclasses.replace(SETTINGS, peers=peers, write=True))
     stage.lead(2)
     state = topic.state()
     assert (state.name, state.cluster_id, state.is_internal, state.takes_records) == (
@@ -223,7 +224,7 @@ async def test_node_reports_itself_as_leader_of_applied_entries() -> None:
     assert (state.node_id, state.leader_id, state.leader_epoch, state.controller_id) == (OWN, OWN, 2, 2)
     assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "node-two", 9092))
     assert (state.log_start_offset, state.high_watermark, state.log_end_offset) == (0, 1, 1)
-    other_name = topic_of(stage, replace(SETTINGS, topic="other")).state()
+    other_name = topic_of(stage, dataclasses.replace(SETTINGS, topic="other")).state()
     assert topic_of(stage).state().topic_id == state.topic_id != other_name.topic_id
     stage.lose_quorum()
     assert topic.state().controller_id == -1
@@ -233,7 +234,7 @@ async def test_peer_without_contact_is_not_a_broker() -> None:
     # Given a farm of three listeners, and no gossip contact with the two others
     stage = named_stage()
     peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "three"))
-    settings = replace(SETTINGS, peers=peers)
+    settings = dataclasses.replace(SETTINGS, peers=peers)
     admitted = stage.applied_state.farm.state.admitted
     in_contact: set[int] = set()
 

@@ -5,13 +5,13 @@ to the leader, which refuses it without a majority and, unless forced, if a memb
 """
 
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import Refused
 from bridge.api.control_routes import KEYS_REPLACE

@@ -1,9 +1,8 @@
 """The structures for clients: the newest valid one of each master, from reports and from this node's hand-overs."""
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.core.log.records import MetaStatus, PublishConfig

@@ -1,12 +1,12 @@
 """Auto join of a KRaft quorum: which observers join automatically, and the reason recorded for unreachable ones."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.core.model import ReplicaKey
 from consensus.protocols.kafka.wire import messages_admin as admin

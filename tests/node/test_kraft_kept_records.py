@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.model import Entry, LogId
 from consensus.protocols.kafka.wire.record_batches import read_batches

@@ -4,7 +4,6 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.net.tls import CertificateError, authority_context, server_context
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect, open_connection

@@ -1,10 +1,10 @@
 """The thirteen metrics of KIP-595: each value is measured at the point and time that the KIP specifies."""
 
 import math
-from dataclasses import fields
 
 import pytest
 import trio
+from msgspec.structs import fields
 
 from bridge.cli.kraft.metrics import PREFIX, STATE, TEXTS, exposition, serve_metrics
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged

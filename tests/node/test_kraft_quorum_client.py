@@ -5,7 +5,6 @@ Brokers, the servers that clients connect to, use `MemoryTopic`: as a farm's lis
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -13,6 +12,7 @@ from uuid import UUID
 import pytest
 import trio
 from msgspec import structs
+from msgspec.structs import replace
 
 from consensus.protocols.kafka import (
     Caller,

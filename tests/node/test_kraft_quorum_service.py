@@ -1,12 +1,12 @@
 """Requests of replicas to a server over the wire, and the distinction of their Fetch from a consumer's."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey

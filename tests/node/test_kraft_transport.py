@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from operator import ge
 from pathlib import Path
 from uuid import UUID
@@ -11,6 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.node.local.farm_files import hold_free_port
 from consensus.core.effects import ProposalResolved, Role

@@ -3,11 +3,12 @@
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.protocols.kafka.topic.served_topic import ProduceRefusedError
 from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings

@@ -7,12 +7,12 @@ node. formation.json is from that node.
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bridge.cli.main import cli
 from bridge.node.membership.forming import FILE_NAME, UnusableFormationError, load_formation

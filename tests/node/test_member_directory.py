@@ -1,8 +1,9 @@
 """The member directory: names from signed metadata, and malformed metadata."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.membership.member_directory import MemberDirectory

@@ -1,8 +1,7 @@
 """Servers that the Garlic Farm protocol may add to a farm or remove, and the gateway's reply before the founding."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.node.raft.member_rules import FarmMemberRules
 from bridge.node.raft.replica import RequestGateway

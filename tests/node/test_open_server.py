@@ -3,11 +3,14 @@
 A `MockClock` provides the time, and the tests do not sleep: each story waits for events of the servers.
 """
 
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
+
+import dataclasses
 import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -128,8 +131,9 @@ async def play(
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_three_servers_elect_leader_and_commit(features: Features, tmp_path: Path) -> None:
+async def test_three_servers_elect_leader_and_commit(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"first", b"second")
         await group.commit(b"third")
@@ -139,8 +143,9 @@ async def test_three_servers_elect_leader_and_commit(features: Features, tmp_pat
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_restarted_follower_catches_up_from_its_directory(features: Features, tmp_path: Path) -> None:
+async def test_restarted_follower_catches_up_from_its_directory(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"before")
         leader = await group.leader()
@@ -157,8 +162,9 @@ async def test_restarted_follower_catches_up_from_its_directory(features: Featur
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_killed_leader_is_replaced_and_follows_later(features: Features, tmp_path: Path) -> None:
+async def test_killed_leader_is_replaced_and_follows_later(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"acknowledged")
         old = await group.leader()
@@ -174,8 +180,9 @@ async def test_killed_leader_is_replaced_and_follows_later(features: Features, t
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_acknowledged_entries_survive_stop_of_all_servers(features: Features, tmp_path: Path) -> None:
+async def test_acknowledged_entries_survive_stop_of_all_servers(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"acknowledged")
         for number in (1, 2, 3):
@@ -188,8 +195,9 @@ async def test_acknowledged_entries_survive_stop_of_all_servers(features: Featur
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_lagging_follower_receives_snapshot(features: Features, tmp_path: Path) -> None:
+async def test_lagging_follower_receives_snapshot(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"before")
         leader = await group.leader()
@@ -209,8 +217,9 @@ async def test_lagging_follower_receives_snapshot(features: Features, tmp_path: 
 
 
 @STRATEGIES
-@pytest.mark.usefixtures("autojump_clock")
-async def test_reads_are_linearizable_across_leadership_transfer(features: Features, tmp_path: Path) -> None:
+async def test_reads_are_linearizable_across_leadership_transfer(
+    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"one")
         old = await group.leader()
@@ -265,7 +274,7 @@ async def test_storage_refused_by_its_owner_is_closed(tmp_path: Path) -> None:
         raise consensus.StorageError(f"{recovery.report.entries} entries of another server")
 
     with pytest.raises(consensus.StorageError, match="0 entries of another server"):
-        async with consensus.open_server(replace(parts_of(tmp_path, 1), recovered=refuse)):
+        async with consensus.open_server(dataclasses.replace(parts_of(tmp_path, 1), recovered=refuse)):
             pytest.fail("opened")
     async with consensus.open_server(parts_of(tmp_path, 1)):
         pass
@@ -274,7 +283,9 @@ async def test_storage_refused_by_its_owner_is_closed(tmp_path: Path) -> None:
 async def test_prepared_server_sends_no_notice_before_it_runs(tmp_path: Path) -> None:
     notices: list[Notice] = []
     alone = Configuration((Server(1, "memory:1"),))
-    parts = replace(parts_of(tmp_path, 1), configuration=alone, options=consensus.local(), observe=notices.append)
+    parts = dataclasses.replace(
+        parts_of(tmp_path, 1), configuration=alone, options=consensus.local(), observe=notices.append
+    )
     with trio.fail_after(60):
         async with consensus.prepare_server(parts) as server, trio.open_nursery() as nursery:
             await trio.testing.wait_all_tasks_blocked()

@@ -1,10 +1,10 @@
 """Commands of operators through a node: names and addresses are resolved, and the state machine grants or refuses."""
 
-import dataclasses
 import json
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
@@ -242,13 +242,11 @@ async def test_operator_corrects_log_time_far_ahead() -> None:
     await node.found()
     node.view = replace(node.view, node=replace(node.view.node, raft_id=1))
     stage = node.stage
-    own = dataclasses.replace(rival_report(), server_id=1, request=None)
+    own = structs.replace(rival_report(), server_id=1, request=None)
     await stage.append_record(own)
     with pytest.raises(Refused, match="up to 55 s ahead it waits for them automatically"):
         await node.grant({"correction": {}})
-    stage.applied_state.farm.state = dataclasses.replace(
-        stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
-    )
+    stage.applied_state.farm.state = structs.replace(stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000)
     text = await node.grant({"correction": {}})
     assert text.startswith("log time goes back by ")
     assert text.endswith(" s, to the clocks of a majority of the voters")

@@ -2,11 +2,11 @@
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, ROUTER

@@ -4,12 +4,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
 import pytest
 import trio
 from msgspec import structs
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import NO_QUORUM

@@ -4,7 +4,6 @@ The sources are searched for output calls: a new output function must be one of 
 """
 
 import ast
-import dataclasses
 import io
 import json
 import logging
@@ -17,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.table import Table
@@ -193,7 +193,7 @@ def test_live_view_draws_hostile_names_as_text(text: str) -> None:
     pictures.append(draw(ViewState(editing=text, notice=text), seen, 100, 30))
     pictures.append(draw(ViewState(), ScreenData(None, history, reason=text), 100, 30))
     row = FarmRow(name=text, farm=hostile, age_ms=0, is_old=False, reason=text)
-    for each in (row, dataclasses.replace(row, farm=None)):
+    for each in (row, structs.replace(row, farm=None)):
         lines = overview_lines(OverviewState(), [each], Canvas(100, COLORS), 30)
         pictures.append(Group(Text("\n", end="").join(lines)))
     for picture in pictures:

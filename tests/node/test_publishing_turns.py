@@ -7,10 +7,10 @@ The first node gets its turn back later.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import ROUTER

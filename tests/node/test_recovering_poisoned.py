@@ -2,12 +2,12 @@
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bridge.cli.recover import recover
 from bridge.core.farm.state_machine import Farm, result_of_first_term

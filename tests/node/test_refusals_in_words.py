@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS
 from bridge.api.trace import TraceEvent

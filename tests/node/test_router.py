@@ -4,13 +4,13 @@ import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.core.log.records import ConditionStatus, LeafFault
 from bridge.node.router.host import HostSampler, LoopLag

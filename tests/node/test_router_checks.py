@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks, sam_check

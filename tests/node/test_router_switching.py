@@ -1,14 +1,15 @@
 """`router detect` and `init` switch services of i2pd on, restart it, and put its configuration back if that fails."""
 
+import dataclasses
 import os
 import shutil
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridge.cli import main
 from bridge.cli.main import cli
@@ -203,8 +204,8 @@ def test_file_named_by_other_system_user_is_not_changed(files: RouterFiles) -> N
     debian = found(files)
     assert debian.process is not None
     other = replace(debian.process, user_id=33)
-    assert plan_switch(files.machine(), replace(debian, process=other)) is not None
-    named = replace(debian, process=other, configuration=Path("/etc/other.conf"))
+    assert plan_switch(files.machine(), dataclasses.replace(debian, process=other)) is not None
+    named = dataclasses.replace(debian, process=other, configuration=Path("/etc/other.conf"))
     assert plan_switch(files.machine(), named) is None
     files.user_id = 5_000
     assert plan_switch(files.machine(), debian) is None

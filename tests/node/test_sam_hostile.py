@@ -1,5 +1,7 @@
 """The SAM client against bridges that violate the protocol: one error with a reason, in bounded time and memory."""
 
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
+
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -184,8 +186,7 @@ async def test_endless_pings_end_session() -> None:
         assert f"it sent more than {LINES_MAX} lines in 60 s" in await session.wait_ended()
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_bridge_that_does_not_read_ends_session() -> None:
+async def test_bridge_that_does_not_read_ends_session(autojump_clock: trio.testing.MockClock) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         await receive_line(stream)
         await stream.send_all(HELLO)

@@ -5,10 +5,10 @@ same run, as after a crash. The next run starts with an empty state machine, and
 log after it.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Change, RequestRefused
 from bridge.core.log.records import Clock

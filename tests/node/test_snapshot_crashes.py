@@ -4,11 +4,13 @@ Each story drives the production planners over a disk that crashes after a rando
 or received, while it is adopted, while the log after it is compacted or discarded, and during recovery.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Compact, Install, Persist, ReadSnapshot, StoreChunk
 from consensus.core.events import SnapshotRead
@@ -149,7 +151,7 @@ class Story:
         persist = self.persist(
             Persist(number=0, hard_state=HardState(self.term), truncate_from=cut, first=first, entries=entries)
         )
-        return [lambda storage: storage.plan([persist])], replace(state, terms=terms + new)
+        return [lambda storage: storage.plan([persist])], dataclasses.replace(state, terms=terms + new)
 
     def compact(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
         """Write our own snapshot, and compact the log."""
@@ -160,7 +162,7 @@ class Story:
         writing = [*writer.plan_begin(), *writer.plan(data), *writer.plan_end()]
         kept = self.random.randint(1, index + 1)
         persist = self.persist(Persist(number=0, snapshot=Compact(writer.description, kept)))
-        after = replace(state, snapshot=writer.description, data=data)
+        after = dataclasses.replace(state, snapshot=writer.description, data=data)
         # The chunks are not a group of the storage: an empty group represents them.
         return [lambda storage: [*storage.plan([self.persist(Persist(number=0))]), *writing], self.plan(persist)], after
 
@@ -202,7 +204,7 @@ def partial(before: State, after: State) -> list[State]:
     common = 0
     while common < min(len(before.terms), len(after.terms)) and before.terms[common] == after.terms[common]:
         common += 1
-    return [replace(after, terms=after.terms[:end]) for end in range(common, len(after.terms))]
+    return [dataclasses.replace(after, terms=after.terms[:end]) for end in range(common, len(after.terms))]
 
 
 @over_seeds(60)

@@ -1,11 +1,11 @@
 """The forms of snapshots: their bytes on disk and on the wire, and servers with the plain form."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.effects import Compact, Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, ReplicaKey, Server, SnapshotDescription

@@ -4,10 +4,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.alarms import ROUTER

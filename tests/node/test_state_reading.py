@@ -1,10 +1,11 @@
 """The farm state read offline, from the directory of a stopped node or from a backup."""
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.core.log.records import Admission, Clock
@@ -126,7 +127,7 @@ async def test_backup_reads_like_its_directory(tmp_path: Path) -> None:
 async def test_backup_allows_largest_term_and_index(tmp_path: Path) -> None:
     backup = (await read_state(node_directory(tmp_path / "node"))).backup
     last = LogId(MAX_NUMBER, MAX_NUMBER)
-    late = replace(backup, head=replace(backup.head, last=last))
+    late = dataclasses.replace(backup, head=replace(backup.head, last=last))
     assert decode_backup(encode_backup(late)).head.last == last
 
 

@@ -1,10 +1,10 @@
 """Damage that a crash cannot cause is refused with advice for the operator; a torn tail is cut and reported."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from consensus.core.effects import Persist, ReadEntries
 from consensus.core.entry_data import ENTRY_HEAD, configuration_entry, encode_group

@@ -1,11 +1,11 @@
 """Stored keyrings and generations load again, and invalid times stored by earlier versions are repaired."""
 
 import logging
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.wire.keys.box import EraKey, KeyBoxError, seal_key
 from bridge.wire.keys.farm_key import farm_key_text, new_farm_key, parse_farm_key

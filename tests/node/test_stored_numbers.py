@@ -5,13 +5,14 @@ with that number. So for each stored number, writer and reader must agree on the
 """
 
 import ast
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import CLOCK_LIMIT_MS, FormationState, Promise, founding_of
 from bridge.node.raft.commit_store import read_commit_index, write_commit_index
@@ -131,14 +132,14 @@ def _generation(directory: Path, number: int) -> bool:
 
 
 def _keyring_clock(directory: Path, number: int) -> bool:
-    ring = replace(Keyring.of(b"1" * 32), used_at=number)
+    ring = dataclasses.replace(Keyring.of(b"1" * 32), used_at=number)
     with write_phase():
         keep_keys(directory, ring)
     return known_keyring(directory, ring.label) == ring
 
 
 def _keyring_era(directory: Path, number: int) -> bool:
-    ring = replace(Keyring.of(b"1" * 32), era=number)
+    ring = dataclasses.replace(Keyring.of(b"1" * 32), era=number)
     with write_phase():
         keep_keys(directory, ring)
     return known_keyring(directory, ring.label) == ring

@@ -3,12 +3,12 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 import json
-from dataclasses import replace
 from typing import cast
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
@@ -25,7 +25,7 @@ REQUEST = RequestId("client", 0, 7)
 
 
 @pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
@@ -147,7 +147,7 @@ async def test_committed_but_refused_command_has_reason() -> None:
     assert (too_early.index, accepted.index, repeated.index) == (1, 3, 4)
 
 
-async def test_committed_but_unapplied_entry_is_unknown() -> None:
+async def test_committed_but_unapplied_entry_is_unknown(autojump_clock: MockClock) -> None:
     stage = Stage()
 
     async def never(index: int) -> int:

@@ -1,11 +1,11 @@
 """The connections to a server: through an HTTP proxy into I2P, or TLS checked by an authority. Never plain."""
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome
 from consensus.net.tls import CertificateError, authority_context, operator_certificate

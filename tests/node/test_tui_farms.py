@@ -1,11 +1,11 @@
 """Several farms on one screen: verdicts first, then one of them, and back."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
+from msgspec import structs
 from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
@@ -68,7 +68,7 @@ def test_overview_has_verdict_of_each_farm_and_reason_of_lost_one() -> None:
 
 
 def test_old_view_in_overview_has_its_age_and_is_dimmed() -> None:
-    old = dataclasses.replace(row("mill"), age_ms=90_000, is_old=True, reason="the node of /x no longer runs")
+    old = structs.replace(row("mill"), age_ms=90_000, is_old=True, reason="the node of /x no longer runs")
     lines = overview_lines(OverviewState(selected="b"), [old, row("b")], Canvas(100, COLORS), 24)
     line = next(each for each in lines if "mill" in each.plain and "not live for 1m30s, then: Healthy" in each.plain)
     assert str(line.style) == "bright_black"
@@ -91,7 +91,7 @@ def test_overview_fits_terminal(width: int, height: int) -> None:
 def test_chosen_farm_has_charts_on_large_screen() -> None:
     history = History()
     history.take(farm_view())
-    shown = dataclasses.replace(row("mill"), charts=tuple(farm_charts(ViewState(), farm_view(), history)))
+    shown = structs.replace(row("mill"), charts=tuple(farm_charts(ViewState(), farm_view(), history)))
     assert any("round trip" in line for line in drawn(OverviewState(), [shown], 120, 40))
     assert not any("round trip" in line for line in drawn(OverviewState(), [shown], 80, 24))
 

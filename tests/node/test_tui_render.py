@@ -1,6 +1,5 @@
 """The live view: every fact is on the screen as text, and the screen fits the terminal."""
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from io import StringIO
@@ -8,7 +7,7 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
+from msgspec import UNSET, structs
 from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -117,7 +116,7 @@ def test_local_farm_shows_processes_and_their_end() -> None:
 
 
 def test_local_farm_footer_has_command_to_start_killed_node() -> None:
-    farm = dataclasses.replace(local_farm(3), program=".venv/bin/garlicfarm")
+    farm = structs.replace(local_farm(3), program=".venv/bin/garlicfarm")
     lines = drawn(render_local_farm(farm, 80, 24, color=False), 80, 24).splitlines()
     assert lines[-2].endswith("after kill -9: .venv/bin/garlicfarm run --config farm-state/node-3/node.toml")
 
@@ -126,7 +125,7 @@ def test_command_of_client_is_shown_whole_for_the_shell() -> None:
     command = (
         '.venv/bin/garlicfarm connect --sam 127.0.0.1:17656 --listen 127.0.0.1:8080 "$(.venv/bin/garlicfarm link)"'
     )
-    farm = dataclasses.replace(local_farm(3), client=command)
+    farm = structs.replace(local_farm(3), client=command)
     for width in (40, 80, 120):
         text = drawn(render_local_farm(farm, width, 24, color=False), width, 24)
         shown = text[text.index("TRY ") + len("TRY ") : text.index("RAFT ")]
@@ -391,8 +390,8 @@ def test_alarms_of_local_farm_are_ordered_by_severity() -> None:
     farm = local_farm(3)
     first = farm.processes[0]
     assert first.view is not None
-    processes = (dataclasses.replace(first, view=replace(first.view, alarms=alarms)), *farm.processes[1:])
-    text = drawn(render_local_farm(dataclasses.replace(farm, processes=processes), 80, 24, color=False), 80, 24)
+    processes = (structs.replace(first, view=replace(first.view, alarms=alarms)), *farm.processes[1:])
+    text = drawn(render_local_farm(structs.replace(farm, processes=processes), 80, 24, color=False), 80, 24)
     assert 0 < text.index("!! no-quorum: nothing; start the others") < text.index("! certificate: ends; renew")
 
 

@@ -1,10 +1,10 @@
 """Keys in the live view: panes, filter, order, selection, and questions before a change."""
 
-import dataclasses
 import random
 from collections.abc import Iterable
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from bridge.api.entry_words import Names
@@ -447,7 +447,7 @@ def test_log_loads_next_part_at_both_ends() -> None:
 
 
 def replace_entry(state: ViewState, entry: int) -> ViewState:
-    return dataclasses.replace(state, entry=entry)
+    return structs.replace(state, entry=entry)
 
 
 def test_m_switches_mouse_to_terminal_and_back() -> None:

@@ -8,12 +8,12 @@ milliseconds.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, Role
 from consensus.server.errors import ServerBusyError

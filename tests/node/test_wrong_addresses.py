@@ -4,12 +4,12 @@ The cases with separate machinery are elsewhere: KRaft in `test_kraft_wrong_addr
 `tests/end_to_end/test_wrong_addresses`.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import quorum_of

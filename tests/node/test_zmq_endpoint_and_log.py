@@ -1,11 +1,11 @@
 """The endpoint over the plain replicated log: clients read the committed updates."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request

@@ -1,11 +1,11 @@
 """RequestEntries: messages ahead of their confirmations, snapshots first, and bounds on unconfirmed messages."""
 
-from dataclasses import replace
 from random import Random, randrange
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.model import Entry, LogId
 from consensus.protocols.zmq_raft.counters import EndpointDrop

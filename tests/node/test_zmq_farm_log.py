@@ -1,10 +1,10 @@
 """The farm's log for ØMQ Raft clients: each entry with its index and a reqid, the compacted part as JSON."""
 
 import json
-from dataclasses import replace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.records import Clock

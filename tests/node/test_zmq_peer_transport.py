@@ -4,13 +4,13 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.entry_data import no_op_entry

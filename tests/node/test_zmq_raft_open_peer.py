@@ -4,12 +4,13 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Role
 from consensus.protocols import zmq_raft

@@ -5,12 +5,13 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.alarms import ZMQ_UPDATES

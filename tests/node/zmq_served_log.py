@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.model import Entry, Index, LogId
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, CustomHandler, EndpointOptions

@@ -34,10 +34,12 @@ messages wait for delivery, and clocks stop until a command advances them.
     1->2: append term 2 after 2/1 of terms 2, commit 1             a sent message; `(held)` if it waits for the disk
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from consensus.core.effects import (
     Announcement,

@@ -4,11 +4,11 @@ Other scenarios of the same list are in `raft/`: diverging logs, figure 8, disru
 reordered appends. `tests/spec` has scenarios by section; `tests/simulation/consensus` combines all faults.
 """
 
-from dataclasses import replace
 from itertools import count
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received

@@ -10,9 +10,10 @@ raise an error, and everything derived from the state must still be computable: 
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
+
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import FIRST_LEVEL

@@ -14,11 +14,12 @@ import argparse
 import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome
 from consensus.core.model import Index, LogId

@@ -14,12 +14,12 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import (

@@ -13,8 +13,10 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from gossip.core.member import INCARNATION_LIMIT, Incarnation, NodeId, Status
 from gossip.core.options import SwimOptions

@@ -12,8 +12,9 @@ no node agrees with any other.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from gossip.core.keyring import CLOCK_LIMIT, ClockBound, DatedKey, Keyring, KeyringError
 from gossip.core.member import INCARNATION_LIMIT, Address, Incarnation, NodeId, NodeInfo, Status

@@ -16,7 +16,6 @@ The limits are small, so that each is reached. A mock clock provides the time, s
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -24,6 +23,7 @@ from typing import Any, Final, cast
 import msgspec
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role, RoleChanged

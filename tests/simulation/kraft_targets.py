@@ -15,13 +15,13 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
 import cramjam
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.entry_data import configuration_entry, no_op_entry

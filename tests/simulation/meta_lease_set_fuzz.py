@@ -9,10 +9,10 @@ occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set sh
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from bridge.api.json import decode as decode_json
 from bridge.api.json import encode as encode_json

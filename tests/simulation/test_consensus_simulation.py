@@ -1,10 +1,10 @@
 """Simulated histories in the test run: many seeds of each strategy, planted bugs, and repeatability."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.features import Features
 from consensus.core.log import RecoveredLog
@@ -172,7 +173,7 @@ def test_planted_bug_is_called_and_changes_history(mutant: Mutant) -> None:
     changes = tuple((owner, name, _recording_calls(wrong, name, called)) for owner, name, wrong in mutant.changes)
     differs = mutant.name in RARELY_SHOWN
     for seed in range(SHOWN_AT.get(mutant.name, 0), SHOWN_WITHIN):
-        differs = _changes_the_history(replace(mutant, changes=changes), seed, called) or differs
+        differs = _changes_the_history(dataclasses.replace(mutant, changes=changes), seed, called) or differs
         if differs and called == _names(mutant):
             return
     assert called == _names(mutant), f"{mutant.name} replaces a function that no history calls"

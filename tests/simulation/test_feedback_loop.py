@@ -12,11 +12,12 @@ clients have had time to follow a step, the factor remains constant, except that
 clients change no more than without the pipeline.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from statistics import mean, pstdev
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log import weights
 from bridge.core.log.feature_level import SUPPORTED_LEVEL

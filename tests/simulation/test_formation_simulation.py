@@ -15,10 +15,11 @@ failure names the seed of its run.
 """
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.formation.alarms import CONFIRM_COMMAND
 from bridge.core.formation.formation import Formation, FormationTuning

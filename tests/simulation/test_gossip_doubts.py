@@ -4,9 +4,8 @@ The attacker knows the incarnation of each member and sends verdicts that win by
 at the member's number and just above it, in the names of members. `make soak` runs each test under more seeds.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.effects import AlarmKind
 from gossip.core.events import Received

@@ -5,9 +5,9 @@ members list hardly more than their peers. Each test runs under several random s
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.member import Status
 from gossip.core.options import SwimOptions

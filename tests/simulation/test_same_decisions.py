@@ -8,10 +8,10 @@ entries together. Time is simulated; a failure names its seed.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF

@@ -1,9 +1,12 @@
 """The simulator's connections of a KRaft quorum: transmission, delays, refusals and retries."""
 
+import dataclasses
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from consensus.core.events import Event, PeerExtensions
 from consensus.core.messages import (
@@ -82,7 +85,7 @@ class Wire:
         self.is_cut = False
         self.responses: list[QuorumResponse] = []
         self.hosts = {ONE: SimulatedHost(ONE), second: SimulatedHost(second)}
-        profile = replace(draw_profile(Random(1), STRATEGIES["kraft"]), reply_timeout_ms=300)
+        profile = dataclasses.replace(draw_profile(Random(1), STRATEGIES["kraft"]), reply_timeout_ms=300)
         hosts: dict[ServerId, SimulatedHost] = {host.key: host for host in self.hosts.values()}
         self.marks = Marks()
         self.links = KafkaLinks(Random(1), profile, rates, hosts, self, self.marks, self)
@@ -173,7 +176,7 @@ def test_links_successor_refuses_request_for_lost_directory() -> None:
 
 
 def test_links_busy_server_delivers_nothing() -> None:
-    wire = Wire(rates=replace(RATES, busy=1))
+    wire = Wire(rates=dataclasses.replace(RATES, busy=1))
     wire.links.send_request(ONE, TWO, VOTE)
     assert wire.run(100) == []
     assert wire.marks.counts["response without information about the quorum"] == 1

@@ -1,9 +1,12 @@
 """The simulator's ØMQ sockets: losses on the wire, repetitions, and servers of the package."""
 
+import dataclasses
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
+
+from msgspec.structs import replace
 
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Message, SnapshotReply
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId
@@ -44,7 +47,7 @@ class Wire:
         self.package = package
         self.end = 0
         self.delivered: list[Message] = []
-        profile = replace(draw_profile(Random(1), STRATEGIES["zmq"]), repeat_ms=REPEAT_MS)
+        profile = dataclasses.replace(draw_profile(Random(1), STRATEGIES["zmq"]), repeat_ms=REPEAT_MS)
         self.hosts: dict[ServerId, SimulatedHost] = {server: SimulatedHost(self) for server in (LEADER, FOLLOWER)}
         self.sockets = ZmqSockets(Random(1), profile, self.hosts, self, Marks(), self)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []

@@ -7,8 +7,10 @@ and its seconds rise per server. No part's structure is older than a refresh. Th
 is later than all before.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import Clock, Publication, Report

@@ -14,13 +14,14 @@ in any order, so a conversation that fails once may pass the next time.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 import msgspec
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from consensus.core.model import LogId
 from consensus.protocols.zmq_raft.counters import EndpointDrop

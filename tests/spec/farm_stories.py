@@ -1,6 +1,6 @@
 """Helpers for scenarios of the farm's state machine: healthy reports, clock entries, a log that applies them."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
@@ -45,8 +45,8 @@ def leaf(name: str, *, healthy: bool = True, load: float = 0.0) -> LeafStatus:
 
 def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Report:
     """Return a report of a healthy server with one leaf; `changes` apply to router, meta or the report itself."""
-    router_changes = {key: value for key, value in changes.items() if key in RouterStatus.__dataclass_fields__}
-    meta_changes = {key: value for key, value in changes.items() if key in MetaStatus.__dataclass_fields__}
+    router_changes = {key: value for key, value in changes.items() if key in RouterStatus.__struct_fields__}
+    meta_changes = {key: value for key, value in changes.items() if key in MetaStatus.__struct_fields__}
     rest = {key: value for key, value in changes.items() if key in {"destinations", "request", "masters"}}
     assert not changes.keys() - router_changes.keys() - meta_changes.keys() - rest.keys()
     made = Report(

@@ -2,18 +2,19 @@
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 Choose = Callable[[str], float]
 """Function that returns the number for a place, named as in `bridge.core.state.numbers`."""
 
 
-def filled_instance(cls: type, choose: Choose) -> Any:
+def filled_instance(cls: type[Struct], choose: Choose) -> Any:
     """Return an instance with one element in each table, and the chosen numbers."""
     hints = get_type_hints(cls)
-    return cls(**{each.name: _value(hints[each.name], f"{cls.__name__}.{each.name}", choose) for each in fields(cls)})
+    return cls(**{name: _value(hints[name], f"{cls.__name__}.{name}", choose) for name in cls.__struct_fields__})
 
 
 def _value(hint: Any, place: str, choose: Choose) -> Any:  # noqa: PLR0911 - one case per form of a type
@@ -35,12 +36,11 @@ def _value(hint: Any, place: str, choose: Choose) -> Any:  # noqa: PLR0911 - one
         return bytes(8)
     if issubclass(hint, Enum):
         return next(iter(hint))
-    assert isinstance(hint, type), f"{place} has a type that this test does not support: {hint}"
-    assert is_dataclass(hint), f"{place} has a type that this test does not support: {hint}"
+    assert issubclass(hint, Struct), f"{place} has a type that this test does not support: {hint}"
     return filled_instance(hint, choose)
 
 
-def places_of(cls: type) -> Iterator[str]:
+def places_of(cls: type[Struct]) -> Iterator[str]:
     """Iterate over every place of a number in a class and in all classes of its fields."""
     seen: dict[str, None] = {}
 

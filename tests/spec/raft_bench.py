@@ -1,9 +1,10 @@
 """Test bench of one replica: any log and hard state, events by hand, a fast or a slow disk."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from consensus.core.effects import Effect, Persist, Role, Send
 from consensus.core.events import DeadlineReached, Event, PeerExtensions, Persisted, Proposed, Received

@@ -1,9 +1,8 @@
 """The log assigns Raft ids: each id once, to one identity, under a unique name."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.log.records import Admission
 from bridge.core.membership.admission import (

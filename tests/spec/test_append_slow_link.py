@@ -1,8 +1,7 @@
 """Appends over a slow link: requests are smaller after an overdue reply, and entries in transfer are not sent again."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.events import DeadlineReached, PeerExtensions

@@ -1,8 +1,7 @@
 """The arrival of a structure: the look-ups that count, and the time that a router gets to publish it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, Report

@@ -1,10 +1,10 @@
 """The view of a node: it combines the parts' own reports and does not invent anything."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
 from bridge.api.view import (

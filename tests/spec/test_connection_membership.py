@@ -1,6 +1,6 @@
 """Membership by introductions: known and live members, and precedence of two descriptions of one member."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bridge.core.membership.connection_membership import ConnectionMembership
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged

@@ -1,11 +1,11 @@
 """Eras of the farm's keys: only the next era is accepted. Evictions also work after the last era."""
 
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL

@@ -1,8 +1,7 @@
 """Evictions and approvals by operators, and the feature level that limits the log's entries."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import EntryTooEarly, LevelRaised, LevelRefused
 from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, next_level

@@ -1,10 +1,10 @@
 """The farm's state machine: a function of the log alone. It refuses deposed publishers, and its tables are bounded."""
 
 import math
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import (
     ClockOff,

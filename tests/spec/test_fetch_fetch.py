@@ -1,7 +1,8 @@
 """Fetch (KIP-595): the leader's four checks, the follower's handling of the reply, and the wait of parked fetches."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Apply, Persist, ReadEntries, Send

@@ -1,6 +1,6 @@
 """Fetches over a slow link: the requested size, and the follower's behavior while a large reply arrives."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from consensus.core.effects import Role
 from consensus.core.events import AnswerArriving, DeadlineReached

@@ -1,6 +1,6 @@
 """Accepted messages in a group that fetches: late replies, later terms of servers outside the group, idle followers."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from consensus.core.effects import Role, Send
 from consensus.core.events import DeadlineReached, ReadRequested, Received

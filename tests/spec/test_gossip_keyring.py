@@ -1,7 +1,7 @@
 """The keyring: changes may arrive in any order, and all members end with the same ring."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise, permutations
 from random import Random
@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gossip.core.effects import Effect, Send, UseKeyring
 from gossip.core.events import KeyringChanged, Received, Unreadable
@@ -412,7 +413,7 @@ def test_changes_of_earlier_era_are_void() -> None:
     before = Keyring.of(key(1), (), (), 5)
     after = before.rekeyed(key(9), 1, before.clock + 1)
     thief = before.install(key(7)).use(key(7))
-    thief = replace(thief, used_at=CLOCK_LIMIT - 1)
+    thief = dataclasses.replace(thief, used_at=CLOCK_LIMIT - 1)
     assert after.merge(thief) == thief.merge(after) == after
 
 

@@ -1,8 +1,7 @@
 """Lifeguard's parts as switches: each works only when it is on."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import PingRequest, PingResponse, VerdictUpdate
@@ -18,7 +17,7 @@ def test_plain_swim_differs_only_in_lifeguard_parts() -> None:
     parts = {"awareness_max", "nacks", "suspicion_max_multiplier", "buddy_notice", "standstill_grace"}
     for preset in (SwimOptions.lan(), SwimOptions.loopback()):
         plain = preset.plain_swim()
-        differing = {name for name in SwimOptions.__slots__ if getattr(plain, name) != getattr(preset, name)}
+        differing = {name for name in SwimOptions.__struct_fields__ if getattr(plain, name) != getattr(preset, name)}
         assert differing == parts
         assert replace(plain, **{name: getattr(preset, name) for name in parts}) == preset
 

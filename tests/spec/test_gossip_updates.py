@@ -1,8 +1,7 @@
 """Updates in gossip: accepted claims, expiry of members, claims about the node itself, and known traps."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, MembershipChanged
 from gossip.core.events import DeadlineReached, LeaveRequested, MetadataChanged

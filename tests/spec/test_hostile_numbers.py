@@ -5,10 +5,10 @@ The entries derive from the record classes, so a new kind or a new number is tes
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Change, EntryTooEarly, Farm, LevelRaised, PublicationAccepted

@@ -1,8 +1,7 @@
 """Producers and consumer groups of Kafka in the farm's state (`bridge.core.state.kafka_clients`)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL

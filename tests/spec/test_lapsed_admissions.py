@@ -1,8 +1,7 @@
 """Admitted identities without a sign of life: their places are released, their Raft ids are not reused."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.figures import RouterStatus

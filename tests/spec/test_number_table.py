@@ -1,8 +1,8 @@
 """Each number of the state has a range, an author, a step and an end. A recovery resets all numbers of each kind."""
 
-from dataclasses import dataclass, replace
-
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import _moved_back
 from bridge.core.log.feature_level import BOUNDS_LEVEL
@@ -40,15 +40,13 @@ def test_declarations_all_name_state_numbers() -> None:
     assert set(NUMBERS) - set(places_of(FarmState)) == set()
 
 
-@dataclass(frozen=True, slots=True)
-class _Quota:
+class _Quota(Struct, frozen=True):
     """A table that a developer may add."""
 
     used: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _NextState(FarmState):
+class _NextState(FarmState, frozen=True):
     """A state of a later version."""
 
     quotas: tuple[_Quota, ...] = ()

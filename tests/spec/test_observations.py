@@ -1,5 +1,7 @@
 """The states and figures that a node takes from its view, and the perspectives of nodes."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from bridge.api.observations.history import EXCLUDED, NOT_REPORTED, figures, history_answer, observed
@@ -53,7 +55,7 @@ def test_observed_leaf_states_follow_report() -> None:
     report = VIEW.reports[0]
     leaf = report.leaves[0]
 
-    def state(**changes: object) -> State:
+    def state(**changes: Any) -> State:
         leaves = (replace(leaf, **{key: each for key, each in changes.items() if key != "stale"}),)
         reports = (replace(report, leaves=leaves, stale=bool(changes.get("stale"))),)
         found = observed(replace(VIEW, reports=reports))

@@ -1,12 +1,12 @@
 """Choice of publisher, leaves and publication times: identical on all servers, with hysteresis, never empty."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig

@@ -1,10 +1,10 @@
 """Selection of sixteen leaves: healthy ones first, listed ones before new ones, identical on all servers."""
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.publishing.lease_set import is_healthy, select_leaves

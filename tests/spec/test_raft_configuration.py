@@ -1,10 +1,10 @@
 """Plan of a configuration change, tested for safety: majorities of consecutive steps always intersect."""
 
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from consensus.core.effects import ChangeRefusal, Persist
 from consensus.core.entry_data import configuration_entry, configuration_head, no_op_entry, no_op_head

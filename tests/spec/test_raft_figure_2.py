@@ -3,9 +3,8 @@
 Each test quotes its sentence, or states what follows from it.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply

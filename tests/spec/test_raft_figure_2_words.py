@@ -3,7 +3,7 @@
 `test_raft_figure_2.py` and `test_raft_section_7.py` test the rules of receivers and roles.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Persist, ReadSnapshot, Role, Send

@@ -1,8 +1,7 @@
 """Limits of a replica: full queues, entries read back, stale replies, peers outside the group, numbers out of range."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Apply, Outcome, ProposalResolved, ReadEntries, Role

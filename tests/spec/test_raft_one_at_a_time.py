@@ -5,9 +5,8 @@ follower of another implementation exits if an append begins below its commit in
 a time, and probes an unresponsive follower at the end of the leader's log.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ReadEntries, ReadReady, ReadSnapshot, Role, Send
 from consensus.core.entry_data import configuration_in

@@ -1,8 +1,7 @@
 """The six policies for elections: one time each, with a default, and the relations that keep them safe."""
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from consensus.core.effects import Role
 from consensus.core.events import DeadlineReached, PeerExtensions

@@ -1,8 +1,7 @@
 """Disruptive servers, and the protection from them: stickiness (section 6), check-quorum, pre-vote (thesis 9.6)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, PeerEnded, PeerExtensions

@@ -1,8 +1,7 @@
 """A message of a leader that this server rejects gets a reply, but does not count as contact on either side."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Persist, ReadReady, Role, Send

@@ -1,8 +1,7 @@
 """Raft section 5 except figure 2, by its sentences. Separate files test section 5.4 and disruptive servers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send

@@ -4,10 +4,9 @@ The judge of `tests/simulation/consensus` checks the steps of the proof that con
 simulated step. This file tests the contribution of a single server to them.
 """
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from consensus.core.effects import Apply, Role, Send
 from consensus.core.model import LogId

@@ -1,6 +1,6 @@
 """Section 6 of the Raft paper, by its sentences: new servers catch up before they vote (thesis section 4.2.1)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
 from consensus.core.options import lan

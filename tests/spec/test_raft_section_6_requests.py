@@ -1,8 +1,7 @@
 """Requests to change the members (Raft section 6): one at a time, with reasons of refusals, by set of features."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.entry_data import configuration_entry

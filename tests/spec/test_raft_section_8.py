@@ -4,9 +4,8 @@
 command is executed once. `test_sessions.py` tests the session table.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import (
     Outcome,

@@ -3,9 +3,8 @@
 Check-quorum does not detect this. The followers reply to heartbeats, so the leader would stay until its disk works.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken

@@ -4,9 +4,8 @@ The message is refused or dropped at the new term, and does not change the vote,
 sender succeeds after several retries (`tests/scenarios/test_raft_scenarios.py` tests whole groups).
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from consensus.core.effects import Persist, Role, Send
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features

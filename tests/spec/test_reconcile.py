@@ -1,11 +1,12 @@
 """Reconciliation of the group's servers: additions, removals, and conditions without a change."""
 
-from dataclasses import replace
+import dataclasses
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.log.records import Admission
@@ -519,7 +520,7 @@ def test_retired_server_removed_without_live_successor() -> None:
 
 def test_identity_without_public_key_admitted_again() -> None:
     story = Story(voters=3)
-    member = replace(story.members()[0], credential=b"its key")
+    member = dataclasses.replace(story.members()[0], credential=b"its key")
     reconciler = Reconciler(SETTINGS)
     for now_ms in (0, SETTLE_MS):
         decision = reconciler.decide(now_ms, (member,), story.admitted, story.group())

@@ -1,6 +1,6 @@
 """First state of a recovered cluster: the parts that it keeps of the surviving node, and the parts that it drops."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import Admission, Clock, Publication

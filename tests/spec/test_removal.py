@@ -1,6 +1,6 @@
 """Removal of a server by an operator: its reports no longer count, and the leader removes it from the group."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bridge.core.farm.operator_commands import RemovalChanged
 from bridge.core.formation.member import MemberStatus

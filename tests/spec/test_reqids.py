@@ -1,9 +1,9 @@
 """Updates by ØMQ Raft are applied once per reqid: also if repeated, dropped, dumped, or after log time moves back."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Farm, RequestRefused
 from bridge.core.log.feature_level import REQIDS_LEVEL

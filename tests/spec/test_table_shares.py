@@ -7,11 +7,12 @@ its module enforces the declaration (`bridge.core.state.tables`).
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import Change, Farm
 from bridge.core.log.feature_level import BOUNDS_LEVEL
@@ -58,12 +59,12 @@ LIMITS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
-def tables_of(cls: type, found: dict[str, None] | None = None) -> Collection[str]:
+def tables_of(cls: type[Struct], found: dict[str, None] | None = None) -> Collection[str]:
     """Return the places of all tables in a class, and in the classes of its fields."""
     found = {} if found is None else found
     hints = get_type_hints(cls)
-    for each in fields(cls):
-        _note_tables(hints[each.name], f"{cls.__name__}.{each.name}", found)
+    for name in cls.__struct_fields__:
+        _note_tables(hints[name], f"{cls.__name__}.{name}", found)
     return found
 
 
@@ -78,14 +79,13 @@ def _note_tables(hint: Any, place: str, found: dict[str, None]) -> None:
     elif origin is not None and issubclass(origin, Collection):
         found[place] = None
         _note_tables(arguments[0], f"{place}.item", found)
-    elif is_dataclass(hint):
-        assert isinstance(hint, type)
+    elif isinstance(hint, type) and issubclass(hint, Struct):
         tables_of(hint, found)
 
 
 def tables_outside_state(farm: Farm) -> list[str]:
     """Return the tables of the state machine outside its state and its tuning."""
-    return [f"Farm.{name}" for name, value in vars(farm).items() if not is_dataclass(value)]
+    return [f"Farm.{name}" for name, value in vars(farm).items() if not isinstance(value, Struct)]
 
 
 def undeclared_tables(cls: type = FarmState, farm: Farm | None = None) -> list[str]:
@@ -101,8 +101,7 @@ def test_declarations_all_name_state_tables() -> None:
     assert set(TABLES) - {*tables_of(FarmState), *tables_outside_state(Farm(BASE_MS))} == set()
 
 
-@dataclass(frozen=True, slots=True)
-class _NextState(FarmState):
+class _NextState(FarmState, frozen=True):
     """A state of a later version."""
 
     notes: Mapping[str, tuple[str, ...]] | None = None

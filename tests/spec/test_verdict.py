@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from types import NoneType
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import fields, replace
 
 from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
@@ -86,7 +86,7 @@ def leaderless(view: FarmView, for_ms: int) -> FarmView:
     return replace(view, raft=replace(raft, leaderless_ms=for_ms))
 
 
-def publishing_of(view: FarmView, **changes: object) -> FarmView:
+def publishing_of(view: FarmView, **changes: Any) -> FarmView:
     """Return a view with changes to its only master."""
     return replace(view, publishing=(replace(view.publishing[0], **changes),))
 
@@ -466,7 +466,7 @@ def test_faults_named_if_all_leaves_are_unhealthy() -> None:
 def test_publisher_with_refusing_router_is_named() -> None:
     [master] = healthy().publishing
     standings = tuple(
-        replace(each, failure="no tunnels" if each.raft_id == master.publisher_id else None)
+        replace(each, failure="no tunnels" if each.raft_id == master.publisher_id else UNSET)
         for each in master.standings
     )
     found = verdict(
@@ -482,7 +482,7 @@ def test_unhealthy_leaf_degrades_with_its_server_name() -> None:
     assert found.text == "Degraded: leaf of node-1 unhealthy, can lose 1 more"
 
 
-def unlisted(**changes: object) -> FarmView:
+def unlisted(**changes: Any) -> FarmView:
     """Return a view whose structure does not list the leaf of node-3, which is unhealthy."""
     view = healthy()
     failing = ConditionView("service", holds=False, last_error="Connection refused")

@@ -1,8 +1,7 @@
 """Bound of log time: no single machine can move it. An operator can move it back."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.state_machine import Change, ClockBounded, ClockOff

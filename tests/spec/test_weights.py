@@ -1,8 +1,7 @@
 """Weights: operators' weights apply immediately; the pipeline's weights are bounded, damped, and expire."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.operator_commands import PublicationForced
 from bridge.core.log.hashes import hash_of

@@ -1,8 +1,7 @@
 """Publishing while the log does not advance, and the log after that outage (docs/explanation/publishing.md)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import PublicationAccepted, PublicationRefused
 from bridge.core.log.hashes import hash_of

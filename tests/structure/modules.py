@@ -57,10 +57,10 @@ REASON = "A module of its own"
 PURE = frozenset(
     {
         "abc", "array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",
-        "itertools", "math", "operator", "random", "statistics", "string", "struct", "types", "typing",
+        "itertools", "math", "msgspec", "operator", "random", "statistics", "string", "struct", "types", "typing",
     }
 )  # fmt: skip
-"""The modules of the standard library allowed in a core: they do not read a clock, a file, a socket or variables."""
+"""The modules, except own ones, that a core may import: they do not read a clock, a file, a socket or variables."""
 PURE_BY_FACE = {
     "consensus": ("consensus.core.",),
     "consensus.sessions": ("consensus.sessions.table",),
@@ -246,10 +246,9 @@ def _impure_modules() -> Iterator[str]:
         for line, module, names in imports_of(path):
             top = module.partition(".")[0]
             if "core" in parts:
-                # An `__init__` loads its modules lazily; msgspec does not do I/O or read a clock.
+                # An `__init__` loads its modules lazily.
                 is_face = (path.name, top) == ("__init__.py", "lazy_loader")
-                is_msgspec = top == "msgspec" and parts[0] in {"bridge", "gossip"}
-                if not (top in PURE or top in PACKAGES or is_face or is_msgspec):
+                if not (top in PURE or top in PACKAGES or is_face):
                     yield problem(path, line, f"{module} is not in the list of pure modules")
                 if top == "random" and names != ("Random",):
                     yield problem(

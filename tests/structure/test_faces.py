@@ -39,7 +39,7 @@ def test_undeclared_name_raises_attribute_error() -> None:
 def test_pure_core_loads_without_trio_and_cryptography() -> None:
     program = (
         "import sys; from consensus import Configuration, Options, Raft, Server; "
-        "print(sorted({'trio', 'cryptography', 'msgspec'} & sys.modules.keys()))"
+        "print(sorted({'trio', 'cryptography'} & sys.modules.keys()))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"

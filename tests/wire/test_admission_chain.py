@@ -3,9 +3,8 @@
 A server that is not in the peer's list proves its Raft id with such a chain (`docs/explanation/architecture.md`).
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.records import Admission, Approval, Clock
 from bridge.core.membership.admission import (

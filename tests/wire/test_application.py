@@ -4,7 +4,6 @@
 """
 
 import json
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES, ApplicationError
 from bridge.core.log.figures import RouterStatus

@@ -1,12 +1,12 @@
 """Master and transient keys of the farm's destination, and their files."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.publishing.entries import LeafEntry
 from bridge.wire.i2p.destination_keys import (

@@ -1,11 +1,11 @@
 """The farm key file: its content, the derived keys and credentials, and errors and reprs without keys."""
 
 import os
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.wire.keys.farm_key import (
     DigestCredentials,

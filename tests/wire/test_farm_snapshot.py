@@ -1,13 +1,13 @@
 """A farm's snapshot: round trips, all older formats, and refused documents."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from hashlib import sha256
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.log.figures import FIGURES, RouterStatus
 from bridge.core.log.hashes import hash_of

@@ -1,11 +1,11 @@
 """The proof of a handshake: its signed bytes, and its rejection in any other handshake."""
 
 import hashlib
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec.structs import fields, replace
 
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers

@@ -1,10 +1,9 @@
 """Signatures of gossip: only a node itself announces, moves or revives itself, or announces its departure."""
 
-from dataclasses import replace
-
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import structs
+from msgspec.structs import replace
 
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import (

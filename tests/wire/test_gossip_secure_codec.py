@@ -1,12 +1,12 @@
 """From message to datagram and back at another node: tokens, auths, proofs, and the reason of each refusal."""
 
 import random
-from dataclasses import replace
 from hashlib import sha512
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import structs
+from msgspec.structs import replace
 
 from gossip.core.events import Received
 from gossip.core.keyring import Keyring

@@ -1,8 +1,8 @@
 """Entries and snapshots in Kafka's form. Recorded data of its controllers round-trips, and damaged data is refused."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from consensus.core.entry_data import configuration_entry, decode_configuration, decode_no_op, no_op_entry
 from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, ReplicaKey, Server
@@ -300,7 +301,9 @@ def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> byte
     [batch] = read_batches(batches_of(1, (configuration_entry(1, Configuration(VOTERS), HEAD),)))
     [record] = batch.records
     key = version.to_bytes(2) + (6).to_bytes(2)
-    return encode_batch(replace(batch, records=(replace(record, key=key, value=change(record.value or b"")),)))
+    return encode_batch(
+        replace(batch, records=(dataclasses.replace(record, key=key, value=change(record.value or b"")),))
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,7 +329,9 @@ def test_invalid_voters_record_is_refused(data: bytes, words: str) -> None:
 def test_leader_change_with_extra_fields_stays_raw_control_entry() -> None:
     [batch] = read_batches(batches_of(1, (no_op_entry(1, NoOp(ReplicaKey(1)), HEAD),)))
     [record] = batch.records
-    data = encode_batch(replace(batch, records=(replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),)))
+    data = encode_batch(
+        replace(batch, records=(dataclasses.replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),))
+    )
     [entry] = entries_of(data, LogId(0, 0))
     assert entry.kind is EntryKind.CONTROL
     assert batches_of(1, (entry,)) == data

@@ -1,12 +1,12 @@
 """Core messages and KRaft's messages: round trips over the codec, refusals, pre-votes, and voters without directory."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Final
 from uuid import UUID
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from consensus.core.messages import (
     BeginQuorumEpoch,

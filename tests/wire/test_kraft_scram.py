@@ -5,9 +5,9 @@ import hmac
 import random
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from consensus.protocols.kafka.wire.scram import (
     Mechanism,
@@ -102,7 +102,7 @@ def test_unknown_user_is_refused_even_with_substitute_key() -> None:
     # An attacker might choose the stored key, so the server must also check that the user exists.
     mechanism = Mechanism.SCRAM_SHA_256
 
-    class Careless(UnknownUsers):
+    class Careless(UnknownUsers, frozen=True):
         def credential(self, mechanism: Mechanism, user: str) -> ScramCredential:
             del user
             return scram_credential(mechanism, PASSWORD, SALT)

@@ -1,7 +1,6 @@
 """Meta LeaseSet2, compared with bytes recorded from Java I2P's classes and with the layout computed by hand."""
 
 import json
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -11,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.wire.i2p.meta_lease_set import (
     LeaseSetError,

@@ -1,6 +1,5 @@
 """A node's gossip metadata: its size limit of 512 bytes, round trips, and refused hostile bytes."""
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,6 +7,7 @@ import cbor2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import EXPECT_MAX, FormationNotice, Founder, Founding, Promise
 from bridge.core.formation.member import NodeMetadata, RoleHint

@@ -5,7 +5,6 @@ bytes. A looser rule here would let `lease-set show` accept a structure that rou
 """
 
 import json
-from dataclasses import replace
 from functools import cache
 from hashlib import sha512
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from bridge.wire.i2p.meta_lease_set import (
     LeaseSetError,

@@ -1,10 +1,10 @@
 """Each figure of a report above its maximum, negative or NaN: the report stays valid and lacks only that figure."""
 
 import math
-from dataclasses import fields, replace
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from msgspec.structs import fields, replace
 
 from bridge.core.log.figures import FIGURES, RouterStatus
 from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report

@@ -1,12 +1,12 @@
 """The exchange between client and directory: exact bytes, and one error for all others."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.wire.i2p.destination_keys import MasterKey
 from bridge.wire.i2p.meta_lease_set import MetaLease, MetaLeaseSet, encode

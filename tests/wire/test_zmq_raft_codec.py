@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from consensus.core.entry_data import configuration_entry, configuration_head, no_op_entry
 from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server

@@ -145,7 +145,7 @@ def figures(view: FarmView) -> Iterator[tuple[Row, float]]:
 def recorded_members(view: FarmView) -> Iterator[MemberView]:
     """Yield the members with a row: this node, the servers, then others up to the limit.
 
-    A member whose name is not known yet would have a second row under its NodeId, for as long as the history lasts.
+    A member whose name is not known yet would have a second row under its NodeId.
     """
     members = tuple(each for each in counted_members(view) if each.name != each.node_id)
     servers = (each for each in members if _is_server(each))

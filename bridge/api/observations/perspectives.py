@@ -7,9 +7,10 @@ together show which node is cut off.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.api.json import Document, Record
 from bridge.api.observations.history import recorded_members
@@ -55,8 +56,7 @@ class PerspectivesAnswer(Document, frozen=True):
     """This node and the servers, then other members, in order of their names; at most 64."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extract:
+class Extract(Struct, frozen=True):
     """This node's short view for others, and the names for their replies."""
 
     short: ShortView

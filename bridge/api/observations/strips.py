@@ -11,9 +11,10 @@ Pure code: it depends on no terminal. Names in it are as the nodes sent them; th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.printable import milliseconds_text, short_address
@@ -39,8 +40,7 @@ Cell = tuple[str, Severity | None]
 """A letter, and its severity; None: without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """One line; a heading has neither a figure nor cells."""
 
     label: str
@@ -48,8 +48,7 @@ class Strip:
     cells: tuple[Cell, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(Struct, frozen=True):
     """A state that is not ok, or another leader or publisher."""
 
     subject: str

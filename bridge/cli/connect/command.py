@@ -8,7 +8,6 @@ addresses and at its socket.
 """
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 
 import click
 import trio
+from msgspec import Struct
 
 from bridge.api.json import DocumentError, decode
 from bridge.cli.connect.client_socket import ClientSocketError, default_socket_path, get, serve_socket, tunnel
@@ -45,8 +45,7 @@ LOOK_S: Final = 1.0
 _STDIN, _STDOUT = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
+class ClientOptions(Struct, frozen=True):
     """The checked options of a client."""
 
     links: tuple[LinkLine, ...]

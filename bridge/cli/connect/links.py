@@ -11,9 +11,11 @@ TCP port that leads to this farm. Empty lines and lines that begin with `#` are 
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.wire.i2p.farm_link import FarmLink, LinkError, parse_link
 from gossip import Address
@@ -31,8 +33,7 @@ class LinksError(Exception):
     """A link or a line of the links file is not usable; the text has the place, the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLine:
+class LinkLine(Struct, frozen=True):
     """One link of the command."""
 
     link: FarmLink

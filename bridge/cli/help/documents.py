@@ -12,12 +12,12 @@ package does not have docs/. The output is not paged: a terminal scrolls, and a 
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 
 import bridge
 from bridge.cli.failure import fail
@@ -31,8 +31,7 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """One document: `name` as `garlicfarm help` shows it, `place` below docs/ without the suffix."""
 
     name: str

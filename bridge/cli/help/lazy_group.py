@@ -10,20 +10,19 @@ a section.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 
 _LINE = 100
 """Limit in characters for the line of another package's command."""
 
 
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
+class LazyCommand(Struct, frozen=True):
     """The place of a command (`module:attribute`) and its line in the overview."""
 
     target: str
@@ -34,8 +33,7 @@ Sections = Mapping[str, Mapping[str, LazyCommand]]
 """The commands of a group by name, below the heading of each section."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddedCommands:
+class AddedCommands(Struct, frozen=True):
     """The commands that other packages register: the group of their entry points, and their section."""
 
     entry_points: str

@@ -8,7 +8,6 @@ command runs.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import click
 import trio
 from click.core import ParameterSource
+from msgspec import Struct
 
 from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.options import file_path, timeout_option
@@ -69,8 +69,7 @@ def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
         return settings | protocol.parse_properties("\n".join(changes))
 
 
-@dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Struct, frozen=True):
     """The servers of a quorum, and the security to reach them."""
 
     servers: str

@@ -8,7 +8,6 @@ A second signal ends it without waiting. A listener without authentication that 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from ipaddress import ip_address
@@ -17,6 +16,8 @@ from typing import assert_never
 
 import click
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.api.cluster_outputs import KraftServeOutput, KraftVoterView
 from bridge.cli.failure import failures
@@ -39,8 +40,7 @@ _NETWORK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class VoterArguments:
+class VoterArguments(Struct, frozen=True):
     """The checked options of the command."""
 
     settings: "protocol.VoterSettings"

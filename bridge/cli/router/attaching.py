@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from typing import Final
 
 import click
+from msgspec import Struct
 
 from bridge.api.outputs import Check
 from bridge.cli.failure import reason_of
@@ -40,8 +40,7 @@ LATER: Final = "An I2P router is on this machine. `garlicfarm router detect` att
 NO_CHOICE: Final = "the router has tunnels to several services: name the farm's tunnels with --tunnel: {names}"
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """The changes for one router that the user agrees to."""
 
     proposal: Proposal

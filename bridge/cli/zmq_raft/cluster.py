@@ -9,7 +9,6 @@ pyzmq is an extra, so nothing of the client is imported before a command runs.
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 import trio
+from msgspec import Struct
 
 from bridge.api.cluster_outputs import (
     ZmqRaftConfigOutput,
@@ -47,8 +47,7 @@ T = TypeVar("T")
 Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """The peers of a cluster, and the keys to reach them."""
 
     seeds: tuple[str, ...]

@@ -7,7 +7,6 @@ takes part in elections. So a URL that is not on loopback needs --allow-network.
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, assert_never
 
 import click
 import trio
+from msgspec import Struct
 
 from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
 from bridge.cli.failure import fail
@@ -35,8 +35,7 @@ _NETWORK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerArguments:
+class PeerArguments(Struct, frozen=True):
     """The options of the command."""
 
     peer_id: str

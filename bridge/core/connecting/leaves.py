@@ -25,6 +25,8 @@ from math import inf
 from random import Random
 from typing import Final
 
+from msgspec import Struct
+
 from bridge.core.connecting.reply_times import NetworkDoubt, ReplyTimes
 from bridge.core.connecting.structures import ListedLeaf
 
@@ -61,8 +63,7 @@ class LeafState(StrEnum):
     """Its entry in the structure has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafFailure:
+class LeafFailure(Struct, frozen=True, kw_only=True):
     """One failure of a leaf."""
 
     reason: str

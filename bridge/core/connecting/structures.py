@@ -12,9 +12,10 @@ A structure of a demonstration is accepted: the address signed it, and its leave
 demonstration. The client shows the mark. A router refuses the mark, because it would publish the structure.
 """
 
-from dataclasses import dataclass
 from random import Random
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.core.publishing.entries import LEAVES_MAX
 
@@ -27,8 +28,7 @@ CONNECTABLE_KINDS: Final = frozenset({0, 1, 3})
 """Kinds of lease sets whose hash is enough to open a stream: unknown, LeaseSet, LeaseSet2."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedLeaf:
+class ListedLeaf(Struct, frozen=True):
     """One entry of a structure: the hash of the leaf, its cost, and the end of the entry in Unix seconds."""
 
     hash: bytes
@@ -36,8 +36,7 @@ class ListedLeaf:
     ends_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedStructure:
+class OfferedStructure(Struct, frozen=True, kw_only=True):
     """The facts about a verified structure that decide on its acceptance and use. Times are Unix seconds."""
 
     published_s: int

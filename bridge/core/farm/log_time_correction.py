@@ -18,7 +18,8 @@ one. A router that holds the later structure refuses the new one until that seco
 includes this time.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Correction, Publication
@@ -29,16 +30,14 @@ from bridge.core.state.numbers import Number, NumberKind, with_numbers
 from bridge.core.state.recovery import LEASE_SET_SECONDS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class LogTimeCorrected:
+class LogTimeCorrected(Struct, frozen=True):
     """Log time was set back."""
 
     before_ms: int
     after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SecondForgotten:
+class SecondForgotten(Struct, frozen=True):
     """The second of a master's last publication was dropped; routers that hold that structure refuse earlier ones."""
 
     publication: Publication

@@ -10,8 +10,10 @@ An exclusion is refused if it would leave a master without any leaf. An empty st
 previous structure would name the excluded leaf until it ends.
 """
 
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten, correct
 from bridge.core.log.hashes import hash_of
@@ -31,15 +33,13 @@ from bridge.core.publishing.publisher_election import PublisherChanged, choose_a
 from bridge.core.state.farm_state import FarmState, FarmTuning
 
 
-@dataclass(frozen=True, slots=True)
-class PublicationForced:
+class PublicationForced(Struct, frozen=True):
     """The publisher of `master` shall publish it again."""
 
     master: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalChanged:
+class RemovalChanged(Struct, frozen=True):
     """An operator removed a server from the farm, or allowed it back."""
 
     server_id: int

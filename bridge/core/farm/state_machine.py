@@ -19,8 +19,10 @@ the applied index are ignored, so replay is harmless.
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, REQIDS_LEVEL, may_raise
@@ -133,69 +135,60 @@ _NO_PLACE_FOR_MASTER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PublicationAccepted:
+class PublicationAccepted(Struct, frozen=True):
     """The publisher may now sign its plan and hand it to its router."""
 
     publication: Publication
 
 
-@dataclass(frozen=True, slots=True)
-class PublicationRefused:
+class PublicationRefused(Struct, frozen=True):
     """A publication that must not be signed, and why."""
 
     publication: Publication
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockOff:
+class ClockOff(Struct, frozen=True):
     """A server's clock contradicts log time by `offset_ms` (positive: it is fast)."""
 
     server_id: int
     offset_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClockBounded:
+class ClockBounded(Struct, frozen=True):
     """A clock entry of `server_id` was above the limit that a majority's clocks set: log time was set to the limit."""
 
     server_id: int
     excess_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServerForgotten:
+class ServerForgotten(Struct, frozen=True):
     """A server has not reported for so long that its leaves no longer count."""
 
     server_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(Struct, frozen=True):
     """A request refused because the table no longer has its result: the sender must begin another session."""
 
     request: str
 
 
-@dataclass(frozen=True, slots=True)
-class EntryTooEarly:
+class EntryTooEarly(Struct, frozen=True):
     """An entry of a kind that the farm's level does not include yet."""
 
     kind: str
     needed_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class LevelRefused:
+class LevelRefused(Struct, frozen=True):
     """An entry of `level` does not have an effect: the farm is at `current`, and levels rise by one."""
 
     level: int
     current: int
 
 
-@dataclass(frozen=True, slots=True)
-class LevelRaised:
+class LevelRaised(Struct, frozen=True):
     """All servers understand this feature level."""
 
     level: int

@@ -5,7 +5,8 @@ promise does not raise an alarm until `patience_ms` has passed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.formation.founding import FormationState, Founders, Founding
 from bridge.core.formation.member import FarmMember
@@ -18,8 +19,7 @@ ANNOUNCERS_SHOWN = 4
 """Members named for each cluster. A holder of the farm key can invent any number of clusters and members."""
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True):
     """The inputs of the alarms."""
 
     node_id: bytes

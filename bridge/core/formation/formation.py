@@ -16,9 +16,11 @@ on the delivery of notices: even an old notice reports durable state of its auth
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from random import Random
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.formation.alarms import Situation, alarms_of, list_founders
 from bridge.core.formation.founding import (
@@ -56,8 +58,7 @@ from bridge.core.formation.messages import (
 __all__ = ["Formation", "FormationTuning"]
 
 
-@dataclass(frozen=True, slots=True)
-class FormationTuning:
+class FormationTuning(Struct, frozen=True):
     """Times of formation: a proposal must be unanimous for `settle_ms`; a promise waits `patience_ms` without alarm."""
 
     settle_ms: int = 1_000

@@ -19,6 +19,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 NODE_ID_BYTES = 8
 PUBLIC_KEY_BYTES = 32
 """The length of an Ed25519 public key in bytes, as in gossip."""
@@ -38,8 +40,7 @@ Founders = tuple[bytes, ...]
 """NodeIds in ascending order, each once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True):
     """A founder's promise to start with exactly these founders or not at all."""
 
     founders: Founders
@@ -47,8 +48,7 @@ class Promise:
     nonce: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Founder:
+class Founder(Struct, frozen=True):
     """The part of a promise that goes into the founding; the set of founders is the same in all promises."""
 
     node_id: bytes
@@ -114,8 +114,7 @@ def unpacked(packed: bytes) -> Founding:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FormationNotice:
+class FormationNotice(Struct, frozen=True):
     """A node's statement about formation in its signed gossip metadata; at most one of the first three is present.
 
     A founder's notice carries `founding` once the farm is created; an observer's carries the cluster that it knows.
@@ -137,8 +136,7 @@ class FormationNotice:
         return self.founding == founding if self.founding is not None else self.endorsement == founding.cluster_id
 
 
-@dataclass(frozen=True, slots=True)
-class FormationState:
+class FormationState(Struct, frozen=True):
     """The durable state of formation; it belongs to one identity key.
 
     `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are sets that it

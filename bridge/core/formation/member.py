@@ -10,6 +10,9 @@ The log's facts about an identity are separate, and have precedence (`bridge.cor
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from msgspec import Struct
+from msgspec import field as struct_field
+
 from bridge.core.formation.founding import PUBLIC_KEY_BYTES, FormationNotice
 
 
@@ -32,8 +35,7 @@ class RoleHint(IntEnum):
     VOTER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMetadata:
+class NodeMetadata(Struct, frozen=True):
     """One node's own description for the farm."""
 
     cluster: str
@@ -46,7 +48,7 @@ class NodeMetadata:
     fingerprint: bytes | None = None
     """SHA-256 of its TLS certificate; peers pin it."""
     feature_level: int = 1
-    notice: FormationNotice = field(default_factory=FormationNotice)
+    notice: FormationNotice = struct_field(default_factory=FormationNotice)
     admissions: tuple[tuple[bytes, int], ...] = ()
     """Node id and Raft id of admitted nodes whose Raft servers do not run yet."""
 

@@ -5,44 +5,39 @@ depend on it (the notice with the promise, the start of Raft) are effects of tha
 them.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.formation.member import FarmMember
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The first event of a run. Its effects repeat the durable state: `Advertise`, and `Founded` or `KnowsCluster`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
+class MembersChanged(Struct, frozen=True):
     """All other members, alive or not, each with its latest notice."""
 
     members: tuple[FarmMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineReached:
+class DeadlineReached(Struct, frozen=True):
     """`Formation.deadline` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(Struct, frozen=True):
     """Persist `number` is durable."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawRequested:
+class WithdrawRequested(Struct, frozen=True):
     """An operator withdraws this node's promise; refused once a founding may exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmRequested:
+class ConfirmRequested(Struct, frozen=True):
     """An operator confirms that this cluster is this node's farm; refused if that is impossible."""
 
     cluster_id: bytes
@@ -51,45 +46,39 @@ class ConfirmRequested:
 Event = Started | MembersChanged | DeadlineReached | Persisted | WithdrawRequested | ConfirmRequested
 
 
-@dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(Struct, frozen=True):
     """Store `state` durably in place of the previous one, then pass `Persisted(number)` to `step`."""
 
     number: int
     state: FormationState
 
 
-@dataclass(frozen=True, slots=True)
-class Advertise:
+class Advertise(Struct, frozen=True):
     """Put `notice` into this node's signed gossip metadata, in place of the previous one."""
 
     notice: FormationNotice
 
 
-@dataclass(frozen=True, slots=True)
-class Founded:
+class Founded(Struct, frozen=True):
     """This node is founder `raft_id`: start Raft with the founding's configuration (again after each restart)."""
 
     founding: Founding
     raft_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class KnowsCluster:
+class KnowsCluster(Struct, frozen=True):
     """Other nodes created the farm: this node is an observer until it is added."""
 
     founding: Founding
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Struct, frozen=True):
     """A text that an operator must see."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FormationRefused:
+class FormationRefused(Struct, frozen=True):
     """An operator's request is refused; the text gives the reason."""
 
     text: str

@@ -9,9 +9,10 @@ The states of all rows between two records are known, so a row needs a record on
 in each minute, even without figures, to show that the node was observing until then.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 MINUTE_MS: Final = 60_000
 NAME_LIMIT_BYTES: Final = 100
@@ -86,8 +87,7 @@ class State(NamedTuple):
     """0 ok, 1 warning, 2 critical: the place in `bridge.api.view.Severity`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateRecord:
+class StateRecord(Struct, frozen=True):
     """The state of a row from `time_ms` on; None ends it."""
 
     time_ms: int
@@ -95,8 +95,7 @@ class StateRecord:
     state: State | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The means of one minute."""
 
     time_ms: int
@@ -106,8 +105,7 @@ class Sample:
     values: tuple[tuple[Row, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(Struct, frozen=True):
     """The node observes again from `time_ms` on, and has recorded no state yet."""
 
     time_ms: int

@@ -11,8 +11,9 @@ The window is bounded: the newest spans of each row and of all rows are kept.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from bridge.core.history.records import (
     MINUTE_MS,
@@ -42,8 +43,7 @@ class Span(NamedTuple):
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """A window of the history."""
 
     from_ms: int

@@ -20,11 +20,11 @@ object, which all versions ignore.
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, Raw, Struct, defstruct, structs
+from msgspec import NODEFAULT, Meta, Raw, Struct, defstruct, structs
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import NODE_ID_BYTES, PUBLIC_KEY_BYTES
 from bridge.core.log.hashes import HASH_CHARACTERS
@@ -99,8 +99,7 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(Struct, frozen=True):
     """The form of a field in JSON."""
 
     type: Any
@@ -166,7 +165,7 @@ class RecordJson:
         written = ((name, form) for name, form in forms.items() if form.type is not None)
         self._forms = dict(sorted(written, key=lambda item: not item[1].is_first))
         self._reads = [(name, form.read) for name, form in self._forms.items() if form.read is not _unchanged]
-        defaults = {each.name: each.default for each in fields(record)}
+        defaults = {each.name: each.default for each in structs.fields(record)}
         members = [_member_of(form, defaults[name]) for name, form in self._forms.items()]
         self._body = defstruct(record.__name__, members, omit_defaults=True, kw_only=True)
         request = [("request", Request | None, None)] if self._has_request else []
@@ -196,6 +195,6 @@ def _form_of(name: str, hint: Any) -> Json:
 
 
 def _member_of(form: Json, default: Any) -> tuple[Any, ...]:
-    if default is MISSING or form.is_first:
+    if default is NODEFAULT or form.is_first:
         return form.key, form.type
     return form.key, form.type | None if default is None else form.type, form.write(default)

@@ -15,9 +15,12 @@ one of them without an error. A value outside its range makes the whole entry fo
 include all possible values.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 COUNT_MAX: Final = 2**53 - 1
 """The greatest integer that all JSON readers represent exactly."""
@@ -52,8 +55,7 @@ class Declaration:
     """I2P proposal 150 has the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterStatus:
+class RouterStatus(Struct, frozen=True):
     """`router`: the sender's router. None is a figure that this kind of router cannot report."""
 
     attached: bool

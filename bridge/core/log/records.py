@@ -9,11 +9,10 @@ is a figure that this kind of router cannot report.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bridge.core.log.fields import (
     BOXES,
@@ -49,8 +48,7 @@ class PublishConfig(Enum):
     ON = "on"
 
 
-@dataclass(frozen=True, slots=True)
-class MetaStatus:
+class MetaStatus(Struct, frozen=True):
     """`meta`: the sender's part in publishing one master destination (base64 as in I2P)."""
 
     destination: str
@@ -77,8 +75,7 @@ class LeafFault(Enum):
     """The local service does not answer its probe."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionStatus:
+class ConditionStatus(Struct, frozen=True):
     """The recent past of a condition. No decision of the log depends on it."""
 
     condition: LeafFault
@@ -90,8 +87,7 @@ class ConditionStatus:
     """The reason of the last failure, also if it holds again."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeafStatus:
+class LeafStatus(Struct, frozen=True):
     """One element of `destinations`: a destination served by the sender's router."""
 
     destination: str
@@ -112,8 +108,7 @@ class LeafStatus:
     """At most one of each condition, in their fixed order; empty in reports of older versions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """An observation of another server's destination by the sender's router: a lease set, and how fast it is found."""
 
     destination_hash: str
@@ -122,8 +117,7 @@ class Measurement:
     fetch_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedDirectory:
+class ReportedDirectory(Struct, frozen=True):
     """`directory`: the sender's I2P destination that returns signed structures to clients. For information only."""
 
     destination_hash: str | None = None
@@ -132,8 +126,7 @@ class ReportedDirectory:
     """The reason why it does not serve now; None while it serves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """One server's application entry."""
 
     cluster: str
@@ -156,8 +149,7 @@ class Report:
         return next((each for each in self.masters if each.destination == master), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """The leader's clock entry: log time becomes `time_ms`, within the limit of `bridge.core.log.voter_clocks`.
 
     `period_ms` is the farm's reporting period from here on: the leader's setting applies to all servers.
@@ -168,8 +160,7 @@ class Clock:
     period_ms: Annotated[int | None, Json(Milliseconds, "period")] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(Struct, frozen=True):
     """The publisher's plan, committed before it signs the structure.
 
     This fences a deposed publisher and orders the seconds.
@@ -181,8 +172,7 @@ class Publication:
     content_hash: Annotated[str, Json(Request, "contentHash")]
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """The leader admits an identity, or records the name of one: see `bridge.core.membership.admission`."""
 
     node_id: Annotated[bytes, hex_id("node")]
@@ -193,8 +183,7 @@ class Admission:
     """The Raft id that the entry assigns, or that the identity already has; the leader's signature covers it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """The identity `node_id` takes `name` from the identity `replaces`: see `bridge.core.membership.admission`."""
 
     node_id: Annotated[bytes, hex_id("node")]
@@ -205,8 +194,7 @@ class Approval:
     """Like the id in an admission."""
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(Struct, frozen=True):
     """The identity `node_id` is evicted, and an era of gossip keys begins: see `bridge.core.membership.eviction`."""
 
     node_id: Annotated[bytes, hex_id("node")]
@@ -215,8 +203,7 @@ class Eviction:
     """NodeId, and the era's key sealed for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyReplacement:
+class KeyReplacement(Struct, frozen=True):
     """An era of gossip keys begins without an eviction: see `bridge.core.membership.eviction`."""
 
     era: Era
@@ -224,16 +211,14 @@ class KeyReplacement:
     """NodeId, and the era's key sealed for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """All servers understand feature level `number`, which `version` brought (`bridge.core.log.feature_level`)."""
 
     number: Annotated[int, Meta(ge=1, lt=2**16)]
     version: Annotated[str, Meta(max_length=32)]
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
+class Exclusion(Struct, frozen=True):
     """The leaf with this hash (base32, as in its address) is excluded from all structures, or admitted again."""
 
     leaf_hash: Annotated[str, Json(HashText, "hash")]
@@ -241,8 +226,7 @@ class Exclusion:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CostFactor:
+class CostFactor(Struct, frozen=True):
     """An operator's factor on the cost of a leaf, until the next one; 1 removes it."""
 
     leaf_hash: Annotated[str, Json(HashText, "hash")]
@@ -250,16 +234,14 @@ class CostFactor:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Force:
+class Force(Struct, frozen=True):
     """The publisher of `master` publishes it again, changed or not."""
 
     master: DestinationText
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
+class Factors(Struct, frozen=True):
     """The pipeline's result from the log up to `through_index`: a factor on the cost of each leaf that it names."""
 
     through_index: Annotated[int, Json(Count, "throughIndex")]
@@ -268,8 +250,7 @@ class Factors:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(Struct, frozen=True):
     """An application entry that the farm's state machine does not know."""
 
     reason: str
@@ -277,8 +258,7 @@ class Foreign:
     """The sender's name of the request, which distinguishes a repetition from a second entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """The server with this Raft id no longer belongs to the group, alive or not; or it may join again."""
 
     server_id: Annotated[int, Json(ServerId, "server")]
@@ -302,8 +282,7 @@ def _in_order(scopes: Collection[Scope]) -> tuple[Scope, ...]:
     return tuple(each for each in Scope if each in scopes)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientKey:
+class ClientKey(Struct, frozen=True):
     """A client key may now, or may no longer, write entries of these scopes (`bridge.core.membership.client_keys`)."""
 
     node_id: Annotated[bytes, DERIVED]
@@ -315,8 +294,7 @@ class ClientKey:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """Log time goes back to the time of a majority of the voters' clocks (`bridge.core.farm.log_time_correction`)."""
 
     time_ms: Annotated[int, Json(Milliseconds, "clock")]
@@ -330,8 +308,7 @@ OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey
 """The commands of operators and of the pipeline about publishing, servers and client keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStart:
+class ProducerStart(Struct, frozen=True):
     """A producer of Kafka's begins; its id is the entry's index. `name` is unique, so that its node finds it."""
 
     name: Name
@@ -340,8 +317,7 @@ class ProducerStart:
     """Its user (`bridge.core.state.kafka_clients.principal_hash`); empty in entries below `BOUNDS_LEVEL`."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffset:
+class GroupOffset(Struct, frozen=True):
     """The position of a consumer group of Kafka's. `leader_epoch` is -1 if its client did not send it."""
 
     group: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -374,16 +350,14 @@ def request_of(record: Record) -> str | None:
     return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
+class Author(Struct, frozen=True):
     """The verified signer of an entry, and the entry's number by this signer (`bridge.core.membership.authors`)."""
 
     node_id: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProvenRecord:
+class ProvenRecord(Struct, frozen=True):
     """A record as the log holds it: with its author if its proof holds, and with its bytes."""
 
     record: Record

@@ -18,7 +18,9 @@ every server. A joint configuration needs both majorities.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
@@ -27,8 +29,7 @@ READING_CLOCK_ENTRIES = 6
 """Number of clock entries until a reading expires: a period has at most two, and one report of each server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The clock of one voter, from its latest report."""
 
     date_ms: int
@@ -38,8 +39,7 @@ class Reading:
     """Number of clock entries before it in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoterClocks:
+class VoterClocks(Struct, frozen=True):
     """The voters' clocks after some entry of the log; `vouched_ms` is V.
 
     `majorities` are the voter sets; a decision needs a majority in each of them. They are empty in a state without a

@@ -18,7 +18,9 @@ in integers: the result must be equal on every machine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.core.log.records import FACTORS_MAX, CostFactor, Exclusion, Factors
 
@@ -38,8 +40,7 @@ FACTOR_HOLDS_MS = 300_000
 FACTOR_ENDS_MS = 600_000
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineFactor:
+class PipelineFactor(Struct, frozen=True):
     """A factor in thousandths, and the log time of the entry that set it."""
 
     thousandths: int
@@ -56,8 +57,7 @@ class PipelineFactor:
         return THOUSANDTHS + (self.thousandths - THOUSANDTHS) * left_ms // (FACTOR_ENDS_MS - FACTOR_HOLDS_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """All weights, by hash of the leaf (`bridge.core.log.hashes`)."""
 
     excluded: tuple[str, ...] = ()
@@ -74,32 +74,28 @@ class Weights:
     """The author of each operator's factor, by hash of the leaf."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExclusionChanged:
+class ExclusionChanged(Struct, frozen=True):
     """A leaf is excluded, or admitted again."""
 
     leaf_hash: str
     excluded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CostFactorChanged:
+class CostFactorChanged(Struct, frozen=True):
     """An operator's factor on a leaf, in thousandths."""
 
     leaf_hash: str
     thousandths: int
 
 
-@dataclass(frozen=True, slots=True)
-class FactorsAccepted:
+class FactorsAccepted(Struct, frozen=True):
     """The pipeline's factors were accepted, and damped."""
 
     through_index: int
     leaves: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRefused:
+class CommandRefused(Struct, frozen=True):
     """A command without effect, and the reason."""
 
     kind: str

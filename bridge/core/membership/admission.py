@@ -18,8 +18,10 @@ lapsed, or `with_room` dropped its row. A node that presents an admission with s
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.records import Admission, Approval
 
@@ -51,8 +53,7 @@ class Standing(Enum):
     """Never came alive. Only the row of the highest Raft id has this value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """The identity with a Raft id. A founder has neither a name nor a public key until the leader has recorded them."""
 
     node_id: bytes
@@ -76,8 +77,7 @@ class Admitted:
         return self.standing in {Standing.RETIRED, Standing.EVICTED}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAdmitted:
+class ServerAdmitted(Struct, frozen=True):
     """`node_id` has the Raft id `server_id`, and is called `name`."""
 
     server_id: int
@@ -85,8 +85,7 @@ class ServerAdmitted:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRefused:
+class AdmissionRefused(Struct, frozen=True):
     """An ineffective admission or approval, and the reason."""
 
     node_id: bytes
@@ -94,8 +93,7 @@ class AdmissionRefused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRetired:
+class ServerRetired(Struct, frozen=True):
     """The identity `successor` took the name of `node_id`, whose server is removed permanently."""
 
     server_id: int
@@ -104,8 +102,7 @@ class ServerRetired:
     successor: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionLapsed:
+class AdmissionLapsed(Struct, frozen=True):
     """The identity never came alive under this Raft id: its place is free, the id stays used."""
 
     server_id: int
@@ -243,8 +240,7 @@ def after_time(
     return table, tuple(lapsed)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderShare:
+class LeaderShare(Struct, frozen=True):
     """The leader that signs an admission, and the leader that admitted each Raft id."""
 
     leader: bytes

@@ -17,9 +17,11 @@ a row is dropped only when the table is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Author, EntryRecord, Foreign, ProvenRecord, Report, ServerRecord
@@ -80,8 +82,7 @@ class NoEffect(Enum):
         return f"{self.meaning}: {self.remedy}" if self.remedy else self.meaning
 
 
-@dataclass(frozen=True, slots=True)
-class EntryWithoutEffect:
+class EntryWithoutEffect(Struct, frozen=True):
     """A committed entry of a kind that acts on the farm had no effect; `author` is set if its signature verifies."""
 
     kind: str
@@ -89,8 +90,7 @@ class EntryWithoutEffect:
     reason: NoEffect
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorNumbers:
+class AuthorNumbers(Struct, frozen=True):
     """The numbers of one author's entries that had effect."""
 
     highest: int = 0

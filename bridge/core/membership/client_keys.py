@@ -13,7 +13,8 @@ in a full table one of them is dropped. The recorded server also identifies the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.log.records import ClientKey, Scope
 from bridge.core.log.weights import CommandRefused
@@ -25,8 +26,7 @@ CLIENTS_OF_SERVER_MAX = CLIENTS_MAX // 4
 """Admitted client keys that one server has admitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """One client key; its entries have no effect while it is not `admitted`."""
 
     name: str
@@ -37,8 +37,7 @@ class Client:
     """The NodeId of the server that signed its last admission; empty below `BOUNDS_LEVEL`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientChanged:
+class ClientChanged(Struct, frozen=True):
     """A client key was admitted, given other scopes, or removed."""
 
     node_id: bytes

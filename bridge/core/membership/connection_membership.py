@@ -18,7 +18,9 @@ alarm, since its record of votes may be out of date too.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from gossip import (
     LAST_GENERATION,

@@ -19,7 +19,9 @@ prevents all other actions of the identity.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement
@@ -29,16 +31,14 @@ LAST_ERA = 2**32 - 1
 """Eras have 32 bits in entries, boxes and keyrings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rekeying:
+class Rekeying(Struct, frozen=True):
     """The last replacement of all keys; `boxes` by NodeId in hexadecimal, opaque here."""
 
     era: int = 0
     boxes: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEvicted:
+class ServerEvicted(Struct, frozen=True):
     """This identity is evicted. `era` is the era of the keys afterwards."""
 
     server_id: int
@@ -47,24 +47,21 @@ class ServerEvicted:
     keys_replaced: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionRefused:
+class EvictionRefused(Struct, frozen=True):
     """An eviction that changed nothing, and the reason."""
 
     node_id: bytes
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewEra:
+class NewEra(Struct, frozen=True):
     """An era has begun without an eviction."""
 
     era: int
     sealed_for: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeysNotReplaced:
+class KeysNotReplaced(Struct, frozen=True):
     """A replacement of the keys without effect, and the reason."""
 
     era: int

@@ -15,7 +15,8 @@ decisions. The core does not store anything else, so its decisions follow from i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.membership.admission import (
@@ -37,8 +38,7 @@ REFUSED_SHOWN_MAX = 8
 _MINUTE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class ReconcileSettings:
+class ReconcileSettings(Struct, frozen=True):
     """`expect` of the farm key; `voters_max` is odd. A server must be alive for `settle_ms` before each step."""
 
     expect: int
@@ -57,8 +57,7 @@ class ReconcileSettings:
         return max(self.voters_max, self.expect)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The committed configuration as its leader sees it."""
 
     own_id: int
@@ -81,8 +80,7 @@ class Group:
         return self.voters | self.learners
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(Struct, frozen=True):
     """Propose an admission: a Raft id for this identity, or its name."""
 
     node_id: bytes
@@ -90,37 +88,32 @@ class Admit:
     key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AddLearner:
+class AddLearner(Struct, frozen=True):
     """Add this server as a learner."""
 
     server_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(Struct, frozen=True):
     """Make this learner a voter."""
 
     server_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """Remove this server from the group."""
 
     server_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Transfer leadership to another server: this one will be removed."""
 
 
 Proposal = Admit | AddLearner | Promote | Remove | HandOver
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The next step, and the obstacles to more: `waits` are shown to operators, `refused` raises an alarm."""
 
     proposal: Proposal | None = None
@@ -182,8 +175,7 @@ class Reconciler:
         self._dead_since = {server_id: self._dead_since.get(server_id, now_ms) for server_id in dead}
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(Struct, frozen=True):
     """All inputs at one moment."""
 
     settings: ReconcileSettings

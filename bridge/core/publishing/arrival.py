@@ -15,8 +15,9 @@ The look-ups are not a part of the farm's state, because no server decides by th
 are complete again within about two minutes.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Report
@@ -36,8 +37,7 @@ look-ups may fail.
 LOOK_UPS_MAX: Final = MASTERS_MAX * SERVERS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
+class LookUp(Struct, frozen=True):
     """The last look-up of a master by the router of one server, reported at `at_ms` of log time."""
 
     server_id: int
@@ -46,8 +46,7 @@ class LookUp:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Expectation:
+class _Expectation(Struct, frozen=True):
     """The last hand-over of a master in the reports, and the log time since the last confirmation by a look-up."""
 
     last: StructureHandOver

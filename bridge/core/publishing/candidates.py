@@ -17,7 +17,8 @@ depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.log.records import MetaStatus, PublishConfig, Report
 from bridge.core.publishing.score import Inability, ScoreFigure, ScorePart
@@ -29,8 +30,7 @@ KEY_MARGIN_S = 900
 """A server cannot publish in the last seconds of its signing key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A server as a candidate: its score, or the reason why it cannot publish."""
 
     server_id: int

@@ -11,15 +11,15 @@ quorum the sentences depend only on the log; without a quorum they depend on the
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.core.publishing.candidates import Candidate, rank
 from bridge.core.publishing.score import Inability
 from bridge.core.state.farm_state import Choice, FarmTuning
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceTexts:
+class ChoiceTexts(Struct, frozen=True):
     """The reasons of a choice that the log made. `label` returns the name of a server.
 
     `causes` has the errors of routers, by server: the cause of an inability.

@@ -3,14 +3,14 @@
 Clients and the wire format import this module without the modules of the farm's state, which load slowly.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 LEAVES_MAX: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class LeafEntry:
+class LeafEntry(Struct, frozen=True):
     """One entry of the Meta LS2: a destination (base64), its cost, and the second when the entry ends."""
 
     destination: str

@@ -20,7 +20,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
@@ -86,8 +87,7 @@ def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: 
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
+class _Candidates(Struct, frozen=True):
     """The eligible leaves: their costs, the healthy ones, and the server for which each counts."""
 
     costs: Mapping[str, int]

@@ -20,7 +20,8 @@ runs.
 """
 
 import hashlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.log.records import Publication
 from bridge.core.publishing.entries import LeafEntry
@@ -37,8 +38,7 @@ state machine accepts, and half of the minute that routers allow.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` at first.
 
     The first one waits for at most `gather_ms`, and only while a report, a router or a healthy leaf is missing. The
@@ -58,8 +58,7 @@ class Pace:
         return cls(change_ms=period_ms, gather_ms=period_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPublication:
+class PlannedPublication(Struct, frozen=True):
     """A publication to propose, and the entries to sign once exactly this publication is accepted."""
 
     publication: Publication

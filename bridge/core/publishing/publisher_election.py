@@ -12,7 +12,9 @@ older ones keep their places.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.publishing.candidates import candidates_of, choose
@@ -20,8 +22,7 @@ from bridge.core.publishing.lease_set import select_leaves
 from bridge.core.state.farm_state import MASTERS_MAX, MASTERS_OF_SERVER_MAX, FarmState, FarmTuning, MasterState
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherChanged:
+class PublisherChanged(Struct, frozen=True):
     """Another server publishes `master` from here on; None if no server is able to."""
 
     master: str

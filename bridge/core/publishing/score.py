@@ -4,8 +4,9 @@ Commands print these values without the state of the farm, because the modules o
 `bridge.core.publishing.candidates` makes them.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Inability(Enum):
@@ -32,8 +33,7 @@ class ScoreFigure(Enum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class ScorePart:
+class ScorePart(Struct, frozen=True):
     """The part of one figure in the score: 0 to `maximum` points."""
 
     figure: ScoreFigure

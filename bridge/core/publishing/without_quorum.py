@@ -19,7 +19,9 @@ simpler, but a non-voting server does not notice elections, and a leader may be 
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.records import Publication, PublishConfig, Report
 from bridge.core.publishing.candidates import KEY_MARGIN_S
@@ -57,8 +59,7 @@ class QuorumWatch:
         return still_ms if still_ms > patience_ms else None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalObservations:
+class LocalObservations(Struct, frozen=True):
     """The observations of one server without a majority: its own state, and the members that gossip marks alive."""
 
     own: Report

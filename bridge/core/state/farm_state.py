@@ -9,9 +9,10 @@ would be stale too early.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any
+
+from msgspec import Struct, field, structs
 
 from bridge.core.log.feature_level import FIRST_LEVEL
 from bridge.core.log.hashes import hash_of
@@ -46,8 +47,7 @@ LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 """Meta LS2 seconds are 32 bits wide; a clock entry beyond is ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmTuning:
+class FarmTuning(Struct, frozen=True):
     """The constants of decisions, which all servers of a farm must share, and the reporting period.
 
     `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
@@ -66,8 +66,7 @@ class FarmTuning:
         return self.period_ms * 3 // 2
 
 
-@dataclass(frozen=True, slots=True)
-class ServerState:
+class ServerState(Struct, frozen=True):
     """One server's latest report, made at `heard_ms` of log time; `clock_off` if its date contradicts log time."""
 
     report: Report
@@ -76,24 +75,21 @@ class ServerState:
     clock_off: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The publisher, and the number of clock entries in a row in which another candidate led by the margin."""
 
     server_id: int | None = None
     beaten: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A destination in the Meta LS2, with its cost (lower is preferred)."""
 
     destination: str
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
-class MasterState:
+class MasterState(Struct, frozen=True):
     """One master destination: its publisher, the leaves that it lists, the last accepted publication.
 
     `since_ms` is the log time of its first report. `forced`: an operator wants it published again.
@@ -106,16 +102,14 @@ class MasterState:
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StructureHandOver:
+class StructureHandOver(Struct, frozen=True):
     """The server whose router took a structure, and the second of the structure."""
 
     server_id: int
     published_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class FarmState:
+class FarmState(Struct, frozen=True):
     """The farm after the entry `applied_index`."""
 
     log_time_ms: int
@@ -185,18 +179,18 @@ class FarmState:
         return 0 if last is None else last.published_s
 
 
-def places_in(value: object) -> Iterator[tuple[str, object]]:
-    """Yield each value within a dataclass, nested ones included, with its place: tables, and other values.
+def places_in(value: Struct) -> Iterator[tuple[str, object]]:
+    """Yield each value within a Struct, nested ones included, with its place: tables, and other values.
 
     A place is `FarmState.removed` for a field, with `.key`, `.value` or `.item` for the content of a mapping or a
     tuple.
     """
-    for each in fields(value):  # type: ignore[arg-type]  # a dataclass
-        yield from _places_in_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name))
+    for name, each in structs.asdict(value).items():
+        yield from _places_in_field(f"{type(value).__name__}.{name}", each)
 
 
 def _places_in_field(place: str, value: object) -> Iterator[tuple[str, object]]:
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         yield from places_in(value)
         return
     yield place, value
@@ -209,6 +203,4 @@ def _places_in_field(place: str, value: object) -> Iterator[tuple[str, object]]:
             yield from _places_in_field(f"{place}.item", each)
 
 
-_behind_the_position: Callable[[FarmState], tuple[Any, ...]] = attrgetter(
-    *(each.name for each in fields(FarmState)[3:])
-)
+_behind_the_position: Callable[[FarmState], tuple[Any, ...]] = attrgetter(*FarmState.__struct_fields__[3:])

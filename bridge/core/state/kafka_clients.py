@@ -23,9 +23,11 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.core.log.fields import PRINCIPAL_CHARACTERS, is_principal
 
@@ -67,16 +69,14 @@ def principal_hash(cluster_id: bytes, principal: str | None) -> str:
     return digest[:PRINCIPAL_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """The author of a row: the user, by `principal_hash`, and the node that signed the entry."""
 
     principal: str
     node_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """An entry's name of its producer, and its place in that producer's sequence."""
 
     producer_id: int
@@ -123,8 +123,7 @@ class ProducedStatus(Enum):
     """The producer was dropped, or never existed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Adjacent entries with adjacent sequences."""
 
     sequence: int
@@ -132,8 +131,7 @@ class Run:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(Struct, frozen=True):
     """One producer. `sequence` is the next one, `used_ms` the log time of its last entry."""
 
     name: str
@@ -184,8 +182,7 @@ class Producer:
         return Producer(self.name, log_time_ms, produced.epoch, next_sequence, runs, owner, self.node_id)
 
 
-@dataclass(frozen=True, slots=True)
-class NotedOffset:
+class NotedOffset(Struct, frozen=True):
     """The offset of a consumer group, noted at `noted_ms` of log time.
 
     `leader_epoch` is -1 if its client did not send it.
@@ -201,8 +198,7 @@ class NotedOffset:
     """The node whose entry began the group; empty below `BOUNDS_LEVEL`."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaClients:
+class KafkaClients(Struct, frozen=True):
     """The tables after some entry."""
 
     producers: Mapping[int, Producer] = field(default_factory=dict)

@@ -16,7 +16,8 @@ majority agrees.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.log.voter_clocks import VoterClocks, time_of_majorities
 
@@ -29,8 +30,7 @@ Smaller values are not useful, because a report may take seconds until it is app
 SERVERS_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ClockJudgment:
+class ClockJudgment(Struct, frozen=True):
     """The clocks compared with the majority time, as one server sees them; offsets are positive for a fast clock."""
 
     majority_ms: int

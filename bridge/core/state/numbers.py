@@ -15,9 +15,11 @@ correction of log time may move them below zero, and they are used only in diffe
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from bridge.core.log.figures import FIGURES
 from bridge.core.log.weights import COST_MAX, OPERATOR_BOUNDS, PIPELINE_BOUNDS
@@ -62,8 +64,7 @@ class NumberKind(Enum):
     """A router's figure about itself, replaced by its next report; no later entry builds on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """The declaration of one number."""
 
     kind: NumberKind
@@ -282,8 +283,8 @@ class UndeclaredNumberError(Exception):
     """A number of the state without a declaration in `NUMBERS`."""
 
 
-def numbers_in(value: object) -> Iterator[tuple[str, float]]:
-    """Yield each number of a dataclass, nested ones included, with its place."""
+def numbers_in(value: Struct) -> Iterator[tuple[str, float]]:
+    """Yield each number of a Struct, nested ones included, with its place."""
     for place, each in places_in(value):
         if isinstance(each, int | float) and not isinstance(each, bool):
             yield place, each
@@ -294,16 +295,16 @@ Changed = Callable[[Number, int], int]
 
 
 def with_numbers(value: Any, changed: Changed) -> Any:
-    """Return a dataclass with each of its integers changed, except mapping keys: these name servers and producers."""
+    """Return a Struct with each of its integers changed, except mapping keys: these name servers and producers."""
     after = {
-        each.name: _changed_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name), changed)
-        for each in fields(value)
+        name: _changed_field(f"{type(value).__name__}.{name}", each, changed)
+        for name, each in structs.asdict(value).items()
     }
     return replace(value, **after) if any(after[name] is not getattr(value, name) for name in after) else value
 
 
 def _changed_field(place: str, value: Any, changed: Changed) -> Any:
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return with_numbers(value, changed)
     if isinstance(value, Mapping):
         after = {key: _changed_field(f"{place}.value", each, changed) for key, each in value.items()}

@@ -18,7 +18,8 @@ Kafka's groups, the log times of producers. Routers may still hold a structure w
 the time until which they refuse earlier ones (`refused_until_s`).
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import Admitted, raft_id_of
@@ -38,8 +39,7 @@ LEASE_SET_SECONDS_MAX = 0xFFFF + 60
 """Largest distance of a structure's end from now that a router accepts (16 bits of seconds, and Java's tolerance)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """The values to reset in the new cluster."""
 
     term: bool = False

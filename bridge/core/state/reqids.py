@@ -21,10 +21,11 @@ number of copies in the log does not have such a bound. The constants and `secon
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.sessions import TableReader, number_bytes
 
@@ -194,8 +195,7 @@ class ReqidTable:
             heapify(own)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """An entry's reqid. `proven`: a member of the farm or a client key signed it."""
 
     reqid: bytes

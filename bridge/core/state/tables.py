@@ -15,8 +15,9 @@ declared rule. `docs/reference/limits.md` has the same table for operators.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from bridge.core.log.records import FACTORS_MAX, LeafFault, Scope
 from bridge.core.log.weights import (
@@ -63,8 +64,7 @@ class Release(Enum):
     """The table is part of a row of another table, and is dropped with that row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The declaration of one table."""
 
     words: str
@@ -246,8 +246,8 @@ def declared_table(place: str) -> Table:
         ) from None
 
 
-def tables_in(value: object) -> Iterator[tuple[str, int]]:
-    """Yield each table of a dataclass, nested ones included, with its place and its number of rows."""
+def tables_in(value: Struct) -> Iterator[tuple[str, int]]:
+    """Yield each table of a Struct, nested ones included, with its place and its number of rows."""
     for place, each in places_in(value):
         if isinstance(each, Mapping | tuple):
             yield place, len(each)

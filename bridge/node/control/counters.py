@@ -11,9 +11,10 @@ A key of the view consists of a prefix and the identifier. `_ZMQ_KEYS` and `_KAF
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from bridge.core.log.kinds import EntryCounter
 from bridge.core.membership.authors import NoEffect
@@ -105,8 +106,7 @@ class NodeEvent(CountedReason):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """Counters of one subject."""
 
     members: tuple[Counted, ...]

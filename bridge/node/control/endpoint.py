@@ -7,11 +7,11 @@ This module joins the parts of this folder, as `bridge.node.app` joins the parts
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import trio
+from msgspec import Struct
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
 from bridge.api.control_routes import (
@@ -50,8 +50,7 @@ from bridge.node.security.control_socket import SOCKET_NAME
 from consensus.net import NodeCertificate
 
 
-@dataclass(frozen=True, slots=True)
-class ControlEndpoint:
+class ControlEndpoint(Struct, frozen=True):
     """The server of a node's control endpoint, the watch of its verdict, and the history."""
 
     server: ControlServer

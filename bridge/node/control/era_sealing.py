@@ -11,7 +11,8 @@ box needs the key file from an operator.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.formation.member import FarmMember
 from bridge.core.log.fields import BOXES_LIMIT
@@ -24,8 +25,7 @@ from bridge.wire.keys.box import EraKey, new_key, seal_key
 from gossip import ClockBound, Keyring
 
 
-@dataclass(frozen=True, slots=True)
-class SealedEra:
+class SealedEra(Struct, frozen=True):
     """A proposed era: the boxes of the remaining members, and the names of members without a box."""
 
     era: int

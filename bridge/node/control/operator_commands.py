@@ -15,7 +15,8 @@ log.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.api.build_view import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
@@ -48,8 +49,7 @@ from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCommands:
+class OperatorCommands(Struct, frozen=True):
     """Access to the log through one node. `submit` returns after the entry is applied here."""
 
     view: FarmView

@@ -39,8 +39,7 @@ class Request:
     access: Access = Access.ADMIN
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The reply to a request."""
 
     status: int
@@ -54,8 +53,7 @@ class Answer:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[B]):
+class Call(Struct, Generic[B], frozen=True):
     """A request that has passed all checks of its route."""
 
     request: Request

@@ -17,11 +17,11 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import h11
 import trio
+from msgspec import Struct
 
 from bridge.api.control_routes import Access
 from bridge.node.control.access import RemoteAccess
@@ -39,8 +39,7 @@ CLOSE_S = 1.0
 _READING = frozenset({b"GET", b"HEAD"})
 
 
-@dataclass(frozen=True, slots=True)
-class ControlLimits:
+class ControlLimits(Struct, frozen=True):
     """Limits for one client and for all of them together."""
 
     connections: int = 64
@@ -72,8 +71,7 @@ class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
     """A limit for connections or for the bytes of requests is reached; the text names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
+class _Client(Struct, frozen=True):
     """A client connected by TCP, and the tokens for comparison."""
 
     remote: RemoteAccess

@@ -8,11 +8,11 @@ it into the file `i2pcontrol.password`.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import trio
+from msgspec import Struct
 
 from bridge.node.detecting.found import DEFAULT_PASSWORD, FoundRouter
 from bridge.node.router.i2pcontrol import I2PControl
@@ -23,8 +23,7 @@ _PASSWORD_LIMIT_BYTES: Final = 255
 _LOGIN_TIMEOUT_S: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(Struct, frozen=True):
     """An accepted password, the setting of its file, and True if the file does not contain it yet."""
 
     password: str

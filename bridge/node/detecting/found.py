@@ -9,6 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
 from bridge.node.router.link import Link, Software
 from bridge.wire.i2p.structures import (
@@ -60,8 +62,7 @@ class Service:
         return self.state is ServiceState.ON
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTunnel:
+class FoundTunnel(Struct, frozen=True):
     """A server tunnel, with its destination if its key file is readable."""
 
     tunnel: ServerTunnel
@@ -102,8 +103,7 @@ class FoundRouter:
         return self.i2cp, self.i2pcontrol, self.sam
 
 
-@dataclass(frozen=True, slots=True)
-class Detection:
+class Detection(Struct, frozen=True):
     """All routers of this machine, the most useful first, and the files that were not readable."""
 
     routers: tuple[FoundRouter, ...]

@@ -10,9 +10,10 @@ A relative path counts from the directory of the process. A service is switched 
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.node.detecting.found import (
     DEFAULT_PASSWORD,
@@ -39,8 +40,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - replaced, ne
 _LOOPBACK: Final = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
-class _I2pdPlace:
+class _I2pdPlace(Struct, frozen=True):
     """One installation: its files, and its process if it runs."""
 
     directory: Path

@@ -9,9 +9,11 @@ Newer routers split the files of clients and tunnels into directories, with one 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from bridge.node.detecting.found import FoundRouter, Service, ServiceState, find_tunnel
 from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
@@ -43,8 +45,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::", "localhost"})  # noqa: S104 - replaced
 Content = TypeVar("Content")
 
 
-@dataclass(frozen=True, slots=True)
-class _JavaPlace:
+class _JavaPlace(Struct, frozen=True):
     """One installation, and its process if it runs."""
 
     directory: Path

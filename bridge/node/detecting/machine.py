@@ -19,6 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from bridge.wire.routers.process_files import (
     Listener,
     RouterCommand,
@@ -36,8 +38,7 @@ _NAMESPACES: Final = ("net", "mnt")
 _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listening ports, never bound
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A file that this user cannot read or that is not a regular file, and the command that corrects this."""
 
     path: Path
@@ -45,8 +46,7 @@ class Unread:
     action: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterProcess:
+class RouterProcess(Struct, frozen=True):
     """A running router."""
 
     pid: int

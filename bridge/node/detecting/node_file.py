@@ -10,9 +10,10 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from bridge.node.detecting.plan import CERTIFICATE_FILE, Plan, PlanError, settings_of
 from bridge.node.settings.configuration import FILE_LIMIT_BYTES
@@ -30,8 +31,7 @@ _NEW_MODE: Final = 0o640
 _KEY_LIMIT_BYTES: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFile:
+class NodeFile(Struct, frozen=True):
     """The configuration file of a node as it was read."""
 
     path: Path

@@ -12,9 +12,10 @@ if the plan does not have a value for it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from bridge.node.detecting.found import FoundRouter, FoundTunnel, ServiceState
 from bridge.node.settings.choices import RouterKind
@@ -42,8 +43,7 @@ class PlanError(ValueError):
     """The settings for a router cannot be made; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The settings to write."""
 
     router: Mapping[str, Any]

@@ -9,9 +9,11 @@ the configuration, because the node must read them.
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login, find_login
 from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, ServiceState
@@ -38,8 +40,7 @@ Checked = TypeVar("Checked")
 _PUBLIC: Final = 0o644
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """The settings for one router."""
 
     router: FoundRouter

@@ -11,9 +11,12 @@ the owner of the file and the group of i2pd can read it, if i2pd runs.
 
 import secrets
 import stat
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.node.detecting.found import FoundRouter, ServiceState
 from bridge.node.detecting.i2pd import SYSTEM_CONFIGURATION
@@ -34,8 +37,7 @@ class SwitchError(Exception):
     """The services could not be switched on; the text contains the reason and the state of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileAccess:
+class FileAccess(Struct, frozen=True):
     """The owner and mode of the file."""
 
     user_id: int

@@ -12,8 +12,9 @@ The last two take seconds instead of milliseconds, so they have other bounds.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from consensus import Histogram
 
@@ -54,8 +55,7 @@ def _slow() -> Histogram:
     return Histogram(SLOW_BOUNDS_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Durations:
+class Durations(Struct, frozen=True):
     """One histogram for each duration."""
 
     request: Histogram

@@ -14,11 +14,11 @@ queued without a limit.
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.control import Refused
 from bridge.api.observations.history import HOURS_MAX, HistoryAnswer, figures, history_answer, observed
@@ -58,8 +58,7 @@ class HistoryEvent(CountedReason):
     RECORDS = "history_records", "Records written to the history file. It grows by one each minute, and with changes"
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredPage:
+class _StoredPage(Struct, frozen=True):
     answer: HistoryAnswer
     hours: int
     made_at: float

@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.control import Refused
 from bridge.core.log.records import PublishConfig
@@ -55,8 +56,7 @@ def _differing(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Granting:
+class Granting(Struct, frozen=True):
     """The grants of one node."""
 
     node: JoinedNode

@@ -16,7 +16,6 @@ runs.
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -100,8 +99,7 @@ class _File(Struct, frozen=True, rename="camel"):
     invitations: Annotated[tuple[Invitation, ...], Meta(max_length=INVITATIONS_MAX)] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Joiner:
+class Joiner(Struct, frozen=True):
     """An identity that redeems a token."""
 
     public_key: bytes

@@ -9,10 +9,10 @@ can create the farm together with this node. After that only a voter invites, be
 become leader for the approval (`bridge.node.inviting`).
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import trio
+from msgspec import Struct
 
 from bridge.api.control import (
     InvitationAnswer,
@@ -29,8 +29,7 @@ from bridge.wire.keys.invitation import InvitationError
 from consensus.net import CertificateError
 
 
-@dataclass(frozen=True, slots=True)
-class InvitationRequests:
+class InvitationRequests(Struct, frozen=True):
     """The requests to one node."""
 
     inviting: Inviting

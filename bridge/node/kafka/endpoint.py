@@ -22,11 +22,11 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.alarms import CORRECT_FILE, KAFKA_CERTIFICATE, KAFKA_LEVEL_LOW
 from bridge.core.log.feature_level import KAFKA_LEVEL

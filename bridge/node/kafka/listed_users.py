@@ -18,10 +18,11 @@ produce: scopes are looked up for each batch.
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.api.alarms import KAFKA_USERS
 from bridge.core.log.fields import NAME
@@ -37,8 +38,7 @@ CERTIFICATE: Final = "certificate"
 _PREFIX: Final = "User:"
 
 
-@dataclass(frozen=True, slots=True)
-class ListedUser:
+class ListedUser(Struct, frozen=True):
     """One line of the file. `credential` is None with a certificate, which proves the name."""
 
     name: str

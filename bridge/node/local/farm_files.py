@@ -24,9 +24,11 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.security.key_files import (
@@ -62,8 +64,7 @@ class LocalFarmError(Exception):
     """The directory cannot hold this farm; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFiles:
+class NodeFiles(Struct, frozen=True):
     """One node of the farm: its name, its directory, its configuration file and the ports in it."""
 
     name: str
@@ -82,8 +83,7 @@ class NodeFiles:
         return self.directory / "node.log"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFarm:
+class LocalFarm(Struct, frozen=True):
     """A farm with all of its files."""
 
     directory: Path

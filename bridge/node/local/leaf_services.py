@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.node.local.farm_files import LocalFarm, NodeFiles, leaf_key
 from bridge.sam.connection import SamBridge, SamError
@@ -35,8 +36,7 @@ _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: clos
 _HEAD_END: Final = b"\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class LeafServices:
+class LeafServices(Struct, frozen=True):
     """The leaves of a local farm, and the bridge that their clients use."""
 
     network: LoopbackNetwork

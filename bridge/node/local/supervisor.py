@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 STOP_GRACE_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One process to run: its name, its arguments after `garlicfarm`, and the file for its output."""
 
     name: str

@@ -8,10 +8,10 @@ Publications are checked by their files alone: each is read, decoded and verifie
 """
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
@@ -28,8 +28,7 @@ EVENT_WAIT_MS = 5_000
 EVENTS_BUFFERED = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """A verified structure on disk."""
 
     path: Path

@@ -15,13 +15,16 @@ An address in the settings file is not followed: the operator, or a router that 
 node moved and another setting still has the old address, the next start would fail: alarm `address-outdated`.
 """
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
 import trio
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.node.events.alarms import Alarms
@@ -217,8 +220,8 @@ def moved(configuration: NodeConfiguration, new: ChosenAddress) -> NodeConfigura
     if broadcast is not None and broadcast.host == old.broadcast_host:
         broadcast = Address(new.broadcast_host, bind.port) if new.broadcast_host else None
         interface = new.interface if ":" in new.broadcast_host else None
-    gossip = replace(gossip, bind=bind, chosen=new, broadcast=broadcast, interface=interface)
-    return replace(found, gossip=gossip)
+    gossip = dataclasses.replace(gossip, bind=bind, chosen=new, broadcast=broadcast, interface=interface)
+    return dataclasses.replace(found, gossip=gossip)
 
 
 def _with_host(value: Value, old: str, new: str) -> Value:
@@ -227,9 +230,11 @@ def _with_host(value: Value, old: str, new: str) -> Value:
         found = replace(found, host=new) if found.host == old else found
     elif isinstance(found, tuple):
         found = tuple(_with_host(each, old, new) for each in found)
+    elif isinstance(found, Struct):
+        found = replace(found, **{name: _with_host(each, old, new) for name, each in structs.asdict(found).items()})
     elif is_dataclass(found) and not isinstance(found, type):
         changed = {each.name: _with_host(getattr(found, each.name), old, new) for each in fields(found) if each.init}
-        found = replace(found, **changed)
+        found = dataclasses.replace(found, **changed)
     return found  # type: ignore[no-any-return]
 
 

@@ -16,8 +16,9 @@ accepted peer is judged again when the log changes the grounds of the verdict (`
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from bridge.core.formation.founding import Founding
 from bridge.core.membership.admission import Admitted, is_lapsed, raft_id_of, retired_or_evicted_refusal
@@ -37,8 +38,7 @@ UNNAMED_OF_SIGNER_MAX = 64
 """Limit for the stored ids of one signer: the number of servers of a farm."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFarm:
+class KnownFarm(Struct, frozen=True):
     """This node's data on members, after it knows its farm.
 
     During replay `admissions.json` lists evicted members before the log contains the members that they admitted. The

@@ -19,10 +19,10 @@ bounded, because a farm works over its Raft ports even if gossip does not get th
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import Struct, field
 
 from bridge.api.alarms import ALARMS, ISOLATED, KEY_RETIRED
 from bridge.node.events.alarms import Alarms, NodeStopped
@@ -62,8 +62,7 @@ _FORGOTTEN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GossipEvents:
+class GossipEvents(Struct, frozen=True, kw_only=True):
     """The events of one node; `follow` runs while the node lives."""
 
     agent: MembershipProvider

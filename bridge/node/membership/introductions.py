@@ -14,12 +14,13 @@ For the rest of the node introductions replace gossip (`membership_provider`). T
 import base64
 import binascii
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.membership.connection_membership import ConnectionMembership, Consequence
 from consensus import now_ms
@@ -58,8 +59,7 @@ class IntroductionDrop(CountedDrop):
     REFUSED = "introduction_refused", "introductions that this node does not accept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Others:
+class Others(Struct, frozen=True, kw_only=True):
     """The node's data on others from other sources than introductions."""
 
     settled: Callable[[], bool] = lambda: False

@@ -12,10 +12,10 @@ change announces the whole copy. So one part cannot overwrite the data of anothe
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import monotonic
 
 import trio
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import FormationNotice
 from bridge.core.formation.member import FarmMember, MemberStatus, NodeMetadata, RoleHint

@@ -6,13 +6,14 @@ transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
+from msgspec.structs import replace
 
 import gossip
 from bridge.core.formation.member import MemberStatus
@@ -72,8 +73,7 @@ class MembershipProvider(Protocol):
         """Announce to the others that this node leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKeys:
+class GroupKeys(Struct, frozen=True):
     """The farm's callbacks for gossip's keys."""
 
     key_ring: Keyring

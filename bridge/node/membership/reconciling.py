@@ -10,9 +10,10 @@ because only a continuous watch shows that a server flaps. The leader's observat
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.alarms import ADMISSION, WAITING_FOR_APPROVAL
 from bridge.api.trace import Scalar

@@ -20,12 +20,13 @@ So the farm can grow to its old size with the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import SystemRandom
 from shutil import rmtree
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import result_of_first_term
 from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, founding_of
@@ -98,8 +99,7 @@ class RecoveryError(Exception):
     """No new cluster was made; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPlan:
+class RecoveryPlan(Struct, frozen=True):
     """The plan of `recover` for a directory or a backup, before any change."""
 
     survivor: FarmOnDisk

@@ -19,10 +19,10 @@ A directory in use by a running node is refused; the text recommends a backup by
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from bridge.core.formation.founding import FormationState, Founding
 from bridge.core.log.feature_level import UnsupportedLevelError
@@ -66,8 +66,7 @@ class StateReadingError(Exception):
     """The state cannot be read; the text contains the file, the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """The omitted end of a log: entries `first` to `last`, with their number by kind."""
 
     first: Index
@@ -75,8 +74,7 @@ class Cut:
     kinds: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmOnDisk:
+class FarmOnDisk(Struct, frozen=True, kw_only=True):
     """A farm from the view of one server. `image` is `farm` with its history, for `decode_farm`."""
 
     source: Path

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from bridge.api.log import EntryKind, log_entry
 from bridge.core.log.records import Clock, Correction
@@ -67,8 +68,7 @@ A plain tuple: a reader makes millions of them, and a frozen dataclass costs thr
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(Struct, frozen=True):
     """A position in the log with log time before it. Picklable: a reader in another process continues from here."""
 
     file: str
@@ -77,8 +77,7 @@ class Anchor:
     log_time_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTime:
+class KnownTime(Struct, frozen=True):
     """Log time before the entry at `index`."""
 
     index: Index

@@ -13,10 +13,11 @@ Introductions do not name a server: they are signed themselves, and work before 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from errno import EADDRNOTAVAIL
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.node.events.alarms import AddressNotHereError, Alarms, NodeStopped
 from bridge.node.raft.users import UserFiles, Users, read_files, read_password
@@ -60,16 +61,14 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 """Processor time for one entry in microseconds: twice the measured time."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeWords:
+class HandshakeWords(Struct, frozen=True):
     """Extra data of handshakes: `introduced` adds this node's, `met` receives the other side's."""
 
     introduced: Callable[[Identity], Identity] = lambda identity: identity
     met: Callable[[Identity], None] = lambda _: None
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(Struct, frozen=True):
     """The transport between servers, read from the settings and their files once at the start."""
 
     connector: Connector

@@ -11,7 +11,8 @@ can remove it, by an entry of the log.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.core.formation.founding import Founding
 from bridge.node.raft.applied_state import AppliedState
@@ -20,8 +21,7 @@ from consensus import Configuration, ConsensusServer, RaftDescription, Server, S
 from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
 
 
-@dataclass(frozen=True, slots=True)
-class FarmMemberRules:
+class FarmMemberRules(Struct, frozen=True):
     """The rules of one farm; `expect` and `voters_max` are settings, `removed` comes from the log."""
 
     resolve: Callable[[ServerId], PeerAddress | None]

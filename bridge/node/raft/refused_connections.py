@@ -15,10 +15,11 @@ The others are counted; their count is reported every ten minutes and when the c
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS, AlarmType
 from bridge.api.trace import Scalar

@@ -14,11 +14,11 @@ farm key alone does not allow a holder to act as a server.
 import logging
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
@@ -88,8 +88,7 @@ LEADERS_OWN_TEXT = "a client sent a clock entry, or an entry about identities; o
 NO_ANSWER = "no reply in time: the entry may be committed or not; check the log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaSettings:
+class ReplicaSettings(Struct, frozen=True, kw_only=True):
     """The settings of a replica. `endpoint_of` returns a founder's endpoint, if gossip knows it.
 
     `node_id_of` returns the node of a Raft id that the log does not (yet) name.

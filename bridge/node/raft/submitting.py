@@ -20,9 +20,9 @@ position of the first copy, regardless of the node that submitted that copy.
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
@@ -56,8 +56,7 @@ EXPIRED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedUpdate:
+class SubmittedUpdate(Struct, frozen=True):
     """An update by ØMQ Raft as an entry of the log, and as the farm's state identifies it."""
 
     entry: bytes

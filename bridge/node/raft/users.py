@@ -10,9 +10,10 @@ set. Both files contain passwords: mode 0600; lines that begin with `#` are comm
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.api.alarms import USERS
 from bridge.node.events.alarms import Alarms
@@ -57,8 +58,7 @@ class Users(ListedFile["UserFiles"]):
         self._files = content
 
 
-@dataclass(frozen=True, slots=True)
-class UserFiles:
+class UserFiles(Struct, frozen=True):
     """The accepted users, None for the farm key's users; and the credentials to send, by `host:port`."""
 
     users: Mapping[str, Credentials] | None

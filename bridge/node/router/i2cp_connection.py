@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import trio
+from msgspec import Struct
 
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
@@ -75,8 +76,7 @@ class _Waiter(Generic[Answer]):
         self.event.set()
 
 
-@dataclass(frozen=True, slots=True)
-class RouterDate:
+class RouterDate(Struct, frozen=True):
     """A reading of the router's clock, and its version of the protocol."""
 
     date_ms: int

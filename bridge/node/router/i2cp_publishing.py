@@ -33,6 +33,7 @@ from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
 from bridge.node.router.link import Credentials, Link, RouterLost, Software
@@ -58,8 +59,7 @@ OLD_KEY_FILE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class I2cpAccess:
+class I2cpAccess(Struct, frozen=True):
     """The access to a router's I2CP."""
 
     link: Link

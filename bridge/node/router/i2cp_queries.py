@@ -10,12 +10,12 @@ LeaseSet2 is present. The version of a lease set, and a Meta LeaseSet2 at i2pd, 
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
@@ -33,8 +33,7 @@ FAILURES_FOR_NO: Final = 2
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 30.0, 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResult:
+class LookupResult(Struct, frozen=True):
     """The result of the last look-ups of one hash."""
 
     measured_at_s: float

@@ -17,10 +17,11 @@ unhealthy, and an alarm about the router is active until it replies.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.api.alarms import ROUTER_CLOCK, ROUTER_STATUS, ROUTER_UNREACHABLE
 from bridge.core.log.figures import RouterStatus, known_of
@@ -75,8 +76,7 @@ def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class I2cpRouterAccess:
+class I2cpRouterAccess(Struct, frozen=True):
     """The interfaces of the router."""
 
     i2cp: I2cpAccess

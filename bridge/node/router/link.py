@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.printable import one_line
 from consensus.net import connection_failure
@@ -33,8 +34,7 @@ class Software(Enum):
     I2PD = "i2pd"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One address of the router. With a `certificate` (PEM) it uses TLS and must present that certificate."""
 
     host: str

@@ -22,11 +22,13 @@ import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.api.printable import one_line
 from bridge.core.log.figures import RouterStatus
@@ -57,8 +59,7 @@ class RouterError(Exception):
     """The router failed, and nothing changed. The message contains the action and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStatus:
+class MeasuredStatus(Struct, frozen=True):
     """A router's measurement of another router's destination: the presence of its lease set, and the look-up time."""
 
     reachable: bool

@@ -7,10 +7,10 @@ The dates are compared with this machine's clock, and the fault may be in the cl
 text shows the date of the clock, and each action mentions the clock.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import trio
+from msgspec import Struct
 
 from bridge.api.alarms import CERTIFICATE, AlarmType
 from bridge.node.events.alarms import Alarms
@@ -21,8 +21,7 @@ LOOK_EVERY_S = 60.0
 """Seconds between checks: a corrected clock may make a certificate valid or invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Validity:
+class Validity(Struct, frozen=True):
     """The validity of a certificate as text; `needs_action` includes a certificate that is not valid now."""
 
     text: str

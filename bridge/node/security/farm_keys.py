@@ -11,11 +11,11 @@ file is checked periodically, and an alarm is active while it is outdated.
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms

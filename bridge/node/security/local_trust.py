@@ -25,10 +25,12 @@ import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 ROOT: Final = 0
 SYSTEM_STATE_DIRECTORY: Final = Path("/var/lib/garlicfarm")
@@ -82,8 +84,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
     return owner.pw_gid == status.st_gid and group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The facts of the operating system; tests replace them."""
 
     user_id: int

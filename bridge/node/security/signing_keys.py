@@ -7,8 +7,9 @@ start would be simpler, but every renewal would require the restart of a voter.
 """
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.api.alarms import CORRECT_FILE
 from bridge.core.log.records import PublishConfig
@@ -24,8 +25,7 @@ _READ_AGAIN: _Stamp = (-1, -1, -1, -1)
 """A stamp that no file has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Filed:
+class _Filed(Struct, frozen=True):
     """The result of reading a key file: the key, or the reason why it is unusable."""
 
     stamp: _Stamp

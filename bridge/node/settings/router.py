@@ -14,10 +14,13 @@ class, so that settings of the other kind are refused like unknown ones. Otherwi
 without effect.
 """
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec.structs import replace
 
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, Link, Software
 from bridge.node.security.key_files import read_password
@@ -101,7 +104,7 @@ class FileRouterSettings:
             example="/var/lib/garlicfarm/published",
         ),
     ]
-    sam: Annotated[Link | None, replace(_SAM, none="")] = None
+    sam: Annotated[Link | None, dataclasses.replace(_SAM, none="")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,7 @@ def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSetti
         return section.read(FileRouterSettings, {"directory": state_dir / "published"}, kind=kind)
     found = section.read(I2cpRouterSettings, kind=kind)
     if not section.has("sam") and is_private(found.i2cp.host):
-        found = replace(found, sam=Link(found.i2cp.host, _SAM_PORT))
+        found = dataclasses.replace(found, sam=Link(found.i2cp.host, _SAM_PORT))
     if demo:
         section.problem(
             "kind", '"i2cp" with demo = true: a demonstration\'s keys never reach a real router; use "file"'
@@ -195,4 +198,6 @@ def _with_control(section: Section, settings: I2cpRouterSettings) -> I2cpRouterS
         return settings
     if control.is_encrypted and not control.link.is_loopback and settings.i2pcontrol_certificate is None:
         section.problem("i2pcontrol", "on another machine it needs a known certificate: give i2pcontrol_certificate")
-    return replace(settings, i2pcontrol=replace(control, path=control.path or CONTROL_PATHS[settings.software]))
+    return dataclasses.replace(
+        settings, i2pcontrol=dataclasses.replace(control, path=control.path or CONTROL_PATHS[settings.software])
+    )

@@ -12,8 +12,10 @@ heartbeats per timeout and 0.65 % with four. TCP does not lose a heartbeat; a lo
 sends it again.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from bridge.core.formation.formation import FormationTuning
 from bridge.node.settings.choices import Timing

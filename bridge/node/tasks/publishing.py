@@ -18,9 +18,9 @@ publisher therefore compares its last hand-over in this run with the last accept
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY, STRUCTURE_NOT_FOUND
 from bridge.api.control import SubmitOutcome
@@ -55,8 +55,7 @@ FIRST_PLAN_INTERVAL_SECONDS = 0.2
 RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class PublishingAlarms:
+class PublishingAlarms(Struct, frozen=True):
     """The alarms shared by the tasks of all masters."""
 
     key: SharedAlarm

@@ -20,10 +20,10 @@ other content.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from random import Random
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import SubmitOutcome
 from bridge.api.trace import Scalar

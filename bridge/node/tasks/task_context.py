@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.core.log.records import MetaStatus
 from bridge.core.publishing.publication import Pace
@@ -18,8 +19,7 @@ from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext:
+class TaskContext(Struct, frozen=True, kw_only=True):
     """The shared parts and settings."""
 
     cluster: str

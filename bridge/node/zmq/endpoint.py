@@ -10,11 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.node.events.alarms import Alarms, NodeStopped
@@ -66,8 +66,7 @@ class FarmEndpoint:
                 nursery.start_soon(self._keys.watch, self._alarms)
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointKeys:
+class EndpointKeys(Struct, frozen=True):
     """The keys of clients, and the endpoint's own."""
 
     listed: ListedKeys

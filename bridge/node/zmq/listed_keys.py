@@ -15,10 +15,11 @@ unsafe: after a replacement of a leaked key under the same name, the leaked key 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.api.alarms import ZMQ_KEYS
 from bridge.core.log.fields import NAME
@@ -31,8 +32,7 @@ SERVER_KEY_FILE: Final = "zmq.key"
 FILE_LIMIT_BYTES: Final = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKey:
+class ListedKey(Struct, frozen=True):
     """One line of the file."""
 
     name: str

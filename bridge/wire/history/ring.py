@@ -11,8 +11,9 @@ process is killed within it, the record is invalid, and the next start cuts it o
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.core.history.records import Break, Record, Row, Sample, State, StateRecord
 from bridge.wire.history.records import (
@@ -33,16 +34,14 @@ REGIONS: Final = 8
 FILE_BYTES: Final = REGION_BYTES * REGIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Bytes for one place of the file."""
 
     offset: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """The readable content of a file."""
 
     parts: tuple[tuple[Record, ...], ...]

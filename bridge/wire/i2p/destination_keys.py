@@ -17,12 +17,12 @@ the real network can refuse it.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from bridge.core.publishing.entries import LeafEntry
 from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, SessionConfig, decode_session, offline_options
@@ -58,8 +58,7 @@ class DestinationKeyError(ValueError):
     """The text is not a key file of a destination. The message never contains key material."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class MasterKey:
+class MasterKey(Struct, frozen=True):
     """The master destination with its private key."""
 
     destination: Destination
@@ -86,8 +85,7 @@ class MasterKey:
         return SigningKey(self.destination, self.private_key, None, self.demo)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SigningKey:
+class SigningKey(Struct, frozen=True):
     """A node's signing key: a transient key with the master's signature of it, or (`offline` None) the master key."""
 
     destination: Destination

@@ -10,8 +10,9 @@ that later versions can add some. The link contains no secret; a changed link ca
 and a structure that a directory returns must be signed by the address.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.wire.i2p.structures import ADDRESS_SUFFIX, HASH_BYTES, I2pError, address_of, hash_of_address
 
@@ -26,8 +27,7 @@ class LinkError(ValueError):
     """The text is not the link of a farm; the message contains the reason and the expected form."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmLink:
+class FarmLink(Struct, frozen=True):
     """The address of a farm, and the directories in the order of the link; `str` returns the URI."""
 
     address_hash: bytes

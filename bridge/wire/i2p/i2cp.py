@@ -11,9 +11,10 @@ Bytes after the last field of a router's message are ignored: the protocol is ex
 updated router must remain usable.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from bridge.wire.i2p.field_reader import FieldReader
 from bridge.wire.i2p.i2cp_messages import (
@@ -62,8 +63,7 @@ _LOOKUP_OF_HASH: Final = 0
 _NO_PRIVATE_KEYS: Final = b"\0"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One message, still in bytes."""
 
     kind: int

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from msgspec import Struct
+
 from bridge.wire.i2p.i2cp_session import SessionConfig
 
 NO_SESSION: Final = 0xFFFF
@@ -44,38 +46,33 @@ class GetDate:
     options: dict[str, str] | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SetDate:
+class SetDate(Struct, frozen=True):
     """The router's answer: its clock, and the version of its protocol."""
 
     date_ms: int
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSession:
+class CreateSession(Struct, frozen=True):
     """Make a session for a destination."""
 
     config: SessionConfig
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStatus:
+class SessionStatus(Struct, frozen=True):
     """The status of a session; `status` is a `Status` if it is a known one."""
 
     session_id: int
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class DestroySession:
+class DestroySession(Struct, frozen=True):
     """End a session."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class CreateLeaseSet2:
+class CreateLeaseSet2(Struct, frozen=True):
     """A signed Meta LeaseSet2 for the router to publish.
 
     `private_key_count`: i2pd reads the number of private keys, 0, after a structure of any kind. A Java router does not
@@ -87,16 +84,14 @@ class CreateLeaseSet2:
     private_key_count: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestVariableLeaseSet:
+class RequestVariableLeaseSet(Struct, frozen=True):
     """The router has tunnels for the session and requests a lease set; it ends sessions that do not answer."""
 
     session_id: int
     tunnels: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostLookup:
+class HostLookup(Struct, frozen=True):
     """Request the destination with this hash. The router searches the network for at most `timeout_ms`."""
 
     session_id: int
@@ -105,8 +100,7 @@ class HostLookup:
     destination_hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HostReply:
+class HostReply(Struct, frozen=True):
     """The answer; `destination` is present exactly if `result` is 0. These are untrusted bytes, not parsed here."""
 
     session_id: int
@@ -115,8 +109,7 @@ class HostReply:
     destination: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """The end of the connection."""
 
     reason: str

@@ -17,10 +17,11 @@ together with each transient key, and its options are fixed from then on.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.wire.i2p.field_reader import FieldReader
 from bridge.wire.i2p.meta_lease_set import OfflineSignature, is_signed
@@ -45,8 +46,7 @@ Key files contain configurations with these options, so a change reaches i2pd on
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SessionConfig:
+class SessionConfig(Struct, frozen=True):
     """The configuration, with `signature` empty until it is signed."""
 
     destination: Destination

@@ -11,10 +11,10 @@ of each key, and the kinds of routers that have it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from bridge.core.log.figures import RouterStatus
 
@@ -69,8 +69,7 @@ class I2PControlError(ValueError):
 _UNKNOWN: Final = RouterStatus(attached=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RouterFacts:
+class RouterFacts(Struct, frozen=True):
     """A router's facts about itself; None is unknown."""
 
     report: RouterStatus = _UNKNOWN

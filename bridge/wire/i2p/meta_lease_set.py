@@ -17,12 +17,13 @@ Decoding and verifying are separate: a structure with an unknown signature type 
 exactly the bytes that `encode` can produce again: routers encode a structure again before they verify it.
 """
 
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.wire.i2p.field_reader import FieldReader
 from bridge.wire.i2p.structures import (
@@ -63,8 +64,7 @@ class Verdict(Enum):
     CANNOT_VERIFY = "cannot verify"
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineSignature:
+class OfflineSignature(Struct, frozen=True):
     """The destination's signature that a transient key may sign for it until `expires_s`."""
 
     expires_s: int
@@ -78,8 +78,7 @@ class OfflineSignature:
         return self.expires_s.to_bytes(4, "big") + self.signature_type.to_bytes(2, "big") + self.transient_key
 
 
-@dataclass(frozen=True, slots=True)
-class MetaLease:
+class MetaLease(Struct, frozen=True):
     """One leaf: the destination whose lease set to look up, its cost, its end."""
 
     destination_hash: bytes
@@ -93,8 +92,7 @@ class MetaLease:
         return self.flags & 0xFF
 
 
-@dataclass(frozen=True, slots=True)
-class MetaLeaseSet:
+class MetaLeaseSet(Struct, frozen=True):
     """The structure, with `signature` empty until it is signed."""
 
     destination: Destination
@@ -134,8 +132,7 @@ class MetaLeaseSet:
         return self.options.get(key) == value
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True):
     """The outcome of `verify`; `reason` is a sentence for an operator."""
 
     verdict: Verdict

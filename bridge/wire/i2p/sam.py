@@ -12,8 +12,9 @@ of pairs. A received line is bounded in bytes and pairs; control characters and 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from bridge.wire.i2p.structures import Destination, I2pError, destination_from_base64
 
@@ -51,8 +52,7 @@ class SamLineError(ValueError):
     """The text is not a line of SAM, or cannot be written as one."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SamLine:
+class SamLine(Struct, frozen=True):
     """A line: `words` is one of the constants above, or unknown."""
 
     words: str

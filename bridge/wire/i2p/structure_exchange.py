@@ -13,10 +13,11 @@ receiver reads in parts: `reply_bytes_missing` returns the size of the next one.
 Both sides judge structures alike (`verified_structure`): a directory does not return a structure that clients refuse.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLeaseSet, Verification, decode, verify
 from bridge.wire.i2p.structures import HASH_BYTES, address_of
@@ -45,8 +46,7 @@ class ReplyStatus(IntEnum):
     TOO_MANY_REQUESTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class StructureReply:
+class StructureReply(Struct, frozen=True):
     """A reply; `structure` is empty unless the status is `STRUCTURE`. It is not verified."""
 
     status: ReplyStatus

@@ -18,9 +18,10 @@ of one destination would count as two leaves.
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
+
+from msgspec import Struct
 
 HASH_BYTES: Final = 32
 PADDING_SEED_BYTES: Final = 32
@@ -63,8 +64,7 @@ class I2pError(ValueError):
     """The bytes or the text are not the expected I2P structure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """A destination in its form on the wire, with its signing key. Made by `read_destination` only."""
 
     encoded: bytes

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES, Founding
 from bridge.wire.membership.formation_state import FoundingJson, read_founding, written_founding
@@ -43,8 +43,7 @@ class BackupError(ValueError):
     """These bytes are not a backup, or are a damaged one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackupHead:
+class BackupHead(Struct, frozen=True, kw_only=True):
     """The origin of the backup. `cluster`, `label` and `epoch` name the farm key file, if it was known."""
 
     node_id: bytes

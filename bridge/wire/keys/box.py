@@ -16,7 +16,6 @@ authenticates it; for a node without a log, an `Offer` carries the box with the 
 
 import os
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
 
 from bridge.core.log.fields import BOX_BYTES
 from gossip import ERA_LIMIT, KEY_BYTES
@@ -43,8 +43,7 @@ class KeyBoxError(ValueError):
     """A box or an offer that is for another node, damaged, or not signed by a member."""
 
 
-@dataclass(frozen=True, slots=True)
-class EraKey:
+class EraKey(Struct, frozen=True):
     """The key that begins an era of the farm's gossip keys."""
 
     era: int
@@ -88,8 +87,7 @@ def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
     return EraKey(era, used_at, key)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """A box and the NodeId of the member that signed it."""
 
     box: bytes

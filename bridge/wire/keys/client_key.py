@@ -9,10 +9,10 @@ Its scopes limit the entries that it may write (`bridge.core.membership.client_k
 server has admitted it.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
 
 from bridge.wire.keys.text import VERSION, NamedKeyFile, advised, check_file, check_name, decode_key, encode_key, parse
 
@@ -21,8 +21,7 @@ _PUBLIC: Final = "public client key file"
 _MAKE: Final = "`garlicfarm keys new-client FILE --name N`"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ClientKeyFile:
+class ClientKeyFile(Struct, frozen=True):
     """The file's content. Secret: its repr has only the name."""
 
     name: str

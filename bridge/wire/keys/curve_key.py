@@ -9,10 +9,10 @@ A key pair is one of X25519 (RFC 7748), as CurveZMQ (RFC 26) has it. Z85 (RFC 32
 most significant first. It has `#` in it, so a list of keys may have comments only on separate lines.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from msgspec import Struct
 
 from bridge.wire.keys.text import KEY_BYTES, VERSION, NamedKeyFile, advised, check_file, check_name, parse
 
@@ -23,8 +23,7 @@ _VALUE_OF: Final = {character: value for value, character in enumerate(_Z85)}
 _BASE: Final = len(_Z85)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CurveKey:
+class CurveKey(Struct, frozen=True):
     """A key pair; each half has 32 bytes. Secret: its repr names the key and its public half."""
 
     name: str

@@ -14,12 +14,12 @@ operator can see which farm a file is for.
 
 import os
 import re
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES
 from bridge.core.log.fields import NAME
@@ -36,8 +36,7 @@ class FarmKeyError(ValueError):
     """The text is not a farm key file, or such a key cannot be made. The message never contains key material."""
 
 
-@dataclass(frozen=True, slots=True)
-class DigestCredentials:
+class DigestCredentials(Struct, frozen=True):
     """The credentials that servers of the farm present in the HTTP upgrade."""
 
     username: str
@@ -48,8 +47,7 @@ class DigestCredentials:
         return f"DigestCredentials(username={self.username!r})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class FarmKey:
+class FarmKey(Struct, frozen=True):
     """The file's content. Secret: its repr names only the farm."""
 
     cluster: str

@@ -16,7 +16,6 @@ import base64
 import binascii
 import hashlib
 import re
-from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated, Final, TypeVar
@@ -55,8 +54,7 @@ class InvitationError(ValueError):
     """The token or the message is not valid; the text contains the reason and never a secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class InviterAddress:
+class InviterAddress(Struct, frozen=True):
     """An address of the inviting node."""
 
     host: str
@@ -67,8 +65,7 @@ class InviterAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """The content of a token. `str` returns its text, which is secret until its uses are spent."""
 
     places: tuple[InviterAddress, ...]

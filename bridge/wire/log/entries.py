@@ -18,12 +18,12 @@ table.
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES, ApplicationError, RecordJson, Request
 from bridge.core.log.kinds import KINDS, Kind, kinds_in

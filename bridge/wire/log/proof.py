@@ -18,12 +18,12 @@ RFC 4648 section 5 (base64url).
 
 import base64
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from msgspec import Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
 from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
@@ -46,8 +46,7 @@ _POINT: Final = -SIGNATURE_CHARACTERS - 3
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """A verified proof: `author` wrote this entry, with its own number `number`."""
 
     author: NodeId

@@ -11,11 +11,11 @@ proposal understands all reports of servers with one master.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct, field, structs
+from msgspec.structs import replace
 
 from bridge.core.log.fields import (
     ABSENT,
@@ -289,11 +289,11 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         cluster=report.cluster,
         date=report.date_ms,
         id=report.server_id,
-        router=RouterPart(**asdict(report.router)),
+        router=RouterPart(**structs.asdict(report.router)),
         meta=masters if len(masters) > 1 else masters[0] if masters else None,
         destinations=[_from_leaf(each) for each in with_bounded_errors(report.destinations)],
-        remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],
-        remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
+        remote_destinations=[_Measurement(**structs.asdict(each)) for each in report.remote_destinations],
+        remote_metas=[_Measurement(**structs.asdict(each)) for each in report.remote_metas],
         request=report.request,
         config=None if config is None else dict(config),
         directory=_from_directory(report.directory),
@@ -350,7 +350,7 @@ def _is_within(value: object, kind: Any) -> bool:
 
 def _from_leaf(leaf: LeafStatus) -> LeafPart:
     faults = Raw(msgspec.json.encode([each.value for each in leaf.faults])) if leaf.faults else ABSENT
-    fields = {**asdict(leaf), "faults": faults}
+    fields = {**structs.asdict(leaf), "faults": faults}
     del fields["conditions"]
     for each in leaf.conditions:
         member = each.condition.name.lower()
@@ -384,4 +384,4 @@ def _from_directory(directory: ReportedDirectory | None) -> Raw:
 
 def _from_meta(part: MetaStatus) -> MetaPart:
     standby = Raw(b"true") if part.standby else ABSENT
-    return MetaPart(**{**asdict(part), "publish_failure": _written(part.publish_failure), "standby": standby})
+    return MetaPart(**{**structs.asdict(part), "publish_failure": _written(part.publish_failure), "standby": standby})

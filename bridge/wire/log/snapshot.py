@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct
 
 from bridge.core.state.farm_state import FarmState
 
@@ -29,8 +30,7 @@ class FarmSnapshotError(Exception):
     """The bytes are not a snapshot that this version can read; the text has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmHead:
+class FarmHead(Struct, frozen=True):
     """The first document."""
 
     version: int
@@ -40,8 +40,7 @@ class FarmHead:
     reqids: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmHistory:
+class FarmHistory(Struct, frozen=True):
     """Each further document: changes of log time, and indexes of configurations."""
 
     moment_indexes: list[int]

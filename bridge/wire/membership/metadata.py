@@ -19,12 +19,12 @@ hostile. So the CBOR is checked before it is decoded, every field is typed and b
 error.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from sys import intern
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from bridge.core.formation.founding import (
     CLOCK_LIMIT_MS,

@@ -12,8 +12,9 @@ The only error is `ShortViewError`.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from bridge.core.formation.member import MemberStatus
 from bridge.wire.membership.round_trips import ANSWER_LIMIT_BYTES
@@ -40,8 +41,7 @@ class ShortViewError(ValueError):
     """The text is not a view in short."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShortView:
+class ShortView(Struct, frozen=True):
     """The farm as one node sees it, by Raft ids."""
 
     verdict: str

@@ -9,8 +9,9 @@ whole file of tunnels with a repeated section or key, or with a line without `=`
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.wire.routers.text_file import (
     TUNNELS_MAX,
@@ -30,8 +31,7 @@ _FALSE: Final = frozenset({"off", "no", "0", "false"})
 _UDP: Final = "udpserver"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """A value in `i2pd.conf`, and the number of its line; 0 is the command line."""
 
     value: str

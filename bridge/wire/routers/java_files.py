@@ -12,8 +12,9 @@ The format differs from Java's own properties: without escapes, `=` alone ends a
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.wire.routers.text_file import (
     TUNNELS_MAX,
@@ -32,8 +33,7 @@ _DATAGRAMS: Final = "streamrserver"
 _NUMBERED = re.compile(r"(?:tunnel|clientApp)\.(\d{1,6})\.(.+)")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientApp:
+class ClientApp(Struct, frozen=True):
     """A program that the router starts: its class, its arguments, and True if it starts with the router."""
 
     main: str

@@ -11,9 +11,10 @@ A user of this machine chooses the words of a command line, so they are untruste
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.wire.routers.text_file import FILE_LIMIT_BYTES, RouterFileError
 
@@ -33,16 +34,14 @@ _USER = re.compile(r"[0-9]{1,10}")
 _WORD_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RouterCommand:
+class RouterCommand(Struct, frozen=True):
     """The command line of a router: its software, and its options without their dashes."""
 
     software: str
     options: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """A TCP port in the state LISTEN, and the user of its process."""
 
     host: str

@@ -5,8 +5,9 @@ and the length of a value are bounded. `RouterFileError` is the only error of al
 contains line numbers and names of settings, never values: a configuration contains passwords.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 FILE_LIMIT_BYTES: Final = 256 * 1024
 LINES_MAX: Final = 10_000
@@ -22,8 +23,7 @@ class RouterFileError(ValueError):
     """The content is not a file of a router; the text contains the place and the fault, never a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTunnel:
+class ServerTunnel(Struct, frozen=True):
     """A server tunnel as a router's file describes it."""
 
     name: str

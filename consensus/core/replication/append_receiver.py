@@ -20,8 +20,9 @@ immediately, so a follower with a slow disk lags but never seems dead. `fetch_re
 that fetch.
 """
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from consensus.core.drops import Drop
 from consensus.core.entry_data import group_bytes

@@ -20,8 +20,7 @@ One fetch is under way at a time. After a reply without a change the next fetch 
 and leader would exchange empty messages without a pause.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from msgspec import Struct, structs
 
 from consensus.core.messages import Fetch, FetchSnapshot
 from consensus.core.model import LogId, Milliseconds, ServerId, Term
@@ -33,8 +32,7 @@ FIRST_FETCH_BYTES = 256 * 1024
 LEAST_FETCH_BYTES = 4 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class PendingFetch:
+class PendingFetch(Struct, frozen=True):
     """One fetch without a reply."""
 
     target: ServerId
@@ -120,7 +118,7 @@ class FetchSchedule:
         if pending is None or pending is not self._waiting or (pending.target, pending.term) != (sender, replica.term):
             return False
         overdue_ms = replica.now + replica.options.heartbeat_ms + replica.options.retry_ms
-        self._waiting = self._pending[correlation] = dataclasses.replace(pending, overdue_ms=overdue_ms)
+        self._waiting = self._pending[correlation] = structs.replace(pending, overdue_ms=overdue_ms)
         self._is_arriving = True
         return True
 
@@ -198,7 +196,7 @@ class FetchSchedule:
     def _show_life(self, target: ServerId) -> None:
         """Send an empty fetch, so that the leader counts us among its majority while a large reply is on its way."""
         replica, position = self._replica, self._durable_position()
-        fetch = dataclasses.replace(self._fetch_from(position, 0, 0), is_sign_of_life=True)
+        fetch = structs.replace(self._fetch_from(position, 0, 0), is_sign_of_life=True)
         replica.outbox.send(target, fetch, replica.hard_state_number)
         self._keep(fetch.correlation, PendingFetch(target, replica.term, position, replica.now, replica.now))
 

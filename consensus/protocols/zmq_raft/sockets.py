@@ -21,12 +21,12 @@ server refuses every client.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import trio
 import zmq
+from msgspec import Struct
 
 from consensus.protocols.zmq_raft.counters import EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
@@ -62,16 +62,14 @@ class SocketKind(Enum):
     """Each received message needs a reply before the next one is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurveServer:
+class CurveServer(Struct, frozen=True):
     """Connections are encrypted, and their keys are judged by the context's `ZapAuthenticator`."""
 
     secret_key: bytes
     """32 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class CurveClient:
+class CurveClient(Struct, frozen=True):
     """Connections are encrypted; each key has 32 bytes."""
 
     server_public_key: bytes
@@ -79,8 +77,7 @@ class CurveClient:
     secret_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SocketOptions:
+class SocketOptions(Struct, frozen=True):
     """Options of a socket; each queue is counted in messages and is for one connection."""
 
     send_queue: int = 1000

@@ -6,6 +6,7 @@ requests pending at the crashed server. Requests of clients and operators are an
 """
 
 from collections import Counter
+from typing import Final
 
 from consensus.core.effects import Answer, Effect, Send
 from consensus.core.messages import (
@@ -25,7 +26,11 @@ from consensus.core.messages import (
 from consensus.core.model import ServerId
 
 _MAX_READS = 64
-_WAITING = {Fetch: FetchReply, FetchSnapshot: FetchSnapshotReply, InstallSnapshot: SnapshotReply}
+_WAITING: Final[dict[type[Message], type[Message]]] = {
+    Fetch: FetchReply,
+    FetchSnapshot: FetchSnapshotReply,
+    InstallSnapshot: SnapshotReply,
+}
 """Requests whose answer may wait, and the type of the answer."""
 _ANSWERS = frozenset(_WAITING.values())
 

@@ -13,10 +13,12 @@ One random source makes all decisions, so a seed and a length identify a history
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from consensus.core.effects import Effect
 from consensus.core.events import Event, Received

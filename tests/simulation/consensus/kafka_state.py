@@ -5,7 +5,8 @@ all records and the producer table, then one batch with the store.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, EntryKind, Index, SnapshotDescription

@@ -1,9 +1,10 @@
 """Planted bugs of KRaft's own parts: its wire, its record batches and its directories."""
 
 import struct
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from consensus.core.log import Log
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term

@@ -6,9 +6,11 @@ that the core's documentation warns of.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from consensus.core import election, membership
 from consensus.core.effects import Outcome, ProposalResolved

@@ -4,9 +4,10 @@ In some worlds messages use connections (`connections`), which preserve order an
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from consensus.core.events import AppendNotSent
 from consensus.core.messages import AppendEntries, BeginQuorumEpoch, FetchReply, Message, Reply, RequestVote, VoteReply

@@ -21,10 +21,13 @@ histories.
                  on request
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from random import Random
+
+from msgspec.structs import replace
 
 from consensus.core.features import GARLIC_FARM, KRAFT, KRAFT_STATIC, ZMQ_RAFT, Features
 from consensus.core.model import ReplicaKey, ServerId, integer_id
@@ -239,7 +242,7 @@ def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -
     """Draw the world of one history, and its kind unless `kind` is given."""
     drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1, 0))[0]
     chosen, general = kind or drawn, _draw_general(random)
-    profile = replace(_MAKERS[chosen](general, random), kind=chosen)
+    profile = dataclasses.replace(_MAKERS[chosen](general, random), kind=chosen)
     if strategy.on_kafkas_wire:
         return _with_kafka(profile, random)
     return _with_zmq(profile, random) if strategy.features is ZMQ_RAFT else profile
@@ -257,7 +260,7 @@ def _with_zmq(profile: Profile, random: Random) -> Profile:
     expressed, so a leader whose followers' disks are slow must lose its majority.
     """
     kind = Kind.GENERAL if profile.kind is Kind.SLOW_DISKS else profile.kind
-    return replace(
+    return dataclasses.replace(
         profile,
         kind=kind,
         options=replace(profile.options, lease_clock_bound_ms=None),
@@ -291,7 +294,7 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         late_answers=random.choice((0, 0.1, 0.5)),
     )
     joiners = random.choice((0, 1)) if static else max(profile.joiners, int(rates.lost_directories > 0))
-    return replace(
+    return dataclasses.replace(
         profile,
         options=options,
         transfer=0,
@@ -308,7 +311,7 @@ def _make_paused(general: Profile, _random: Random) -> Profile:
 
     A leader then resumes with reads that began after its term ended.
     """
-    return replace(
+    return dataclasses.replace(
         general,
         servers=3,
         joiners=0,
@@ -333,7 +336,7 @@ def _make_paused(general: Profile, _random: Random) -> Profile:
 def _make_storm(general: Profile, random: Random) -> Profile:
     """Build a world with leaders that fail soon after their election, and entries sent one by one."""
     options = replace(general.options, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
-    return replace(
+    return dataclasses.replace(
         general,
         wiring=Wiring.MESSAGES,
         servers=random.choice((3, 5, 5)),
@@ -368,7 +371,7 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
         retry_ms=100,
         election_timeout_max_ms=300,
     )
-    return replace(
+    return dataclasses.replace(
         general,
         wiring=Wiring.MESSAGES,
         servers=5,
@@ -398,7 +401,7 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
 
 def _make_membership(general: Profile, random: Random) -> Profile:
     """Build a world where isolated leaders begin changes that do not reach other servers."""
-    return replace(
+    return dataclasses.replace(
         general,
         servers=random.choice((2, 2, 3, 4)),
         joiners=2,
@@ -434,7 +437,7 @@ def _make_lease(general: Profile, random: Random) -> Profile:
         max_entries_per_append=100,
         max_bytes_per_append=100_000,
     )
-    return replace(
+    return dataclasses.replace(
         general,
         wiring=Wiring.MESSAGES,
         servers=random.choice((3, 3, 5)),
@@ -466,7 +469,7 @@ def _make_lease(general: Profile, random: Random) -> Profile:
 
 def _make_slow_disks(general: Profile, random: Random) -> Profile:
     """Build a world with slow disks and the connections of production servers: heartbeats do not wait for a disk."""
-    return replace(
+    return dataclasses.replace(
         general,
         servers=random.choice((3, 3, 5)),
         joiners=0,
@@ -509,17 +512,17 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
 def _make_hung_disks(general: Profile, random: Random) -> Profile:
     """Build a world without progress until some disks recover; the leader must detect that it cannot commit."""
     slow = _make_slow_disks(general, random)
-    return replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
+    return dataclasses.replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
 
 
 def _make_far_terms(general: Profile, random: Random) -> Profile:
-    return replace(general, forged_ms=random.choice((20, 100, 400)))
+    return dataclasses.replace(general, forged_ms=random.choice((20, 100, 400)))
 
 
 def _make_ended(general: Profile, random: Random) -> Profile:
     """Build a world with evidence that processes have ended; in every second one, leases must outweigh it."""
     base = random.choice((general, _make_lease(general, random)))
-    return replace(base, pre_vote=1, ends_ms=random.choice((5, 20)))
+    return dataclasses.replace(base, pre_vote=1, ends_ms=random.choice((5, 20)))
 
 
 def _draw_general(random: Random) -> Profile:

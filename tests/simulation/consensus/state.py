@@ -8,12 +8,13 @@ and for one built from entries, without a copy of the log.
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 from zlib import crc32
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken

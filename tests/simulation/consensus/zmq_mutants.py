@@ -1,7 +1,8 @@
 """Planted bugs of ØMQ Raft's own parts: one request at a time, probes, replies, debouncing, CHECKPOINT."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from consensus.core import membership
 from consensus.core.effects import ChangeRefusal

@@ -25,9 +25,11 @@ configuration; without one it drops the chunk.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from consensus.core.messages import AppendEntries, Reply, Request
 from consensus.core.model import ORIGIN, Configuration, Index, LogId, ServerId, Term

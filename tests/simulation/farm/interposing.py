@@ -213,6 +213,9 @@ class Patches:
                 elif isinstance(value, FunctionType) and value.__module__ == each.__name__:
                     self._rebind_function(value, values)
                 elif isinstance(value, type) and value.__module__ == each.__name__:
+                    for default in getattr(value, "__struct_defaults__", ()):
+                        # Defaults of a Struct cannot be replaced: such a class must be a dataclass.
+                        assert id(getattr(default, "factory", default)) not in values, f"{value}: {default}"
                     for member in list(vars(value).values()):
                         function = getattr(member, "__func__", member)
                         if isinstance(function, FunctionType):

@@ -9,12 +9,13 @@ detects it. Earlier faults of the product, found by trials or reported by others
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
 import trio
+from msgspec.structs import replace
 
 import consensus.core.quorum
 from bridge.api import farm_facts, verdict

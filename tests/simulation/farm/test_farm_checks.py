@@ -1,7 +1,8 @@
 """The plans and the checks of trials, without a farm: each check finds the fault that it is for."""
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.core.state.farm_state import FarmState
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key

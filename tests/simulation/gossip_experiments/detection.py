@@ -13,8 +13,10 @@ each sample with the next one.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import e
+
+from msgspec.structs import replace
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status

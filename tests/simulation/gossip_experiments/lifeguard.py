@@ -12,8 +12,10 @@ A slow member declared dead is not a false positive: it did not reply. A healthy
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status

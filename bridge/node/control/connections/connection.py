@@ -9,9 +9,10 @@ socket, both check the user of the listening process (`bridge.node.security.loca
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from bridge.node.security.local_trust import check_control_socket, facts_about_node
 
@@ -31,8 +32,7 @@ class ConnectionLostError(Exception):
     """The node closed the connection before its reply was complete, or sent another protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """A request, with its limits."""
 
     method: str

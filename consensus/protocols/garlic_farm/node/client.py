@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from random import Random
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, Index, LogId
@@ -44,8 +45,7 @@ ASK_PATIENCE_S = 2.0
 """Time limit of a query to other servers; then this server checks again if it leads."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
+class ClientOptions(Struct, frozen=True):
     """Times and bounds of a client."""
 
     reply_timeout_s: float = 15.0

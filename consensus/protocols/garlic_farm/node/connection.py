@@ -26,6 +26,7 @@ from math import inf
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.core import messages as core
 from consensus.core.effects import Outcome, ProposalResolved, RoleChanged
@@ -58,8 +59,7 @@ _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerReques
 """Requests that need neither the sender's nor the recipient's server id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientAnswer:
+class ClientAnswer(Struct, frozen=True, kw_only=True):
     """The reply to a client.
 
     Accepted: committed, or, without entries, that this server leads; `next_index` is one beyond its last entry. Not
@@ -142,8 +142,7 @@ class RequestHandler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class ConnectionOptions(Struct, frozen=True):
     """Times and bounds of one incoming connection."""
 
     window: int = 64

@@ -15,12 +15,12 @@ the path could change them, so the proxy must have a loopback address.
 import re
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.net.tls import UntrustedCertificateError, secured, secured_by_authority
 from consensus.protocols.garlic_farm.wire.digest import Credentials
@@ -41,8 +41,7 @@ _NAME_CHARACTERS_MAX = 253
 _I2P_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,65}[a-z0-9])?\.)+i2p")
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
+class PeerAddress(Struct, frozen=True):
     """Address of a server, and the SHA-256 of the certificate that it must show, if that is checked."""
 
     host: str
@@ -67,8 +66,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """A stream to a server that only the server can read, and the channel that binds a proof to it (`proof`)."""
 
     stream: trio.abc.Stream
@@ -123,8 +121,7 @@ class TlsConnector:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class HttpProxy:
+class HttpProxy(Struct, frozen=True):
     """A proxy that leads into I2P."""
 
     host: str

@@ -12,10 +12,10 @@ the first credentials, the dialer tries the second ones, once. Open connections 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.net.failed_connection import connection_failure, was_refused
 from consensus.protocols.garlic_farm.node.connectors import Connector, PeerAddress, TlsConnector
@@ -34,8 +34,7 @@ _SESSIONS_MAX = 256
 _READ_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class Dialed:
+class Dialed(Struct, frozen=True):
     """An upgraded connection; `trailing` are the first bytes that the server sent after its 101."""
 
     stream: trio.abc.Stream

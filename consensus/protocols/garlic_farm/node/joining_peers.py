@@ -20,9 +20,11 @@ log or ends its process unless all of this holds:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.model import Index, LogId
@@ -35,8 +37,7 @@ implementation writes a snapshot after 5,000 entries and moves its data file the
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of one append, sent as a log pack or as an append."""
 
     append: core.AppendEntries

@@ -22,12 +22,13 @@ living peer may be closed to this server.
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from random import Random
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.model import Index, ServerId, integer_id
@@ -49,8 +50,7 @@ from consensus.server.interfaces import Receiver
 Resolve = Callable[[int], PeerAddress | None]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOptions:
+class LinkOptions(Struct, frozen=True):
     """Times and bounds of the outgoing links."""
 
     reply_timeout_s: float = 2.0
@@ -70,8 +70,7 @@ class LinkOptions:
     """After the end of a connection, a refusal within this time shows that the peer's process has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkView:
+class LinkView(Struct, frozen=True):
     """The state of one link, for the operator."""
 
     peer: int

@@ -20,10 +20,12 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, Handle, KnownSources
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
@@ -49,8 +51,7 @@ _CLOSE_S = 1.0
 _VOUCHED = b"vouched by "
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True):
     """Limits for connections, and the time for a handshake."""
 
     handshake_s: float = 5.0

@@ -20,10 +20,10 @@ to a joining or leaving server. A server with fixed members replies to each by `
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar, assert_never
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
 from consensus.core.model import MAX_MEMBERS, Configuration, Server, ServerId, integer_id
@@ -58,8 +58,7 @@ class MemberRules(Protocol):
         """Return None if it may be removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipOptions:
+class MembershipOptions(Struct, frozen=True):
     """Time limits for the peer's replies to the requests before and after a change."""
 
     invitation_s: float = 15.0

@@ -7,11 +7,11 @@ Accepted means begun. The server's own log shows when it has become a member. Un
 the leader that has begun the change may have failed.
 """
 
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Outcome
 from consensus.core.model import ServerId, integer_id
@@ -27,8 +27,7 @@ _ELECTION_PAUSE_S = 0.1
 _LOOK_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipAnswer:
+class MembershipAnswer(Struct, frozen=True):
     """The answer to a request: begun, or the reason why not."""
 
     has_begun: bool

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from consensus.core.drops import CountedReason
 from consensus.protocols.garlic_farm.wire.errors import Fault
@@ -140,8 +141,7 @@ class _Period:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(Struct, frozen=True):
     """An event that an operator may want to know: its kind, the peer, and a text."""
 
     fault: Fault

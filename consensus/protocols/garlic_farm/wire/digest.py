@@ -11,8 +11,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.errors import malformed
 
@@ -36,8 +37,7 @@ class Algorithm(Enum):
         return hashlib.sha256(data).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """A user of the farm. The operator decides if all servers share one user or each server has its own."""
 
     user: str
@@ -53,8 +53,7 @@ class Credentials:
         return f"Credentials(user={self.user!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(Struct, frozen=True):
     """The challenge of a 401."""
 
     realm: str
@@ -89,8 +88,7 @@ class Challenge:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Authorization:
+class Authorization(Struct, frozen=True):
     """A client's answer to a challenge."""
 
     user: str

@@ -5,7 +5,7 @@ The document calls all integers unsigned. The existing implementations are in Ja
 negative are refused, in both directions, so that no server ever holds a term that another cannot.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.features import GARLIC_FARM
 
@@ -16,8 +16,7 @@ ID_MIN, ID_MAX = -(2**31), 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class MessageLimits:
+class MessageLimits(Struct, frozen=True):
     """Bounds of decoding and encoding.
 
     Everything that a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from msgspec import Struct
+
 from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
@@ -249,8 +251,7 @@ MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | Jo
 """Requests that add and remove servers, in addition to AppendEntries and InstallSnapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageKind:
+class MessageKind(Struct, frozen=True):
     """A kind of request: its permitted entries and its reply."""
 
     request: type[Request]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A key that has signed the handshake, and its claim."""
 
     server_id: int | None
@@ -29,8 +29,7 @@ class Claim:
     """Its admissions for a server whose log does not contain it yet; opaque here, nearest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Reason for refusing a claim. The text is for the operator: peer, reason, remedy."""
 
     fault: Fault

@@ -23,11 +23,11 @@ import binascii
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.errors import malformed
 
@@ -67,8 +67,7 @@ class ProofDirection(Enum):
     ANSWER = "answer"
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """The contents of the header: the holder of this key signed the handshake."""
 
     role: ConnectionRole
@@ -90,8 +89,7 @@ class Proof:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
+class Transcript(Struct, frozen=True, kw_only=True):
     """All fields that a proof covers, in their form in the headers, "" for a missing one."""
 
     direction: ProofDirection

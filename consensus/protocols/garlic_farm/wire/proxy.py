@@ -12,8 +12,9 @@ answer.
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.digest import Challenge, Credentials, best_challenge
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
@@ -88,8 +89,7 @@ class ProxyAuthentication:
         return challenge.authorization(credentials, (method, uri), self._nonce_count, client_nonce).header()
 
 
-@dataclass(frozen=True, slots=True)
-class Via:
+class Via(Struct, frozen=True):
     """The way of one request in the mode `absolute-uri`."""
 
     authority: str
@@ -100,13 +100,11 @@ class Via:
         return f"http://{self.authority}{path}"
 
 
-@dataclass(frozen=True, slots=True)
-class TunnelOpen:
+class TunnelOpen(Struct, frozen=True):
     """The connection now leads to the destination."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryConnect:
+class RetryConnect(Struct, frozen=True):
     """Close, connect to the proxy again, and repeat the request with its challenge."""
 
 

@@ -23,8 +23,9 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.digest import Authorization
 from consensus.protocols.garlic_farm.wire.errors import malformed
@@ -85,8 +86,7 @@ EXTENSION_SETS: dict[str, frozenset[Extension]] = {
 """The names in `Sec-WebSocket-Protocol`, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A server's present claims: None until the cluster exists and has given it an id."""
 
     cluster_id: str | None = None
@@ -109,8 +109,7 @@ class Identity:
         return headers
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeExchange:
+class HandshakeExchange(Struct, frozen=True):
     """The fields that both proofs of one handshake cover, except the signer."""
 
     authorization: Authorization

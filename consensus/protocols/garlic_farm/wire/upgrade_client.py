@@ -14,7 +14,9 @@ identities is a client that shows the password alone and identifies the server b
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from consensus.protocols.garlic_farm.wire.digest import Authorization, Challenge, Credentials, best_challenge
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
@@ -72,8 +74,7 @@ class Session:
         self.challenge, self.learned_ms, self.nonce_count = challenge, now_ms, 0
 
 
-@dataclass(frozen=True, slots=True)
-class Initiator:
+class Initiator(Struct, frozen=True):
     """Common data of all handshakes of one client."""
 
     cluster: str
@@ -97,13 +98,11 @@ class Initiator:
         return self.credentials() if login is None else (login,)
 
 
-@dataclass(frozen=True, slots=True)
-class Challenged:
+class Challenged(Struct, frozen=True):
     """Close, connect again, and begin a new `UpgradeClient` with the same session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
+class Switched(Struct, frozen=True):
     """The stream is Raft's, beginning with `trailing`."""
 
     trailing: bytes

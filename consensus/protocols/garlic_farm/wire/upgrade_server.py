@@ -14,9 +14,9 @@ make requests as a client.
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import h11
+from msgspec import Struct
 
 from consensus.protocols.garlic_farm.wire.digest import Algorithm, Authorization, Challenge, parse_authorization
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -48,8 +48,7 @@ _HANDSHAKE = re.compile(r"/GarlicFarm/([A-Za-z0-9._-]{1,64})/([A-Za-z0-9._-]{1,1
 _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedUpgrade:
+class RefusedUpgrade(Struct, frozen=True):
     """Send `response` and close. `fault` and `text` are for the counters and the operator."""
 
     response: bytes
@@ -57,8 +56,7 @@ class RefusedUpgrade:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
+class Upgraded(Struct, frozen=True):
     """Send `response`; from here on the stream is Raft's, beginning with `trailing`."""
 
     response: bytes

@@ -6,8 +6,9 @@ the mapping translates. LogPack and SnapshotSyncRequest exist in requests only, 
 requests to add or remove a server.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.errors import malformed
@@ -26,16 +27,14 @@ class ValueType(IntEnum):
     """Not in the document: a joint configuration, or one with learners; only with the extension."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterServer:
+class ClusterServer(Struct, frozen=True):
     """A server's id and endpoint. Without an endpoint it names the server to remove."""
 
     server_id: int
     endpoint: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """A cluster's servers; `log_index` is its own entry's, `last_log_index` the previous configuration's.
 
     The document has only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
@@ -53,8 +52,7 @@ class Configuration:
         return bool(self.old_servers or self.learners)
 
 
-@dataclass(frozen=True, slots=True)
-class LogPack:
+class LogPack(Struct, frozen=True):
     """A run of log entries for a server that catches up.
 
     `first_offset` is the offset of the first record in the sender's data file: the index on the wire counts from there.
@@ -64,8 +62,7 @@ class LogPack:
     entries: "tuple[WireEntry, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSyncRequest:
+class SnapshotSyncRequest(Struct, frozen=True):
     """One chunk of a snapshot, which ends at (`last_log_index`, `last_log_term`) and carries its configuration."""
 
     last_log_index: int
@@ -79,8 +76,7 @@ class SnapshotSyncRequest:
 Value = Configuration | ClusterServer | LogPack | SnapshotSyncRequest
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """A value other than an application's, and the term of the leader that created it."""
 
     term: int

@@ -24,11 +24,11 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, Final
 
 import trio
+from msgspec import Struct, field
 
 from consensus.net.failed_connection import connection_failure
 from consensus.net.tls_stream import TlsStream
@@ -63,8 +63,7 @@ class KafkaConnectionError(Exception):
     """No connection, or no reply on it; the text contains the peer and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class DialOptions:
+class DialOptions(Struct, frozen=True):
     """Options of a connection.
 
     The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, with shorter defaults.
@@ -79,8 +78,7 @@ class DialOptions:
     """Requests without an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SentRequest:
+class _SentRequest(Struct, frozen=True):
     correlation_id: int
     api_key: ApiKey
     version: int

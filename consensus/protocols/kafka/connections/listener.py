@@ -26,6 +26,8 @@ from os import urandom
 from typing import Any, Final
 
 import trio
+from msgspec import Struct
+from msgspec import field as struct_field
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, source_of
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
@@ -69,14 +71,13 @@ _API_KEY_BYTES: Final = 2
 """Size of the API key at the beginning of a request's header."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerOptions:
+class ListenerOptions(Struct, frozen=True):
     """One listener. `host` is an address of this machine, or empty for all of them; port 0 becomes any free one."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
     port: int = 0
-    security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    security: ListenerSecurity = struct_field(default_factory=ListenerSecurity)
     limits: Limits = DEFAULT_LIMITS
     max_connections: int = 512
     max_connections_per_source: int = 256

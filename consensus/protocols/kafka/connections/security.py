@@ -14,13 +14,13 @@ import ssl
 from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct
 
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.kafka.wire.scram import Mechanism, UserSource
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerSecurity:
+class ListenerSecurity(Struct, frozen=True):
     """A listener's requirements for clients; by default none."""
 
     tls: ssl.SSLContext | None = None
@@ -39,8 +39,7 @@ class Login:
     mechanism: Mechanism = Mechanism.SCRAM_SHA_512
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSecurity:
+class ClientSecurity(Struct, frozen=True):
     """Security of connections to a listener; by default none."""
 
     tls: ssl.SSLContext | None = None

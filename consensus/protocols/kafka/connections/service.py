@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from consensus.protocols.kafka.connections.query_budget import QueryBudget
 
 
@@ -42,8 +44,7 @@ Answer = Callable[[Any, Caller], Awaitable[Any]]
 """Takes a request of `wire.messages_*`; returns its response, or None for a request without a response (acks=0)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedApi:
+class ServedApi(Struct, frozen=True):
     """One API of a service: the versions that it serves, both ends included."""
 
     min_version: int

@@ -24,6 +24,7 @@ from typing import Final
 from uuid import uuid4
 
 import trio
+from msgspec import Struct
 
 from consensus.protocols.kafka.groups.group import (
     Answer,
@@ -45,8 +46,7 @@ _MAX_CLIENT_ID_CHARACTERS: Final = 255
 _MAX_MEMBER_ID_CHARACTERS: Final = 600
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
+class GroupOptions(Struct, frozen=True):
     """Limits, and times in milliseconds. Settings that Kafka also has use Kafka's defaults unless noted."""
 
     max_groups: int = 100

@@ -21,8 +21,11 @@ replaces it, and needs no new round.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.protocols.kafka.wire.apis import ErrorCode
 
@@ -38,8 +41,7 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(Struct, frozen=True):
     """A consumer's request to join. The caller checks sizes and times."""
 
     member_id: str
@@ -60,8 +62,7 @@ class JoinRequest:
     """The user of the connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRef:
+class MemberRef(Struct, frozen=True):
     """The alleged sender of a request."""
 
     member_id: str
@@ -74,8 +75,7 @@ class MemberRef:
         return self.generation < 0 and not self.member_id and self.instance_id is None
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True):
     """A member, as described to the leader of its group."""
 
     member_id: str
@@ -83,8 +83,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The member is part of this generation. `members` is for the leader alone."""
 
     generation: int
@@ -96,8 +95,7 @@ class Joined:
     skips_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(Struct, frozen=True):
     """The assignment of a member, from the leader."""
 
     protocol_type: str
@@ -105,8 +103,7 @@ class Assigned:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Kafka's error, and a member id if one is sent."""
 
     error: ErrorCode
@@ -116,8 +113,7 @@ class Refused:
 Answer = Joined | Assigned | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class TicketAnswer:
+class TicketAnswer(Struct, frozen=True):
     """The reply to a request, the present or a waiting one."""
 
     ticket: Ticket

@@ -15,10 +15,10 @@ the log.
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.protocols.kafka.wire.record_batches import batch_heads
 
@@ -29,8 +29,7 @@ Load = Callable[[int, int], Awaitable[bytes]]
 """Takes an offset and a number of bytes; returns whole batches, from the first with a record at or after the offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(Struct, frozen=True):
     first: int
     """The first offset whose read begins with this batch."""
     end: int

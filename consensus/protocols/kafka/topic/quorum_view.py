@@ -20,11 +20,11 @@ A separate module, because a farm and a KRaft quorum both use it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 import trio
+from msgspec import Struct
 
 from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_admin as admin
@@ -35,8 +35,7 @@ _UNKNOWN: Final = -1
 K = TypeVar("K", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(Struct, frozen=True):
     """One replica. Ages are in milliseconds; None: not known."""
 
     node_id: int
@@ -48,8 +47,7 @@ class ReplicaView:
     directory_id: UUID = ZERO_UUID
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumView:
+class QuorumView(Struct, frozen=True):
     """A quorum as one server knows it; `leader_id` is None while the leader is unknown."""
 
     node_id: int

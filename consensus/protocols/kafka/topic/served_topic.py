@@ -8,9 +8,10 @@ is read in whole record batches, as bytes that go to the client unchanged, so th
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
+
+from msgspec import Struct
 
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.records import RecordBatch
@@ -18,8 +19,7 @@ from consensus.protocols.kafka.wire.records import RecordBatch
 E = TypeVar("E")
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(Struct, frozen=True):
     """A server that clients may connect to, on the listener of their request."""
 
     node_id: int
@@ -27,8 +27,7 @@ class Broker:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
+class TopicState(Struct, frozen=True):
     """The topic now. Offsets are Kafka's; `high_watermark` is exclusive: clients read what is below."""
 
     name: str
@@ -74,8 +73,7 @@ class ProduceRefusedError(Exception):
         self.error_code = error_code
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Struct, frozen=True):
     """Records committed now, or earlier if the batch is a repetition. The first has `base_offset`."""
 
     base_offset: int
@@ -83,16 +81,14 @@ class Produced:
     """-1: the records keep the timestamps that the client gave them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerId:
+class ProducerId(Struct, frozen=True):
     """Id and epoch for the batches of an idempotent producer."""
 
     producer_id: int
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True):
     """The committed offset of a consumer group. `leader_epoch` is -1 if the client did not send it."""
 
     offset: int

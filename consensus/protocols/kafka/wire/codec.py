@@ -22,8 +22,9 @@ their meaning is unique, and they are read without the three.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
@@ -48,8 +49,7 @@ class UnsupportedVersionError(KafkaWireError):
         self.correlation_id = correlation_id
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRequest:
+class ApiRequest(Struct, frozen=True):
     """A request as it came. `message` is the class of `messages_*` for the API."""
 
     api_key: ApiKey

@@ -15,16 +15,16 @@ This is a separate module because every other module of this folder needs it.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
 
 TOPIC_NAME: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True):
     """Name and id of a quorum's log, whose only partition is 0: Fetch uses the id, all others the name."""
 
     name: str = TOPIC_NAME
@@ -45,8 +45,7 @@ class KafkaWireError(ValueError):
     """Bytes or values that are not a message, batch or record of Kafka; the text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one message. Kafka's controller appends batches of up to 8 MiB or 10,000 records."""
 
     max_request_bytes: int = 16 * 1024 * 1024

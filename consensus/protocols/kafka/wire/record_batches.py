@@ -17,8 +17,9 @@ records, though the former checks each of them; `decode_batch` and `encode_batch
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.protocols.kafka.wire.compression import compress, decompress
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
@@ -41,8 +42,7 @@ _MORE: Final = 0x80
 _MAX_NUMBER: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHead:
+class BatchHead(Struct, frozen=True):
     """The head of a batch, before its records."""
 
     base_offset: int

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from msgspec import Struct
+
 
 class Compression(IntEnum):
     """Compression of the records of a batch."""
@@ -24,8 +26,7 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
+class RecordBatch(Struct, frozen=True):
     """Adjacent records of one leader epoch. Without a producer the last three are -1."""
 
     base_offset: int

@@ -20,7 +20,6 @@ A module of kio is loaded at the first use of its API and version: each takes 0.
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -28,6 +27,7 @@ from types import MappingProxyType, NoneType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from consensus.protocols.kafka.wire.apis import ApiKey
 from consensus.protocols.kafka.wire.limits import KafkaWireError
@@ -78,8 +78,7 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 FIXED_SIZE: Final = frozenset(_KINDS.values()) - {Kind.STRING, Kind.BYTES}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A field of a structure in one version; `name` is the name in our class."""
 
     name: str
@@ -94,8 +93,7 @@ class Field:
     """Value of an omitted tagged field."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Structure:
+class Structure(Struct, frozen=True, eq=False):
     """A message, or a part of one, in one version: its fields in the order of the wire, the tagged ones last.
 
     Compared by identity, so that it is quickly found as a key.
@@ -108,8 +106,7 @@ class Structure:
     tagged: tuple[Field, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSchema:
+class MessageSchema(Struct, frozen=True):
     """A message in one version, and whether its header has tagged fields."""
 
     structure: Structure

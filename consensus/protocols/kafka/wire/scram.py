@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from msgspec import Struct
+
 from consensus.protocols.kafka.wire.limits import KafkaWireError
 
 MIN_ITERATIONS: Final = 4096
@@ -49,8 +51,7 @@ class ScramError(KafkaWireError):
     """An invalid message of SCRAM, or an invalid proof; the text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScramCredential:
+class ScramCredential(Struct, frozen=True):
     """Data that a server derives from a user's password, for one mechanism."""
 
     salt: bytes
@@ -59,8 +60,7 @@ class ScramCredential:
     server_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownUsers:
+class UnknownUsers(Struct, frozen=True):
     """Credentials of a server for names without a user.
 
     A change of the users changes the salts of all unknown names. Only an observer of both states could distinguish them

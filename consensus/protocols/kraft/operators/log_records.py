@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from consensus.core.model import Entry, EntryKind, ServerId
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ErrorCode
@@ -38,8 +40,7 @@ _LEVEL: Final = struct.Struct(">2xh")
 """Level in a KRaftVersion record, after the record's own version."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(Struct, frozen=True):
     """A record. `control_type` is None for a record that does not belong to the protocol."""
 
     offset: int
@@ -52,8 +53,7 @@ class LogRecord:
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogStart:
+class LogStart(Struct, frozen=True):
     """The requested records are compacted: the log begins here, and a snapshot replaces the earlier part."""
 
     offset: int

@@ -19,11 +19,11 @@ server reports its own view, as to Kafka's own tool (`quorum_view`).
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import trio
+from msgspec import Struct
 
 from consensus.protocols.kafka.connections.connection import (
     DialOptions,
@@ -77,8 +77,7 @@ class _RetryError(Exception):
     """This server does not lead now, or cannot reply now; the text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumReplica:
+class QuorumReplica(Struct, frozen=True):
     """One replica as the leader sees it. Times are of the leader's clock, in ms since the epoch; -1: not known."""
 
     node_id: int
@@ -89,8 +88,7 @@ class QuorumReplica:
     last_caught_up_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumDescription:
+class QuorumDescription(Struct, frozen=True):
     """A quorum as its leader describes it."""
 
     cluster_id: str
@@ -103,8 +101,7 @@ class QuorumDescription:
     """Listeners of each voter, if the server sends them (DescribeQuorum 2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeAnswer:
+class ChangeAnswer(Struct, frozen=True):
     """The leader's reply to a change of the voters; error code 0: it is committed."""
 
     error_code: int
@@ -116,8 +113,7 @@ class ChangeAnswer:
         return error_name(self.error_code)
 
 
-@dataclass(frozen=True, slots=True)
-class _Topic:
+class _Topic(Struct, frozen=True):
     """A log as a listener names it to the readers of a Fetch."""
 
     name: str

@@ -19,10 +19,11 @@ impossible, and the leader's own records have the same contents.
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
+
+from msgspec import Struct
 
 from consensus.core.model import ReplicaKey
 from consensus.protocols.kafka.wire.limits import (
@@ -52,8 +53,7 @@ class QuorumDirectoryError(Exception):
     """The directory cannot be used; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitialVoter:
+class InitialVoter(Struct, frozen=True):
     """One voter of a new quorum: `id@host:port:directory`, as with Kafka's `--initial-controllers`."""
 
     key: ReplicaKey
@@ -66,8 +66,7 @@ class InitialVoter:
         return f"{self.key.id}@{host}:{self.port}:{uuid_text(self.key.directory)}"
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(Struct, frozen=True):
     """The contents of `quorum-state`; -1: unknown leader, or no vote."""
 
     leader_id: int
@@ -77,8 +76,7 @@ class QuorumState:
     """Voters that never change (data version 0); None if the log names them (data version 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumDirectory:
+class QuorumDirectory(Struct, frozen=True):
     """A formatted directory."""
 
     path: Path

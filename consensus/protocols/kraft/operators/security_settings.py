@@ -21,10 +21,11 @@ of the directory, made by `format --add-scram` (`quorum_directory`).
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from os import urandom
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.net.tls import authority_context, server_context
 from consensus.protocols.kafka.connections.security import (
@@ -56,8 +57,7 @@ _SALT_BYTES: Final = 16
 _OPTION: Final = re.compile(r"([A-Za-z.]+)=\"([^\"]*)\"")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSecurity:
+class ServerSecurity(Struct, frozen=True):
     """A server's requirements for its clients, and its own login at others."""
 
     listener: ListenerSecurity

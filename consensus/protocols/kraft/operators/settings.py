@@ -14,9 +14,10 @@ ms.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 from consensus.core.options import Options
 from consensus.protocols.kafka.wire.limits import MAX_EPOCH
@@ -33,8 +34,7 @@ class SettingsError(ValueError):
     """An invalid setting; the text contains its name and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class StaticVoter:
+class StaticVoter(Struct, frozen=True):
     """A voter in `controller.quorum.voters`: its id and the address of its listener."""
 
     node_id: int
@@ -42,8 +42,7 @@ class StaticVoter:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """A listener in `listeners`, or its address for the other servers."""
 
     name: str
@@ -51,8 +50,7 @@ class Endpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class VoterSettings:
+class VoterSettings(Struct, frozen=True):
     """One server. With `voters` the voters are fixed (kraft.version 0), else the log names them (kraft.version 1)."""
 
     node_id: int
@@ -133,10 +131,10 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
     if len({voter.node_id for voter in settings.voters}) != len(settings.voters):
         raise SettingsError(f"{VOTERS} names a node.id twice: give each voter a separate id")
     _check_listeners(settings)
-    for field in fields(settings):
+    for field in structs.fields(settings):
         value = getattr(settings, field.name)
         least = 0 if field.name in ("append_linger_ms", "node_id") else 1
-        if field.type in ("int", int) and value < least:
+        if field.type is int and value < least:
             raise SettingsError(f"{_name_of(field.name)} is {value}: the least that can be is {least}")
     if settings.election_timeout_ms < _SHORTEST_TIMEOUT_MS or settings.fetch_timeout_ms < _SHORTEST_TIMEOUT_MS:
         raise SettingsError(

@@ -17,12 +17,12 @@ still add it (KAFKA-19850).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 from uuid import UUID
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Role
 from consensus.core.model import Configuration, Index, Server
@@ -57,8 +57,7 @@ _LATER: Final = (
 """The address is recorded, or may be when it is announced again."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddressRefused:
+class AddressRefused(Struct, frozen=True):
     """An alarm: the address that this server advertises is not recorded. The other servers use `recorded`."""
 
     address: str

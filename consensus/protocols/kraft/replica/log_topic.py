@@ -15,10 +15,10 @@ known, or out of order.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.entry_data import ENTRY_HEAD

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.model import Index, ReplicaKey
@@ -40,8 +41,7 @@ _MAX_UNCOMMITTED: Final = 65_536
 """Limit of appends that wait for their commit; further ones are not measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumFigures:
+class QuorumFigures(Struct, frozen=True):
     """The metrics at one moment, named as in the KIP. Not a number: nothing was measured in the window."""
 
     current_leader: int

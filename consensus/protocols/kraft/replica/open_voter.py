@@ -23,11 +23,11 @@ copy (`quorum_directory`).
 import errno
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from time import time
 from typing import Final
 
 import trio
+from msgspec import Struct, field
 
 from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
@@ -90,8 +90,7 @@ class VoterError(Exception):
     """The voter cannot be opened; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoterOptions:
+class VoterOptions(Struct, frozen=True):
     """Options that are not in a properties file."""
 
     client_security: ClientSecurity = field(default_factory=ClientSecurity)
@@ -110,8 +109,7 @@ class VoterOptions:
     """Further services of the listener, such as the consumers' Fetch."""
 
 
-@dataclass(frozen=True, slots=True)
-class KraftVoter:
+class KraftVoter(Struct, frozen=True):
     """A voter or observer that runs."""
 
     key: ReplicaKey

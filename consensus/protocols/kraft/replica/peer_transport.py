@@ -21,13 +21,14 @@ outside Raft is counted and dropped.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.drops import CountedReason
@@ -62,8 +63,7 @@ _JITTER: Final = 0.2
 """Random part of a pause, so that peers that lost a server do not all return in one moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryTimes:
+class RetryTimes(Struct, frozen=True):
     """Kafka's `controller.quorum.retry.backoff.ms`, and its upper limit."""
 
     first_ms: int = 20
@@ -118,8 +118,7 @@ def has_no_form(request: core.Request, vote_version: int | None) -> bool:
     return is_pre_vote and vote_version is not None and vote_version < FIRST_PRE_VOTE_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedRequest:
+class _QueuedRequest(Struct, frozen=True):
     request: core.Request
     expires_s: float
 

@@ -18,10 +18,10 @@ followers already have.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.effects import Role

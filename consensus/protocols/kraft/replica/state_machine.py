@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
 from consensus.protocols.kafka.wire.limits import KafkaWireError
@@ -55,8 +56,7 @@ _TABLE_ROWS: Final = 512
 """Rows of the table that are encoded or decoded before other tasks run."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenBatch:
+class WrittenBatch(Struct, frozen=True):
     """A batch of a producer: its sequences, both ends included, and the offset of the first record."""
 
     first_sequence: int

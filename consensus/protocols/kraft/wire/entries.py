@@ -20,9 +20,10 @@ gap, epochs do not fall, each record is valid. A first batch may begin before th
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.core.entry_data import (
     EntryDataError,
@@ -67,8 +68,7 @@ _LONG_HEAD_BYTES: Final = _HEAD.size + _PRODUCER.size
 _NO_PRODUCER: Final = (-1, -1, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHead:
+class EntryHead(Struct, frozen=True):
     """The head of an entry's data. Without a producer the last three are -1."""
 
     batch_continues: bool

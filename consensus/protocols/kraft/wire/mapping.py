@@ -20,10 +20,11 @@ Records pass through as bytes; `entries` encodes and keeps batches.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeVar, assert_never
+
+from msgspec import Struct
 
 from consensus.core import messages as core
 from consensus.core.messages import RefusalReason
@@ -112,15 +113,13 @@ _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyTyp
 """The response that has an error alone, by the request and by the core's reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
+class RefusedRequest(Struct, frozen=True):
     """A request that the core does not get, and its answer."""
 
     response: QuorumResponse
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(Struct, frozen=True):
     """The server's data in a response, in addition to the reply; it may have a later term than the reply."""
 
     leader: ServerId | None

@@ -18,11 +18,11 @@ its timer in the waiting task (`Exchange.wait`).
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
@@ -61,8 +61,7 @@ class ClientSockets(Protocol):
         """Return a SUB connected to `url` for messages that begin with `prefix`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ZmqClientOptions:
+class ZmqClientOptions(Struct, frozen=True):
     """Times and bounds of a client. The specification recommends the first two and `broadcast_ttl_s`."""
 
     response_ttl_s: float = 0.5

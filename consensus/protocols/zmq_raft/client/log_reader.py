@@ -24,11 +24,11 @@ offset 0 again, since two peers may have different ones.
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
 import trio
+from msgspec import Struct
 
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, Term
 from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
@@ -64,8 +64,7 @@ class LogEntryKind(StrEnum):
     """The first entry of a leader's term; it commits the entries of earlier terms."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedEntry:
+class CommittedEntry(Struct, frozen=True):
     """A committed entry. `request_id` has 12 bytes, all zero for an entry without a client's request."""
 
     index: Index
@@ -75,8 +74,7 @@ class CommittedEntry:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
+class SnapshotPart(Struct, frozen=True):
     """Bytes of the snapshot that covers all entries up to `last_index`, from `offset` on.
 
     A part with offset 0 begins a new snapshot: earlier parts are void.

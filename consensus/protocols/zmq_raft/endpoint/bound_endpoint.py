@@ -11,9 +11,10 @@ both sockets are CURVE servers, and only listed keys get replies.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from consensus.protocols.zmq_raft.counters import EndpointDrop, EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.endpoint.broadcast import FollowedLog, broadcast_log
@@ -30,16 +31,14 @@ from consensus.protocols.zmq_raft.sockets import (
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 
 
-@dataclass(frozen=True, slots=True)
-class ListedClients:
+class ListedClients(Struct, frozen=True):
     """The server's secret key of 32 bytes, and the check of a client's public key."""
 
     secret_key: bytes
     is_listed: Callable[[bytes], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointAddress:
+class EndpointAddress(Struct, frozen=True):
     """Address of an endpoint, and its cluster. The URLs are `tcp://IP:port`."""
 
     url: str

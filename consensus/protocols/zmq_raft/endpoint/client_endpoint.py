@@ -18,11 +18,12 @@ and per client. A request beyond that is ignored, and its client repeats it.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar, assert_never
 
 import trio
+from msgspec import Struct, field
 
 from consensus.core.model import Milliseconds
 from consensus.protocols.zmq_raft.counters import EndpointDrop
@@ -59,8 +60,7 @@ CustomHandler = Callable[[CustomRequest, Callable[[CustomReply], object]], None]
 """Handles a request of the service's own protocol; it replies immediately or later, any number of times, or never."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointOptions:
+class EndpointOptions(Struct, frozen=True):
     """Limits of one endpoint."""
 
     wire: FrameLimits = DEFAULT_LIMITS

@@ -24,11 +24,11 @@ own high watermark bounds the memory.
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
+from msgspec import Struct
 
 from consensus.core.model import Index, LogId
 from consensus.protocols.zmq_raft.counters import EndpointDrop
@@ -52,8 +52,7 @@ _FRAME_BYTES: Final = 64
 """Size of a frame in ØMQ's queues in addition to its data."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
+class StreamOptions(Struct, frozen=True):
     """Limits of all streams. The defaults are those of the specification, if it has them."""
 
     messages_ahead: int = 5
@@ -109,8 +108,7 @@ class _Budget:
         return not self.used_bytes or self.used_bytes + size_bytes <= self._limit_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Unconfirmed:
+class _Unconfirmed(Struct, frozen=True):
     """A sent message, and the contents of its confirmation."""
 
     previous_index: Index

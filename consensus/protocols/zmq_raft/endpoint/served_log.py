@@ -12,16 +12,16 @@ separate module because the endpoint and both logs need it, and none of them nee
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from consensus.core.model import Entry, Index, Term
 from consensus.protocols.zmq_raft.wire.messages import ChangeReply, ChangeRequest, Peer, UpdateReply, UpdateRequest
 from consensus.server.log_stream import SnapshotChunk
 
 
-@dataclass(frozen=True, slots=True)
-class LogDescription:
+class LogDescription(Struct, frozen=True):
     """A log as its clients may know it; the defaults describe an empty log.
 
     `peers` are the members, during a change of both configurations.

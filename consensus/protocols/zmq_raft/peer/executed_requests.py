@@ -14,7 +14,8 @@ a restart with the correct clock, would be executed twice. So a log without upda
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from consensus.core.entry_data import configuration_head
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Milliseconds
@@ -28,8 +29,7 @@ Watcher = Callable[[Index, tuple[Entry, ...]], None]
 """Receives applied entries from an index on; it must return immediately."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSnapshot:
+class PreparedSnapshot(Struct, frozen=True):
     """Source of a snapshot of all entries up to `index`; `chunks` reads it, once for each call."""
 
     index: Index

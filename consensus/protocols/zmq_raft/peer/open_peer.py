@@ -20,13 +20,13 @@ import errno
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 from typing import Final
 
 import msgspec
 import trio
+from msgspec import Struct, field
 
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
@@ -83,8 +83,7 @@ class PeerError(Exception):
     """The peer cannot be opened; the text contains the reason and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerOptions:
+class PeerOptions(Struct, frozen=True):
     """One peer. A URL is `tcp://IP:port`."""
 
     peer_id: str
@@ -113,8 +112,7 @@ class PeerOptions:
         return next((peer.url for peer in self.peers if peer.peer_id == self.peer_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ZmqRaftPeer:
+class ZmqRaftPeer(Struct, frozen=True):
     """A peer that runs."""
 
     server: ConsensusServer
@@ -235,8 +233,7 @@ def _bound(
         raise PeerError(f"{error.strerror or error}. {advice}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _BroadcastSocket:
+class _BroadcastSocket(Struct, frozen=True):
     """The PUB socket, and its URL for clients."""
 
     socket: ZmqSocket

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.core import messages as core
 from consensus.core.model import ServerId
@@ -51,8 +52,7 @@ _MOST_FRAMES: Final = 16
 """Limit of the frames of a reply; none has more than five."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTimes:
+class PeerTimes(Struct, frozen=True):
     """Intervals for repeating messages between peers, in milliseconds; the first three are the package's own.
 
     `for_retry` returns intervals for a longer way between the peers.
@@ -91,8 +91,7 @@ class _Outstanding:
     was_sent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Struct, frozen=True):
     """A RequestConfig without an answer."""
 
     request_id: bytes

@@ -20,12 +20,13 @@ snapshot.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, assert_never
 
 import trio
+from msgspec.structs import replace
 
 from consensus.core import messages as core
 from consensus.core.features import Extensions

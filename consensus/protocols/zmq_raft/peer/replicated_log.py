@@ -29,6 +29,7 @@ from functools import partial
 from typing import Final, assert_never
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import (
     ChangeOutcome,
@@ -79,8 +80,7 @@ _REFUSALS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(Struct, frozen=True):
     """Limits of requests under way."""
 
     window: Window = DEFAULT_WINDOW

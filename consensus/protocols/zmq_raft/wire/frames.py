@@ -12,10 +12,10 @@ MessagePack as floats, so a whole float is read as a number.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 MAX_UINT: Final = 2**53 - 1
 MAX_UINT_BYTES: Final = 8
@@ -30,8 +30,7 @@ class ZmqRaftError(ValueError):
     """Frames that are not a message of ØMQ Raft; the text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameLimits:
+class FrameLimits(Struct, frozen=True):
     """Limits of one message. The package sends appends of about 64 KiB, or one entry of up to 10 MiB."""
 
     max_frames: int = 20_000

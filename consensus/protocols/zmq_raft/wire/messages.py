@@ -18,7 +18,7 @@ From clients, each with the reply or replies that the specification permits (`re
 Entries are the core's (`entries`): the id of the request of an entry is the head of its data.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core.model import Entry, Index, Term
 
@@ -28,16 +28,14 @@ RequestId = bytes
 """First frame of a client's message: 12 bytes for updates, at most 12 otherwise; the reply repeats it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """A member as the protocol lists it; `url` is `tcp://IP:port` of its ROUTER socket."""
 
     peer_id: str
     url: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestVoteRpc:
+class RequestVoteRpc(Struct, frozen=True, kw_only=True):
     """RequestVote RPC, 0x3f."""
 
     message_id: MessageId
@@ -48,8 +46,7 @@ class RequestVoteRpc:
     last_term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class RequestVoteResponse:
+class RequestVoteResponse(Struct, frozen=True):
     """Answer to RequestVote."""
 
     message_id: MessageId
@@ -57,8 +54,7 @@ class RequestVoteResponse:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendEntriesRpc:
+class AppendEntriesRpc(Struct, frozen=True, kw_only=True):
     """AppendEntries RPC, 0x2b; without entries it is a heartbeat."""
 
     message_id: MessageId
@@ -71,8 +67,7 @@ class AppendEntriesRpc:
     entries: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendEntriesResponse:
+class AppendEntriesResponse(Struct, frozen=True, kw_only=True):
     """Reply to AppendEntries.
 
     `conflict_index` is the index for the leader's next try, in frame 4: there the package sends and reads it, although
@@ -85,8 +80,7 @@ class AppendEntriesResponse:
     conflict_index: Index | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallSnapshotRpc:
+class InstallSnapshotRpc(Struct, frozen=True, kw_only=True):
     """InstallSnapshot RPC, 0x24: the bytes from `offset` on of a snapshot of `total_bytes`."""
 
     message_id: MessageId
@@ -100,8 +94,7 @@ class InstallSnapshotRpc:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshotResponse:
+class InstallSnapshotResponse(Struct, frozen=True):
     """Reply to InstallSnapshot; `wanted_offset` if the transfer must continue elsewhere than after this chunk."""
 
     message_id: MessageId
@@ -113,16 +106,14 @@ PeerRequest = RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc
 PeerReply = RequestVoteResponse | AppendEntriesResponse | InstallSnapshotResponse
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRequest:
+class ConfigRequest(Struct, frozen=True):
     """RequestConfig RPC, 0x5e: a query for the members and the leader."""
 
     request_id: RequestId
     ident: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigReply:
+class ConfigReply(Struct, frozen=True, kw_only=True):
     """Reply to ConfigRequest. During a change of the configuration, `peers` has the old and the new members."""
 
     request_id: RequestId
@@ -131,8 +122,7 @@ class ConfigReply:
     peers: tuple[Peer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRequest:
+class UpdateRequest(Struct, frozen=True):
     """RequestUpdate RPC, 0x3d: commit `data` once, for any number of repetitions of this request id."""
 
     request_id: RequestId
@@ -140,46 +130,40 @@ class UpdateRequest:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateAccepted:
+class UpdateAccepted(Struct, frozen=True):
     """The update is on its way and not committed; the client continues to wait."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateCommitted:
+class UpdateCommitted(Struct, frozen=True):
     """The update is committed at `index`."""
 
     request_id: RequestId
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateRedirect:
+class UpdateRedirect(Struct, frozen=True):
     """This peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateExpired:
+class UpdateExpired(Struct, frozen=True):
     """The request id is too old, or too far in the future: final."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class MalformedPeers:
+class MalformedPeers(Struct, frozen=True):
     """A client's malformed list of peers: the name and the message of the error for the client."""
 
     name: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequest:
+class ChangeRequest(Struct, frozen=True):
     """ConfigUpdate RPC, 0x26: make `peers` the members."""
 
     request_id: RequestId
@@ -187,31 +171,27 @@ class ChangeRequest:
     peers: tuple[Peer, ...] | MalformedPeers
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeAccepted:
+class ChangeAccepted(Struct, frozen=True):
     """The change is on its way: C_old,new is not committed."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeCommitted:
+class ChangeCommitted(Struct, frozen=True):
     """C_old,new is committed, at `index`."""
 
     request_id: RequestId
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRedirect:
+class ChangeRedirect(Struct, frozen=True):
     """This peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRefused:
+class ChangeRefused(Struct, frozen=True):
     """The peers cannot be a configuration: the name and the message of an error."""
 
     request_id: RequestId
@@ -219,22 +199,19 @@ class ChangeRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeBusy:
+class ChangeBusy(Struct, frozen=True):
     """Another change is under way; the client tries again later."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeExpired:
+class ChangeExpired(Struct, frozen=True):
     """The request id is too old, or too far in the future: final."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntriesRequest:
+class EntriesRequest(Struct, frozen=True, kw_only=True):
     """RequestEntries RPC, 0x3c: entries after `previous_index`; also sent again, to confirm a message of the reply.
 
     `count` None: all committed entries. 0: stop. `snapshot_offset`: first byte of the snapshot, if the requested
@@ -248,8 +225,7 @@ class EntriesRequest:
     snapshot_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntriesBatch:
+class EntriesBatch(Struct, frozen=True, kw_only=True):
     """Entries up to `last_index`; `is_last` ends the answer. Without entries `last_index` is the end of the log."""
 
     request_id: RequestId
@@ -260,8 +236,7 @@ class EntriesBatch:
     """Frame 3 is unused in this reply; the package puts its leader there, null for a leader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotPiece:
+class SnapshotPiece(Struct, frozen=True, kw_only=True):
     """Bytes of the snapshot that covers all entries up to `last_index`, which has `last_term`."""
 
     request_id: RequestId
@@ -272,24 +247,21 @@ class SnapshotPiece:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesRedirect:
+class EntriesRedirect(Struct, frozen=True):
     """This peer does not lead; `leader` does, if it is known."""
 
     request_id: RequestId
     leader: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogInfoRequest:
+class LogInfoRequest(Struct, frozen=True):
     """RequestLogInfo RPC, 0x25: a query for the state of this peer's own log."""
 
     request_id: RequestId
     ident: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogInfoReply:
+class LogInfoReply(Struct, frozen=True, kw_only=True):
     """Answer to LogInfoRequest. Up to `prune_index` no request id is fresh, so a snapshot may replace the entries."""
 
     request_id: RequestId
@@ -304,24 +276,21 @@ class LogInfoReply:
     prune_index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class UrlRequest:
+class UrlRequest(Struct, frozen=True):
     """RequestBroadcastStateUrl RPC, 0x2a: a query for the PUB socket of the broadcast state machine."""
 
     request_id: RequestId
     ident: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UrlReply:
+class UrlReply(Struct, frozen=True):
     """Reply to UrlRequest; None: query the leader."""
 
     request_id: RequestId
     url: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomRequest:
+class CustomRequest(Struct, frozen=True, kw_only=True):
     """ClientDispatch RPC of any other type (two bytes at least), for the service's state machine."""
 
     request_id: RequestId
@@ -330,8 +299,7 @@ class CustomRequest:
     frames: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CustomReply:
+class CustomReply(Struct, frozen=True):
     """The reply of the service's state machine, with any frames."""
 
     request_id: RequestId
@@ -349,8 +317,7 @@ Request = PeerRequest | ClientRequest
 Reply = PeerReply | ClientReply
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBroadcast:
+class StateBroadcast(Struct, frozen=True, kw_only=True):
     """Message of the leader's PUB socket after entries were applied, and twice a second without any.
 
     `entries` end at `last_applied`.

@@ -15,9 +15,10 @@ none.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES, ZmqRaftError
 
@@ -36,8 +37,7 @@ class Freshness(Enum):
     FUTURE = "too far in the future"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Request ids are fresh from `past_ms` before now to `future_ms` after it, and are kept for `kept_ms`."""
 
     past_ms: int = (8 * 60 - 15) * 60 * 1000
