@@ -143,4 +143,4 @@ class Child:
 
     def _last_words(self) -> str:
         words = self.log.read_text(encoding="utf-8", errors="replace").strip() if self.log.exists() else ""
-        return f"; its last words: …{words[-_TAIL_CHARACTERS:]}" if words else ""
+        return f"; its last output: …{words[-_TAIL_CHARACTERS:]}" if words else ""

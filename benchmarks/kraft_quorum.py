@@ -156,7 +156,7 @@ class OurVoters:
                     return
                 await trio.sleep(POLL_S)
         words = await trio.Path(log).read_text(encoding="utf-8", errors="replace")
-        raise ChildError(f"voter {node_id} does not listen; its last words: …{words[-_LAST_WORDS:]}")
+        raise ChildError(f"voter {node_id} does not listen; its last output: …{words[-_LAST_WORDS:]}")
 
     async def close(self) -> None:
         """End every process."""

@@ -189,7 +189,7 @@ class ZmqRaftGroup:
                 await trio.sleep(POLL_S)
         child.kill()
         await child.end()
-        raise ChildError(f"{name} does not listen; its last words: …{member.last_words()}")
+        raise ChildError(f"{name} does not listen; its last output: …{member.last_words()}")
 
     async def kill(self, member: Member) -> None:
         """Kill a member, and wait for its end."""
@@ -213,7 +213,7 @@ class ZmqRaftGroup:
                 member.deaths.append(str(error))
             else:
                 return
-        raise ChildError(f"server {member.peer_id} does not stay up; its last words: …{member.last_words()}")
+        raise ChildError(f"server {member.peer_id} does not stay up; its last output: …{member.last_words()}")
 
     async def revive(self) -> list[Member]:
         """Restart the members that exited, and record their last output."""

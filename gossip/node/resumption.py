@@ -31,7 +31,6 @@ STEP_NS: Final = 500_000_000
 """The smallest step that counts: more than a slewing time service corrects, less than the age of any snapshot."""
 BOOT_ID_EVERY_NS: Final = 1_000_000_000
 """The period of reading the boot id: it takes 100 times the time of reading the clocks."""
-_PURPOSE: Final = b"garlic farm, gossip 1: secrets\x00"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
     "moment",
     callback=lambda _, __, value: None if value is None else a_moment(value),
     metavar="TIME",
-    help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the begin of each farm's last outage."
+    help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the start of each farm's last outage."
     " For `factor-steps`: the last entry up to then.",
 )
 @click.option(

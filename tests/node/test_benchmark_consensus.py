@@ -170,7 +170,7 @@ async def test_benchmark_process_replies_until_its_input_ends(tmp_path: Path) ->
 
 async def test_process_ending_early_is_reported_with_last_output(tmp_path: Path) -> None:
     child = await Child.start("a wreck", ["sh", "-c", "echo it broke >&2; exit 3"], tmp_path / "log")
-    with pytest.raises(ChildError, match=r"a wreck ended early; its last words: …it broke"):
+    with pytest.raises(ChildError, match=r"a wreck ended early; its last output: …it broke"):
         await child.receive_line()
     await child.end()
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -97,6 +98,16 @@ def test_init_with_wrong_address_does_not_write(garlicfarm: Call, tmp_path: Path
         assert refused.exit_code == 1
         assert reason in refused.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_init_with_wrong_clock_does_not_write(
+    garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.cli.keys.master.time", SimpleNamespace(time=lambda: 0))
+    refused = garlicfarm("init", "--no-start")
+    assert refused.exit_code == 1
+    assert "the clock of this machine is wrong: set it" in refused.stderr
+    assert list(tmp_path.rglob("farm.key")) == []
 
 
 def test_join_with_altered_token_is_refused_without_file(garlicfarm: Call, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from bridge.cli.founding.new_files import (
 )
 from bridge.cli.founding.starting import as_node_user, node_farm_key, start_node
 from bridge.cli.founding.token_screen import join_command, print_token
-from bridge.cli.keys.master import DEFAULT_FILE, make_master, print_master
+from bridge.cli.keys.master import DEFAULT_FILE, make_master, present_s, print_master
 from bridge.cli.keys.master import WRONG as MASTER_WRONG
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import ask_yes_or_no, echo, print_json
@@ -108,6 +108,7 @@ def init(
     """
     places = node_places()
     with failures(*WRONG):
+        present_s()
         if is_continued(places, "init"):
             farm_key = node_farm_key(places, places.farm_key)
         else:

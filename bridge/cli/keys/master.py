@@ -84,7 +84,7 @@ def make_master(
     places: Places, file: Path, spare: int | None = None, days: int = TRANSIENT_LIFE_S // DAY_S
 ) -> MasterOutput:
     """Make the keys, and name this node's key in its configuration; raise an error of `WRONG`."""
-    now_s = _present_s()
+    now_s = present_s()
     configuration = load_configuration(places.configuration)
     refuse_configured(configuration)
     count = node_farm_key(places, configuration.farm_key).expect - 1 if spare is None else spare
@@ -110,7 +110,7 @@ def _has_signing_key(places: Places, path: Path, key: MasterKey) -> bool:
 
 def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> MasterOutput:
     """Make further spare keys with the master key of this node."""
-    now_s, key = _present_s(), load_master_key(file)
+    now_s, key = present_s(), load_master_key(file)
     own = _own_key(places, key)
     if not own.exists():
         raise KeyFileError(f"{file} is not the master key of this node: {own} does not exist")
@@ -120,10 +120,11 @@ def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> Master
     return MasterOutput(key.destination.address, str(file), str(own), len(made))
 
 
-def _present_s() -> int:
+def present_s() -> int:
+    """Return the time in seconds; raise KeyFileError if the clock is before this software or beyond the last key."""
     now_s = int(time.time())
     if not RELEASED_S <= now_s < _LATEST_S:
-        raise KeyFileError("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+        raise KeyFileError("the clock of this machine is wrong: set it, or keys and tokens would end at a wrong time")
     return now_s
 
 

@@ -53,7 +53,7 @@ class NoEffect(Enum):
         "`garlicfarm node admit-client`",
     )
     EXPELLED = "expelled", "the key that signed the entry was retired, evicted or removed", ""
-    WRONG_AUTHOR = "wrong-author", "the entry speaks for a server, and another identity signed it", ""
+    WRONG_AUTHOR = "wrong-author", "the entry is about one server, and the identity of another signed it", ""
     OUT_OF_SCOPE = (
         "out-of-scope",
         "the client key that signed the entry was not admitted for this kind of entry",

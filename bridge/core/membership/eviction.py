@@ -10,7 +10,7 @@ server receives the log, even after an outage, and only the leader could replace
 era are kept. docs/how-to/stolen-node.md has the steps for operators.
 
 A voter is demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); the reason is in
-docs/explanation/changing-servers.md ("How a farm decides it").
+docs/explanation/changing-servers.md ("How a farm decides about changes").
 
 Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Below
 `BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm the

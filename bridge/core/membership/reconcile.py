@@ -5,10 +5,10 @@
     Raft: which servers are members,     ─┘
           which of them answer
 
-docs/explanation/changing-servers.md ("How a farm decides it") has the rules and their reasons. Gossip alone does not
-admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping have no effect: a server
-must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step. A server
-that answers the leader is alive.
+docs/explanation/changing-servers.md ("How a farm decides about changes") has the rules and their reasons. Gossip alone
+does not admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping have no effect:
+a server must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step.
+A server that answers the leader is alive.
 
 The leader measures times from its first observation. A new leader starts these times again, which only delays
 decisions. The core does not store anything else, so its decisions follow from its inputs.

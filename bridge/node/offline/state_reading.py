@@ -255,7 +255,7 @@ def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | N
     if cut_after is None:
         return end
     if cut_after > end:
-        raise StateReadingError(f"{state_dir}: the log ends at entry {end}; the log ends at entry {cut_after}")
+        raise StateReadingError(f"{state_dir}: the log ends at entry {end}; it cannot be cut after {cut_after}")
     if cut_after < max(start, 1):
         text = "the snapshot replaces all entries up to" if start else "a recovery keeps at least"
         raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}; the log cannot be cut after {cut_after}")

@@ -48,7 +48,7 @@ class Around:
     """The time of `changes`: a moment, and the minutes before and after it."""
 
     moment: datetime | None = None
-    """The default is the begin of each farm's last outage."""
+    """The default is the start of each farm's last outage."""
     minutes: float = 30.0
 
 

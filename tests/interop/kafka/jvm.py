@@ -281,7 +281,7 @@ class JvmServers:
                     await stream.aclose()
                     return
                 await trio.sleep(POLL_S)
-        raise ChildError(f"{server.name} does not listen; its last words: …{server.last_words()}")
+        raise ChildError(f"{server.name} does not listen; its last output: …{server.last_words()}")
 
     async def kill(self, server: KafkaServer) -> None:
         """Send SIGKILL, and wait until the process has ended."""
