@@ -8,9 +8,11 @@ The numbers of that state must be within their bounds, also after commands with 
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
+
+from msgspec import Struct, structs
 
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.raft.applied_state import AppliedState
@@ -70,6 +72,6 @@ def numbers_beyond_bounds(value: Any, path: str = "state") -> Iterator[str]:
     elif isinstance(value, tuple | list | set | frozenset):
         for each in value:
             yield from numbers_beyond_bounds(each, f"{path}[]")
-    elif is_dataclass(value):
-        for each in fields(value):
-            yield from numbers_beyond_bounds(getattr(value, each.name), f"{path}.{each.name}")
+    elif isinstance(value, Struct):
+        for name, each in structs.asdict(value).items():
+            yield from numbers_beyond_bounds(each, f"{path}.{name}")
