@@ -1,6 +1,6 @@
-"""A connection to a node of this machine by a blocking socket, for one request.
+"""A connection to a node of this machine that opens a blocking socket for each request.
 
-    connect ─▶ user of the peer ─▶ request ─▶ reply, within a deadline that arriving bytes extend ─▶ close
+    connect ─▶ check the user id of the peer ─▶ request ─▶ reply, within a deadline that arriving bytes extend ─▶ close
 
 Commands such as `status` send one request. An event loop would cost them more time than all the rest.
 """
@@ -32,7 +32,10 @@ _PART_BYTES = 65_536
 
 
 class BlockingConnection:
-    """A connection for one request, closed after its reply. Its functions never yield."""
+    """Opens a socket for each request, and closes it after the reply.
+
+    Its methods are async only for the interface: they block, and never give control to an event loop.
+    """
 
     is_kept = False
 
