@@ -1,7 +1,7 @@
-"""Notices of the Raft server as events and alarms: roles, members, a full or unresponsive disk, rejected content.
+"""Notices of the Raft server as events and alarms: roles, members, a full disk, rejected content (`farm_content`).
 
-The alarm about rejected content (`farm_content`) stays active until the node has not received any for a while. The
-server ends the other alarms.
+`run` clears the alarm `content-rejected` when the node has not received such content for `QUIET_AFTER_S`. A notice of
+the server clears `disk-full`. An unresponsive disk is no notice: `run` polls the disk, and sets and clears that alarm.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from consensus import (
 )
 
 QUIET_AFTER_S = 120.0
-"""Seconds; longer than a leader waits between two attempts."""
+"""Seconds; longer than a leader waits before it sends rejected entries again."""
 LOOK_EVERY_S = 1.0
 DISK_PATIENCE_MS = 5_000
 
 
 class RaftNotices:
-    """The notices of one server. `name_of` maps Raft ids to names; `run` clears the alarm about content."""
+    """The notices of one server. `name_of` maps Raft ids to names."""
 
     def __init__(
         self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None], take_overs: Histogram | None = None
     ) -> None:
-        """Record the times without a leader in `take_overs`."""
+        """Record each time without a leader in `take_overs`, except the time before the first leader."""
         self._trace = trace
         self._alarms = alarms
         self.name_of = name_of
@@ -104,11 +104,13 @@ class RaftNotices:
         name = None if notice.sender is None else self.name_of(integer_id(notice.sender))
         who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
         self._alarms.set(
-            CONTENT_REJECTED, f"{who} sends entries that this node cannot accept, and does not store: {notice.reason}"
+            CONTENT_REJECTED,
+            f"{who} sends entries or a snapshot that this node cannot accept. This node does not store them:"
+            f" {notice.reason}",
         )
 
     async def run(self, disk_pending_ms: Callable[[], int]) -> None:
-        """Set the alarm of the disk, and clear the alarm about content after a while, until cancelled."""
+        """Set or clear the alarm about an unresponsive disk, and clear `content-rejected` in time, until cancelled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             if disk_pending_ms() > DISK_PATIENCE_MS:
