@@ -1,11 +1,11 @@
-"""The alerts of the recorded past under other settings, for `garlicfarm pipeline what-if-alerts`.
+"""The outages in the recorded history under other alert settings, for `garlicfarm pipeline what-if-alerts`.
 
     reports, clocks, a day at a time ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
-which has only the last outage of each server. An outage begins when a server is down that was healthy for
-`keep_firing_ms`, and ends when it has been healthy that long. Silences, removals and orderly departures are not
-applied: they hold back the message of an alert under any setting.
+which computes only the last outage of each server. An outage begins when a server is down for the first time, or after
+it was healthy for `keep_firing_ms`. It ends when the server becomes healthy, if it then stays healthy that long.
+Silences, removals and orderly departures are ignored here: they suppress an alert's message whatever the settings.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _TYPES = {"request": pa.string(), "job_lag_ms": pa.float64(), "farm": pa.string(
 
 @dataclass(frozen=True, slots=True)
 class AlertSetting:
-    """The settings that decide whether an alert fires; the defaults are the present ones."""
+    """The settings that decide whether an alert fires. The defaults of the last two are the present values."""
 
     keep_firing_ms: int
     rules: Rules = PRESENT_RULES
@@ -65,7 +65,7 @@ class Outage:
 
 @dataclass(slots=True)
 class _History:
-    """The replay of one setting."""
+    """The replay of the history under one setting."""
 
     setting: AlertSetting
     watch: FarmsWatch
@@ -82,7 +82,10 @@ class _History:
 
 
 def alert_history(output: Path, settings: Sequence[AlertSetting], days: float) -> list[list[Outage]]:
-    """Return the outages of each setting in the last days of the tables of each farm. Raise QueryError."""
+    """Return, for each setting, the outages in the last `days` days before each farm's latest log time.
+
+    Raises QueryError.
+    """
 
     def read(run_query: SqlQuery) -> list[list[Outage]]:
         ends = {row["farm"]: row for row in run_query(_ENDS)}
