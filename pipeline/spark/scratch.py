@@ -1,17 +1,17 @@
 """The temporary files of the pipeline's processes: below the temporary directory, for this user alone.
 
-    /tmp/garlicfarm-spark-UID/           0700
+    /tmp/garlicfarm-spark-UID/           created with 0700; refused if others can write to it
         java-home/, log4j2.properties    the same for every run
-        spark.log, spark.log.1           Spark's reports of failures, with their frames; 10 MB each at most
+        spark.log, spark.log.1           Spark's reports of failures, with stack traces; 10 MB each at most
         runs/NAME/                       files of the JVM of one run: shuffles, spilled rows, artifacts, native code
         runs/NAME/lock                   locked by the run until its end
 
 Spark removes its files when it ends, but not when it is killed. So each run gets a directory that its JVM uses as its
-temporary one. It begins by removing the directories of ended runs, which lack a locked `lock`. The kernel releases a
-lock at any end of its holder.
+temporary one. Each run first removes the directories of ended runs. In such a directory no process holds the lock on
+the file `lock`. The kernel releases a lock whenever the process that holds it ends, even if it is killed.
 
-The directory holds an executed program (`java-home/bin/java`), and all users can write to `/tmp`: a directory created
-by another user is refused.
+The pipeline executes a program from this directory (`java-home/bin/java`), and all users can write to `/tmp`. So it
+refuses a directory that another user created.
 """
 
 import fcntl
