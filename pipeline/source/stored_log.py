@@ -1,8 +1,8 @@
 """A farm's log from a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
-The planner finds the places of the first entries of parallel readers. A reader opens the directory again, in another
-process or on another machine with the same path, and continues from its place. Only this module of the pipeline reads a
-log from disk, by `bridge.node.offline.stored_farm`.
+For each parallel reader, the planner finds the place of its first entry in the log. A reader opens the directory again,
+in another process or on another machine with the same path, and continues from its place. Only this module of the
+pipeline reads a log from disk, by `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class StoredPlace:
 
 
 class StoredLog:
-    """The log in `directory`. Every method raises FarmLogError."""
+    """The log in `directory`. Methods that read the directory may raise FarmLogError."""
 
     def __init__(self, directory: Path, committed_through: int | None = None) -> None:
         try:
@@ -52,20 +52,20 @@ class StoredLog:
         return first, commit
 
     def _check_end(self, commit: int) -> None:
-        """Reject a wrong end before the plan is recorded in a checkpoint."""
+        """Raise FarmLogError if the log lacks its last committed entry, before the plan is recorded in a checkpoint."""
         if not self._farm.holds(commit):
-            # A running node's note may be newer than the log that was read just before.
+            # A running node may have updated committed.json after the log was read.
             self._farm.refresh()
         if not self._farm.holds(commit):
             raise FarmLogError(
                 f"the log in '{self._farm.directory}' should have entry {commit}, and ends before it: `garlicfarm log"
-                " verify` shows its end. Give that with --committed-through INDEX; if committed.json has a higher"
-                " index, as in a copy of a running node's directory, remove this file there"
+                " verify` shows its last index. Pass that index with --committed-through INDEX. In a copy of a running"
+                " node's directory, committed.json may have a higher index: then delete committed.json from the copy"
             )
         self._looked = True
 
     def place(self, index: int, known: KnownTime | None = None) -> StoredPlace:
-        """Return the place to begin reading the entry at `index`. `known`: log time at an earlier one."""
+        """Return the place to begin reading the entry at `index`. `known`: the log time at an earlier entry."""
         if index < (oldest := self._farm.first_index):
             raise FarmLogError(
                 f"entries {index} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
