@@ -1,4 +1,7 @@
-"""Eras of the farm's keys: only the next era is accepted. Evictions also work after the last era."""
+"""Eras of the farm's keys, and evictions after the last era.
+
+From feature level BOUNDS_LEVEL on, only the next era is accepted; older logs replay with any later era.
+"""
 
 import os
 from types import SimpleNamespace
@@ -77,7 +80,8 @@ def test_time_of_use_out_of_range_leaves_usable_keyring(used_at: int) -> None:
         assert after.is_sound()
         assert (after.primary, after.era) == (b"9" * 32, 1)
         assert after.clock <= latest
-        assert before.rekeyed(b"9" * 32, 1, used_at).install(os.urandom(32)).is_sound(), "without a time of day"
+        undated = before.rekeyed(b"9" * 32, 1, used_at)
+        assert undated.install(os.urandom(32)).is_sound(), "the keyring must stay sound if the time of day is not known"
 
 
 def test_keyrings_with_different_clamped_times_merge() -> None:
@@ -97,7 +101,7 @@ def test_era_out_of_range_rejected(era: int) -> None:
         Keyring.of(b"1" * 32, era=1).rekeyed(b"9" * 32, era, 5)
 
 
-async def test_change_ahead_of_clock_refused() -> None:
+async def test_keyring_clock_ahead_of_time_of_day_refuses_changes() -> None:
     changes: list[Keyring] = []
 
     async def change_keyring(keyring: Keyring) -> None:
@@ -118,7 +122,7 @@ def test_keyring_at_clock_limit_refuses_changes() -> None:
 
 
 @pytest.mark.parametrize("time", [CLOCK_LIMIT, 2**60, 2**64 - 1])
-def test_repaired_keyring_keeps_keys_with_times_in_range(time: int) -> None:
+def test_repaired_keyring_keeps_keys_with_corrected_times(time: int) -> None:
     first, second = b"1" * 32, b"2" * 32
     bad = Keyring((DatedKey(time, first, retired=True), DatedKey(time, second)), second, time, 3)
     assert not bad.is_sound()
