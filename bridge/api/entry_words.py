@@ -69,6 +69,7 @@ class Names:
         self._servers = {each.raft_id: each.name for each in (*raft.voters, *raft.learners) if each.name}
         self._servers |= {each.raft_id: each.name for each in view.members if each.raft_id is not None}
         self._nodes = {each.node_id: each.name for each in view.members}
+        self._evicted = {each.raft_id for each in (*raft.voters, *view.members) if each.evicted}
 
     def server(self, raft_id: int) -> str:
         """Return the name of a server."""
@@ -79,8 +80,9 @@ class Names:
         return self._nodes.get(node_id.hex()) or node_id.hex()
 
     def server_named(self, name: str) -> int | None:
-        """Return the Raft id of a server by its name or number; a retired identity may have the same name."""
-        found = max((raft_id for raft_id, known in self._servers.items() if known == name), default=None)
+        """Return the Raft id of a server by its name or number; a former identity may have the same name."""
+        named = (raft_id for raft_id, known in self._servers.items() if known == name)
+        found = max(named, key=lambda raft_id: (raft_id not in self._evicted, raft_id), default=None)
         return int(name) if found is None and name.isdecimal() else found
 
 

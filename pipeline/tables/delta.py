@@ -274,9 +274,11 @@ class StoredTables:
     def _version(self, table: str) -> tuple[DeltaTable | None, list[StoredFile]]:
         if table not in self._read:
             root = self.output / table
-            self._read[table] = found, files = (found := _opened(root)), [] if found is None else _files_of(found)
+            found = _opened(root)
+            files = [] if found is None else _files_of(found)
             if found is not None:
                 _refuse_lost_rows(root, found, files)
+            self._read[table] = found, files
         return self._read[table]
 
 

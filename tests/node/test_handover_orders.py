@@ -74,8 +74,8 @@ async def order(server: Server, to: str | None) -> str:
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
 
 
-def test_name_of_restored_voter_is_not_the_retired_identity() -> None:
-    voters = (*VOTERS, VoterView(4, "tcp://4", "node-2"))
+def test_name_of_voter_is_not_a_former_identity() -> None:
+    voters = (*VOTERS, VoterView(4, "tcp://4", "node-2"), VoterView(5, "tcp://5", "node-2", evicted=True))
     assert [voter_named(voters, each) for each in ("node-2", "2", "4")] == [4, 2, 4]
 
 

@@ -149,6 +149,12 @@ async def test_name_of_restored_server_is_not_the_retired_identity(node: Command
     assert node.last == Removal(3, removed=True)
 
 
+async def test_name_taken_over_by_older_identity_is_not_the_retired_one(node: CommandNode) -> None:
+    await node.stage.append(signed(Approval(NODE_IDS[1], "node-3", replaces=NODE_IDS[2], server_id=2)))
+    await node.grant({"removal": {"server": "node-3", "removed": True}})
+    assert node.last == Removal(2, removed=True)
+
+
 async def test_removal_of_leader_mentions_transfer(node: CommandNode) -> None:
     text = await node.grant({"removal": {"server": "node-1", "removed": True}})
     assert text == "node-1 hands over leadership and is then removed"

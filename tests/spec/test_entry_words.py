@@ -129,7 +129,7 @@ def test_server_found_by_name_or_number() -> None:
     assert (names.server_named("node-2"), names.server_named("2"), names.server_named("nowhere")) == (2, 2, None)
     assert names.server(99) == "server 99"
     view = farm_view()
-    voters = tuple(VoterView(each, "tcp://x:1", "node-1") for each in (2, 7))
+    voters = tuple(VoterView(each, "tcp://x:1", "node-1", evicted=each == 8) for each in (2, 7, 8))
     restored = replace(view, members=(), raft=replace(view.raft, voters=voters))
     assert Names(restored).server_named("node-1") == 7
 

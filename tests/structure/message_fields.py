@@ -37,7 +37,7 @@ def positional_fields(tree: ast.Module) -> Iterator[tuple[int, str, int]]:
 
 def _is_record(node: ast.expr) -> bool:
     name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
-    return name.split(".")[-1] in {"dataclass", "Struct"}
+    return name.split(".")[-1] in {"dataclass", "Struct", "ComparedInPart"}
 
 
 def check() -> Iterator[str]:

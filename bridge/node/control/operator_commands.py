@@ -236,9 +236,9 @@ class OperatorCommands(Struct, frozen=True):
         return None
 
     def _server_named(self, name: str) -> int:
-        # Retired identities keep their names in the log: the newest identity of a name has it now.
+        # Retired and evicted identities keep their names in the log: a member has its name before them.
         for server_id, admitted in sorted(
-            self._state.admitted.items(), key=lambda each: (str(each[0]) != name, -each[0])
+            self._state.admitted.items(), key=lambda each: (str(each[0]) != name, not each[1].is_member, -each[0])
         ):
             if name in {str(server_id), admitted.name, admitted.node_id.hex()}:
                 return server_id

@@ -215,7 +215,7 @@ class Introductions:
                         self._publish(change)
                     if self._adopting is not None:
                         await self._adopt(self._adopting)
-                    for address in self._contacts(others) - visited:
+                    for address in sorted(self._contacts(others) - visited, key=str):
                         if len(visited) < CONTACTS_MAX:
                             visited.add(address)
                             nursery.start_soon(self._visit, dialer, others, address, visited)
@@ -233,7 +233,7 @@ class Introductions:
     async def _announce_departure(self, dialer: Dialer, others: Others) -> None:
         await self._leaving.wait()
         async with trio.open_nursery() as nursery:
-            for address in self._contacts(others):
+            for address in sorted(self._contacts(others), key=str):
                 nursery.start_soon(self._introduce, dialer, address)
         self._departed.set()
 

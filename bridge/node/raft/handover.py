@@ -103,8 +103,8 @@ def _is_removed(replica: Replica) -> bool:
 
 def voter_named(voters: Sequence[VoterView], name: str) -> ServerId:
     """Return the voter of that name or Raft id; raise `Refused` with the list of voters."""
-    # A retired identity may still vote under the same name: the newest voter of a name has it now.
-    for voter in sorted(voters, key=lambda each: (str(each.raft_id) != name, -each.raft_id)):
+    # A former identity may still vote under the same name: an evicted one comes last, otherwise the newest first.
+    for voter in sorted(voters, key=lambda each: (str(each.raft_id) != name, each.evicted, -each.raft_id)):
         if name in (voter.name, str(voter.raft_id)):
             return voter.raft_id
     known = ", ".join(name_of_voter(voters, voter.raft_id) for voter in voters)
