@@ -69,7 +69,8 @@ class Names:
         self._servers = {each.raft_id: each.name for each in (*raft.voters, *raft.learners) if each.name}
         self._servers |= {each.raft_id: each.name for each in view.members if each.raft_id is not None}
         self._nodes = {each.node_id: each.name for each in view.members}
-        self._evicted = {each.raft_id for each in (*raft.voters, *view.members) if each.evicted}
+        self._evicted = {each.raft_id for each in raft.voters if each.evicted}
+        self._evicted |= {each.raft_id for each in view.members if each.evicted and each.raft_id is not None}
 
     def server(self, raft_id: int) -> str:
         """Return the name of a server."""
