@@ -1,6 +1,6 @@
 """`garlicfarm pipeline generate`: writes the log of a fictional farm as the state directory of a stopped node.
 
-Its entries are signed as a farm's are, by identities that follow from the seed.
+The log's entries are signed like those of a real farm. The signing keys are derived from the seed of the load model.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def generate(directory: Path, model: LoadModel, progress: Callable[[int], None] 
                 elif entry.author is None:
                     writer.append(entry.term, entry.value)
                 else:
-                    # A repeated entry has the same bytes.
+                    # A repeated entry keeps the signature of the first copy, so both have the same bytes.
                     if entry.value != last:
                         last, proven = entry.value, signed(entry.value, keys[entry.author], writer.cluster_id, number)
                     writer.append(entry.term, proven)

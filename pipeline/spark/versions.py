@@ -1,12 +1,17 @@
-"""The versions that the pipeline supports, checked before Spark starts: each refusal is one sentence with the remedy.
+"""The versions that the pipeline supports.
 
-    command ──▶ the installed packages are supported ──▶ the JVM runs the Spark of PySpark ──▶ a Delta jar is for it
+    command ──▶ the installed packages are supported ──▶ a Delta jar is for PySpark's Spark ──▶ the JVM runs this Spark
 
-Python and Java are checked elsewhere: pip refuses another Python, and `pipeline/spark/java.py` finds a Java. Delta Lake
-works without a jar here, because only delta-rs commits. An operator can add the jar to the same session, for other
-tables. Each jar works with one version of Spark, and fails at its first use with any other one.
+The packages and the Delta jar are checked before Spark starts, the JVM's Spark right after. Each refusal is one
+sentence with the remedy.
 
-Nothing here imports Spark or its dependencies: the doctor also serves machines without them.
+Python and Java are checked elsewhere: pip refuses another Python, and `pipeline/spark/java.py` finds a Java. The
+pipeline does not need the Delta Lake jar, because only delta-rs (the package `deltalake`) commits to its Delta tables.
+An operator can add the jar to the same session, for other tables. Each jar works with one version of Spark, and fails
+at its first use with any other one.
+
+Nothing here imports Spark or its dependencies. `garlicfarm pipeline doctor` uses this module, and must also run on
+machines without Spark.
 """
 
 import re
@@ -24,7 +29,7 @@ PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "duckdb": ((1, 4), (2,)),
     "vl-convert-python": ((1, 9), (2,)),
 }
-"""Name, the first supported version, and the first unsupported one."""
+"""For each package: the first supported version and the first unsupported one (None: no upper limit)."""
 _DELTA_JAR = re.compile(r"delta-spark_(\d+\.\d+)_")
 _JARS = ("spark.jars.packages", "spark.jars")
 
@@ -68,7 +73,10 @@ def refuse_unsupported() -> None:
 
 
 def refuse_other_spark(python: str, jvm: str) -> None:
-    """Raise VersionError if the JVM runs another Spark than PySpark, as SPARK_HOME can name one."""
+    """Raise VersionError if the JVM runs a different Spark version from PySpark's.
+
+    This can happen if SPARK_HOME names another installation.
+    """
     if python != jvm:
         raise VersionError(
             f"PySpark is {python}, and its Java part is Spark {jvm}: set SPARK_HOME to Spark"
@@ -83,8 +91,8 @@ def refuse_other_delta_jar(python: str, settings: Mapping[str, str]) -> None:
         for jar in _DELTA_JAR.findall(settings.get(name, "")):
             if jar != spark:
                 raise VersionError(
-                    f"{name} names a Delta Lake jar for Spark {jar}, and PySpark is {python}: name"
-                    f" io.delta:delta-spark_{spark}_2.13, or leave it out, because the pipeline does not need it"
+                    f"{name} names a Delta Lake jar for Spark {jar}, and PySpark is {python}: use the jar"
+                    f" io.delta:delta-spark_{spark}_2.13, or remove the jar, because the pipeline does not need it"
                 )
 
 

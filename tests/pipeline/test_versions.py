@@ -75,4 +75,5 @@ def test_delta_jar_for_another_spark_is_refused(name: str) -> None:
     refuse_other_delta_jar("4.2.0", {name: "io.delta:delta-spark_4.2_2.13:4.4.0,a:b:1"})
     with pytest.raises(click.ClickException) as raised, reported_errors():
         session.open_session("local[1]", [(name, "a:b:1,io.delta:delta-spark_4.1_2.13:4.4.0")])
-    assert raised.value.message.startswith(f"{name} names a Delta Lake jar for Spark 4.1, and PySpark is 4.2.0: name")
+    refusal = f"{name} names a Delta Lake jar for Spark 4.1, and PySpark is 4.2.0: use the jar"
+    assert raised.value.message.startswith(refusal)
