@@ -1,11 +1,12 @@
 """The pane of the timeline: leaders, publishers, and the health of each node and leaf in the last hours. Pure.
 
-    GET /v1/history ─▶ HistoryAnswer ─▶ a strip for each row, its cells as wide as the screen allows
+    GET /v1/history ─▶ HistoryAnswer ─▶ a strip for each row, with as many cells as fit on the screen
                                      ─▶ charts of round trips and of the commit lag, if there is room
 
-A cell has the worst severity of its time, so a short outage stays visible. The height of a block repeats its color:
-full, half, low. A gap means that the node did not run, or that the subject did not exist. Strips of leader and
-publisher have names, with a line at each change.
+A cell has the worst severity of its time, so a short outage stays visible. The height of a block shows the same
+severity as its color: full for OK, half for a warning, low for critical. A gap means that the node did not run, or that
+the subject did not exist. The strips of the leader and of the publisher show names instead of blocks, with a vertical
+line at each change.
 """
 
 from collections.abc import Iterator
@@ -139,7 +140,7 @@ def _blocks(row: HistoryRow, history: HistoryAnswer, width: int, *, unicode: boo
 
 
 def _names(row: HistoryRow, history: HistoryAnswer, width: int, *, unicode: bool) -> Cells:
-    """Yield the name of each span, cut to its cells, with a line at each change."""
+    """Yield the name of each span, shortened to the width of the span, with a vertical line at each change."""
     line, change = ("─", "│") if unicode else ("-", "|")
     text, severities = [" "] * width, _worst_of_cells(row, history, width)
     for span in row.spans:
@@ -150,12 +151,12 @@ def _names(row: HistoryRow, history: HistoryAnswer, width: int, *, unicode: bool
 
 
 def _share(row: HistoryRow) -> float | None:
-    """Return the percentage of the known time with severity OK; None for an alarm."""
+    """Return the percentage of the recorded time that had severity OK; None for an alarm, or without records."""
     known_ms = sum(each.end_ms - each.start_ms for each in row.spans)
     if row.kind is RowKind.ALARM or not known_ms:
         return None
     well_ms = sum(each.end_ms - each.start_ms for each in row.spans if each.severity is Severity.OK)
-    # Rounded down: a moment of an outage is not 100 %.
+    # Rounded down, so that even a short outage does not show as 100 %.
     return well_ms * 1000 // known_ms / 10
 
 
