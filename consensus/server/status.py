@@ -13,7 +13,7 @@ class ShellDrop(CountedReason):
 
     ANSWER_ARRIVING_QUEUE_FULL = (
         "answer_arriving_queue_full",
-        "notices of arriving replies when too many wait",
+        "notices of arriving replies dropped because too many wait",
     )
     APPEND_NOT_SENT_QUEUE_FULL = "append_not_sent_queue_full", "notices of unsent appends dropped because too many wait"
     FETCH_REPLY_REJECTED_BY_STATE_MACHINE = (
@@ -21,14 +21,17 @@ class ShellDrop(CountedReason):
         "fetch replies whose entries the state machine rejects",
     )
     HANDSHAKE_QUEUE_FULL = "handshake_queue_full", "handshakes dropped because too many wait"
-    PEER_ENDED_QUEUE_FULL = "peer_ended_queue_full", "notices of a peer's end dropped because too many wait"
+    PEER_ENDED_QUEUE_FULL = (
+        "peer_ended_queue_full",
+        "notices that a peer's process has ended, dropped because too many wait",
+    )
     PROPOSAL_BUSY = "proposal_busy", "proposals refused because too many wait"
     REPLY_QUEUE_FULL = "reply_queue_full", "replies dropped because too many wait"
     REQUEST_BUSY = "request_busy", "requests refused because too many wait"
 
 
 class DiskFull(Struct, frozen=True):
-    """A notice: from now on writes fail because the disk is full (`full`), or they succeed again."""
+    """A notice of a change: if `full`, writes now fail because the disk is full; otherwise they succeed again."""
 
     full: bool
 
@@ -44,13 +47,16 @@ Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 
 
 class ServerDescription(Struct, frozen=True):
-    """The core's description, and the figures of the shell. Counts are since the process began."""
+    """The core's description, and the figures of the shell (the server around the core).
+
+    Counts are since the process began.
+    """
 
     raft: RaftDescription
     applied: Index
     durable: Index
     hard_state_durable: bool
-    """True if the disk has the term and the vote in `raft`, which may be newer than the disk's content."""
+    """True if the term and the vote in `raft` are already on disk. `raft` may be ahead of the disk."""
     segments: int
     backlog_bytes: int
     disk_full: bool
