@@ -1,21 +1,23 @@
 """The executed requests of the log: request id -> index, derived from the log alone.
 
-A client repeats a request until it gets a reply, also at another leader, so the leader must have each committed id. A
-follower keeps the same table, since it may lead next. A restart rebuilds the table while it applies the log. The
-sessions of `consensus.sessions` need names and numbers; a request id has only its time.
+A client repeats a request until it gets a reply, and may repeat it to another leader. So each leader must know the ids
+of all committed requests. A follower keeps the same table, since it may lead next. A restart rebuilds the table while
+it applies the log. `consensus.sessions` cannot be used here: it needs client names and sequence numbers, but a server
+can rely only on the time in a request id of ØMQ Raft.
 
 *Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin is
 for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may replace the
 log up to there.
 
 *Limit.* Beyond `limit` ids the oldest are dropped, and the *floor* rises to the time of the newest dropped one. An
-unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. The prune index ignores
-the limit: for dropped ids the lowest index of each minute is kept, so that a restart finds the same floor.
+unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. The limit does not let
+the log be pruned earlier. For each minute, the table keeps the lowest index of the ids that it dropped. So these
+entries stay in the log, and a restart computes the same floor.
 
-    recent: a dict, up to 4,096 ids ──full──▶ merged into sorted runs of 20 bytes for each id: the id, the index
+    recent: a dict, up to 4,096 ids ──full──▶ merged into sorted runs; each record has 20 bytes: the id and its index
 
-An id begins with its time, so the oldest are the head of the first run. A dict would take 180 bytes for each id; a
-lookup in the runs is two binary searches.
+An id begins with its time, so the oldest merged ids are at the head of the first run. A dict would take 180 bytes for
+each id; a lookup in the runs is two binary searches.
 """
 
 import struct
@@ -125,7 +127,10 @@ class RequestTable:
         return request_seconds(request_id) <= self._floor_seconds
 
     def forget_before(self, seconds: int) -> None:
-        """Drop ids of before `seconds` since 1970, which have expired, and ignore such ids until the next call."""
+        """Drop the ids from before `seconds` (Unix time), because they have expired.
+
+        Until the next call, do not add such ids either.
+        """
         oldest = self._oldest = max(0, min(seconds, 2**32 - 1)).to_bytes(4) + bytes(REQUEST_ID_BYTES - 4)
         if self._recent and min(self._recent) < oldest:
             self._merge()
@@ -144,7 +149,7 @@ class RequestTable:
         return min(self._lowest - 1, applied)
 
     def clear(self) -> None:
-        """Drop all ids: later entries are read from the log again. The floor stays."""
+        """Drop all ids, because a snapshot is restored; the entries after it are then added. The floor stays."""
         self._recent.clear()
         self._runs.clear()
         self._firsts.clear()
@@ -196,7 +201,10 @@ def _merged(run: _Run, added: list[bytes]) -> list[_Run]:
 
 
 def _runs(records: list[bytes]) -> list[_Run]:
-    """Return runs of equal length, so that those in the middle stay at least half full."""
+    """Return runs of equal length; the last may be shorter.
+
+    With equal lengths, no run between the first and the last is less than half full.
+    """
     count = -(-len(records) // _RUN_RECORDS)
     length = -(-len(records) // count)
     return [_Run(b"".join(records[at : at + length])) for at in range(0, len(records), length)]
