@@ -18,7 +18,7 @@ from tests.node.gossip_farm import RING
 from tests.node.gossip_network import MemoryNetwork
 
 HOME = Address("10.0.0.1", 7946)
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the tests see refused
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket is bound to it; the tests only pass it to settings and checks
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_numeric_address_has_one_spelling() -> None:
     assert numeric("router.lan") is numeric("fe80::1%eth0") is None
 
 
-def test_private_addresses_belong_to_machine_link_or_site() -> None:
+def test_addresses_of_machine_or_link_or_site_are_private() -> None:
     private = ["127.0.0.1", "10.9.8.7", "172.16.0.1", "192.168.1.1", "169.254.1.1", "::1", "fd00::1", "255.255.255.255"]
     public = ["8.8.8.8", "172.32.0.1", "100.64.0.1", EVERYWHERE, "192.0.2.1", "2001:db8::1", "::", "router.lan"]
     assert all(is_private(host) for host in private)
@@ -90,7 +90,7 @@ def test_token_bucket_gives_burst_then_rate() -> None:
     assert [bucket.take(now_ms=60_000) for _ in range(4)] == [True, True, True, False]
 
 
-def test_source_limit_bounds_rate_per_source_or_total() -> None:
+def test_source_limit_bounds_rate_of_each_source_and_of_all() -> None:
     limit = SourceLimit(per_second=1, burst=2, all_per_second=10, sources_limit=4)
     assert [limit.allows("10.0.0.1", 0) for _ in range(3)] == [True, True, False]
     assert limit.allows("10.0.0.2", 0)

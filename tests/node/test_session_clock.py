@@ -1,4 +1,7 @@
-"""Log time of servers without a farm: the leader writes it at its pace, and sessions expire by it."""
+"""Log time of servers that do not belong to a farm.
+
+The leader writes the time into the log at a steady pace, and sessions expire by this time.
+"""
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
@@ -107,7 +110,7 @@ async def test_clock_jump_does_not_change_pace_of_log_time(autojump_clock: MockC
 
 
 @given(st.integers(0, 2**41), st.integers(0, 2**32), st.integers(0, 2**41))
-def test_log_time_is_monotonic_within_pace_limit(log_time_ms: int, elapsed_ms: int, clock_ms: int) -> None:
+def test_log_time_never_decreases_and_stays_near_its_pace(log_time_ms: int, elapsed_ms: int, clock_ms: int) -> None:
     found = next_log_time(log_time_ms, elapsed_ms, clock_ms)
     assert found >= log_time_ms
     if log_time_ms:

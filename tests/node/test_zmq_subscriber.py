@@ -1,4 +1,4 @@
-"""A subscription delivers each committed entry once, in order, also after lost broadcasts."""
+"""A subscription delivers each committed entry exactly once and in order, even after broadcasts were lost."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -18,7 +18,11 @@ PUB = "tcp://127.0.0.1:{}"
 
 
 class Broadcasting:
-    """Three peers with one log. The leader has a PUB socket at its port plus 100, and broadcasts on request."""
+    """Three peers with one log.
+
+    Each peer has the URL of a PUB socket, at its own port plus 100; the leader broadcasts there when a test calls
+    `broadcast`.
+    """
 
     def __init__(self, server: EntryServer) -> None:
         self.network = MemoryNetwork()
@@ -39,7 +43,7 @@ class Broadcasting:
         peer.script = script
 
     def commit(self, count: int, *, included: int | None = None) -> None:
-        """Append entries; the broadcast contains the last `included`, or all."""
+        """Append `count` entries, and broadcast the last `included` entries of the log (default: the new ones)."""
         self.server.append(count)
         self.broadcast(count if included is None else included)
 
@@ -83,7 +87,7 @@ async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = N
 async def subscribed(
     stage: Broadcasting, previous: int = 0, options: ZmqClientOptions | None = None
 ) -> AsyncIterator[Consumer]:
-    """Yield a consumer that has read the existing entries."""
+    """Yield a consumer that has read the entries that the server returned so far."""
     consumer = Consumer()
     async with client_of(stage.network, options) as client, trio.open_nursery() as nursery:
         nursery.start_soon(consumer.run, client, previous)
@@ -143,7 +147,7 @@ async def test_known_entries_not_delivered_twice(autojump_clock: MockClock) -> N
     del autojump_clock
 
 
-async def test_broadcasts_kept_while_gap_is_closed(autojump_clock: MockClock) -> None:
+async def test_broadcasts_are_kept_while_missing_entries_are_fetched(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     stage.server.ahead = 0  # no replies for now
     async with subscribed(stage) as consumer:
@@ -159,7 +163,7 @@ async def test_broadcasts_kept_while_gap_is_closed(autojump_clock: MockClock) ->
     del autojump_clock
 
 
-async def test_broadcasts_without_room_fetched_later(autojump_clock: MockClock) -> None:
+async def test_broadcasts_dropped_without_room_are_fetched_later(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     stage.server.ahead = 0
     async with subscribed(stage, options=ZmqClientOptions(max_ahead=3)) as consumer:
@@ -175,7 +179,7 @@ async def test_broadcasts_without_room_fetched_later(autojump_clock: MockClock) 
     del autojump_clock
 
 
-async def test_heartbeats_of_slow_consumer_use_single_place(autojump_clock: MockClock) -> None:
+async def test_heartbeats_waiting_for_slow_consumer_use_single_place(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
     async with client_of(stage.network, ZmqClientOptions(max_ahead=2)) as client:
         async with aclosing(client.subscribe(0)) as items:
@@ -191,7 +195,7 @@ async def test_heartbeats_of_slow_consumer_use_single_place(autojump_clock: Mock
     del autojump_clock
 
 
-async def test_missing_broadcasts_start_new_search(autojump_clock: MockClock) -> None:
+async def test_missing_broadcasts_start_search_for_leader(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
         stage.broadcast(0)
@@ -227,8 +231,8 @@ async def test_entries_delivered_once_after_leader_fails(autojump_clock: MockClo
     del autojump_clock
 
 
-async def test_subscription_follows_leader_of_updates(autojump_clock: MockClock) -> None:
-    """A deposed leader that is not aware of its successor continues to broadcast."""
+async def test_subscription_moves_to_leader_that_update_found(autojump_clock: MockClock) -> None:
+    """A deposed leader may continue to broadcast; the subscription still moves to the leader that the update found."""
     stage = Broadcasting(EntryServer(5))
     consumer = Consumer()
     async with client_of(stage.network) as client, trio.open_nursery() as nursery:
@@ -291,7 +295,7 @@ async def test_invalid_broadcasts_dropped_and_counted(autojump_clock: MockClock)
     del autojump_clock
 
 
-async def test_false_index_of_leader_causes_only_requests(autojump_clock: MockClock) -> None:
+async def test_false_index_in_broadcast_causes_only_useless_requests(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(2))
     async with subscribed(stage) as consumer:
         for _ in range(5):
@@ -303,7 +307,7 @@ async def test_false_index_of_leader_causes_only_requests(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize("url", [None, "ipc:///tmp/x", "tcp://127.0.0.1:8101/x y"])
-async def test_leader_without_broadcast_named_after_timeout(autojump_clock: MockClock, url: str | None) -> None:
+async def test_error_after_timeout_names_leader_without_broadcast(autojump_clock: MockClock, url: str | None) -> None:
     stage = Broadcasting(EntryServer(2))
     stage.urls["1"] = url
     async with client_of(stage.network) as client:
