@@ -1,7 +1,8 @@
 """Requests to the control endpoint (`docs/reference/control-endpoint.md`).
 
-An operator's command is one of `ExclusionOrder` … `CorrectionOrder` under its name. It is the log's entry in an
-operator's words: addresses instead of hashes and destinations, names instead of Raft ids.
+An operator's command is a JSON object with one key, the name of the command; `CommandRequest` lists the names. It has
+the meaning of the entry in the log, but in an operator's words. It uses addresses instead of hashes and destinations,
+and names instead of Raft ids.
 """
 
 from typing import Annotated, Final, get_args
@@ -37,7 +38,7 @@ class KeyRequest(RequestBody, frozen=True):
     key: str
     """The id of the key."""
     force: bool = False
-    """Also if members are down or do not confirm."""
+    """True: do it even if members are down or do not confirm."""
 
 
 class NodeRequest(RequestBody, frozen=True):
@@ -46,14 +47,17 @@ class NodeRequest(RequestBody, frozen=True):
     node: str
     """Its name or NodeId."""
     force: bool = False
-    """Evict it even if no majority remains, or again."""
+    """True: evict it even if no majority would remain, or even if it is already evicted.
+
+    A repeated eviction replaces the farm's keys once more.
+    """
 
 
 class ReplaceKeysRequest(RequestBody, frozen=True):
     """Replace all gossip keys."""
 
     force: bool = False
-    """Also if some members would not get a key."""
+    """True: replace them even if some members would not receive a new key."""
 
 
 class InvitationRequest(RequestBody, frozen=True):
@@ -99,7 +103,7 @@ class ExclusionOrder(RequestBody, frozen=True):
     """Exclude a leaf from all structures, or admit it again."""
 
     hash: str
-    """The address of the leaf."""
+    """The `.b32.i2p` address of the leaf (the entry in the log has its hash)."""
     excluded: bool
     """True: exclude it."""
 
@@ -108,13 +112,13 @@ class CostOrder(RequestBody, frozen=True):
     """Multiply the cost of a leaf."""
 
     hash: str
-    """The address of the leaf."""
+    """The `.b32.i2p` address of the leaf (the entry in the log has its hash)."""
     factor: float
     """0.1 to 10; 1 removes an earlier factor."""
 
 
 class ForceOrder(RequestBody, frozen=True):
-    """Publish a master again."""
+    """Publish the list of a *master* (an address of the service) again."""
 
     master: str
     """The address of the master."""
@@ -157,7 +161,7 @@ class CommandRequest(RequestBody, frozen=True):
     cost: CostOrder | UnsetType = UNSET
     """Multiply the cost of a leaf."""
     force: ForceOrder | UnsetType = UNSET
-    """Publish a master again."""
+    """Publish the list of a *master* (an address of the service) again."""
     removal: RemovalOrder | UnsetType = UNSET
     """Remove a server from the group, or allow it to join again."""
     client: ClientOrder | UnsetType = UNSET
@@ -171,7 +175,7 @@ class CommandRequest(RequestBody, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the key of the command."""
+        """Return the name of the command: its key in the JSON object."""
         return next(each.name for each in fields(self) if getattr(self, each.name) is not UNSET)
 
     @property
@@ -182,7 +186,10 @@ class CommandRequest(RequestBody, frozen=True):
 
 
 def body_form(body: type[RequestBody]) -> str:
-    """Return the form of a body: its keys, with defaults of numbers and flags, or names in capitals."""
+    """Return the form of a body: each key with a value.
+
+    The value is the default of a number or flag, `true` for a required flag, and otherwise the key's name in capitals.
+    """
     members = [f'"{each.encode_name}": {_value_form(each)}' for each in fields(body)]
     if body is CommandRequest:
         return f"one of {', '.join(f'{{{each}}}' for each in members)}"

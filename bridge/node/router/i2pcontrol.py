@@ -1,11 +1,14 @@
-"""Queries of a router's I2PControl: one short HTTP request at a time, at most once in five seconds.
+"""Queries to a router through I2PControl, its JSON-RPC interface for statistics.
 
     facts ─▶ fresh enough? ─▶ token? ─▶ RouterInfo, NetworkSetting, GetRate ─▶ RouterFacts
                                │ none, or refused: Authenticate, once
 
+A query sends one HTTP request at a time. The facts of a successful query are used for five seconds.
+
 A wrong password is not used again for a minute. Routers log each attempt, and a router that counts them could lock the
 operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so i2pd receives only RouterInfo.
-If a Java router does not reply to one of the requests, only the figures of that request stay unknown.
+If a Java router replies to NetworkSetting or GetRate with an error, only the figures of that request stay unknown. If
+the router does not reply at all, or RouterInfo fails, the query fails.
 """
 
 from collections.abc import Mapping
