@@ -25,7 +25,10 @@ class FollowerProgress(Struct, frozen=True):
 
 
 class NewcomerProgress(Struct, frozen=True):
-    """A new server that catches up: its present round, and the end of that round."""
+    """A new server that catches up in rounds.
+
+    `goal` is the index of the leader's log at which the present round ends.
+    """
 
     server_id: ServerId
     round_number: int
@@ -35,7 +38,11 @@ class NewcomerProgress(Struct, frozen=True):
 
 
 class ChangeProgress(Struct, frozen=True):
-    """A change of the configuration under way. `newcomers` is empty once they vote."""
+    """A change of the configuration under way.
+
+    `newcomers` lists the servers that still catch up. It is empty once the leader has appended the first configuration
+    of the change.
+    """
 
     change_id: int
     target: Configuration
@@ -43,7 +50,10 @@ class ChangeProgress(Struct, frozen=True):
 
 
 class SoftState(Struct, frozen=True):
-    """The role, term and leader for replies; making it is cheap compared with a `RaftDescription`."""
+    """The values that every message needs, such as role, term and leader.
+
+    It is cheaper to make than a `RaftDescription`.
+    """
 
     role: Role
     term: Term
@@ -70,7 +80,7 @@ class RaftDescription(Struct, frozen=True):
     followers: tuple[FollowerProgress, ...]
     configuration: Configuration
     change: ChangeProgress | None
-    """The change of the configuration that a caller waits for, on its leader."""
+    """On the leader only: the change of the configuration that a caller waits for."""
     log_start: LogId
     """The log begins after this place."""
     snapshot: SnapshotDescription | None
@@ -79,5 +89,5 @@ class RaftDescription(Struct, frozen=True):
     transfer_target: ServerId | None
     """The target of a transfer of leadership under way."""
     extensions: tuple[tuple[ServerId, Extensions], ...]
-    """The extensions of each peer, according to the handshakes."""
+    """The optional features of each peer (pre-vote, transfer, …), as announced in its handshake."""
     dropped: tuple[tuple[Drop, int], ...]

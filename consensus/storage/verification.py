@@ -1,10 +1,13 @@
-"""Examines a server's directory without any change: it takes no lock and makes no file.
+"""Examines a server's directory without any change: it makes no file.
 
-    hard state ──▶ snapshots ──▶ segments, record by record          each part is checked, if the others allow it
+It holds a shared lock only for a moment, to see whether a process owns the directory.
 
-A *stopped* directory gives a final result: the findings, repairs or refusal of the next start. A *live* one belongs to
-a running process: a write during the check may seem torn, and a file that a compaction removes may seem missing. So
-damage in a live directory is only a suspicion; sound parts are sound.
+    hard state ──▶ snapshots ──▶ segments, record by record    each part is checked if the parts before it could be read
+
+If the directory is *stopped* (no process uses it), the result is final: the next start would find, repair and refuse
+the same. A *live* one belongs to a running process: a write during the check may seem torn, and a file that a
+compaction removes may seem missing. So in a live directory, reported damage is only a suspicion, but a part reported
+as sound is sound.
 """
 
 import fcntl
@@ -50,7 +53,7 @@ class Verification:
 
 
 class ReadOnlyDirectory:
-    """The queries of the disk port, for a directory that may belong to another process."""
+    """The read operations of the disk interface (`DiskReader`), for a directory that may belong to another process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,7 +85,7 @@ def verify_storage(path: Path) -> Verification:
         return Verification(StorageVerdict.EMPTY, live, ["the directory is empty: a server would make a new log in it"])
     if not known:
         return Verification(
-            StorageVerdict.NOT_A_LOG, live, [f"none of its {len(files)} files is one of a server's log"]
+            StorageVerdict.NOT_A_LOG, live, [f"none of its {len(files)} files belongs to a server's log"]
         )
     result = Verification(StorageVerdict.SOUND, live)
     state = _check_hard_state(reader, result)
@@ -148,8 +151,8 @@ def _check_place(path: Path, state: StoredState, result: Verification) -> None:
     place = path.stat().st_ino
     if state.place != place:
         result.faults.append(
-            f"this directory is a copy: it was created in another place (inode {state.place}, here {place}), and a"
-            " server refuses it, because two servers could vote with it. Its entries can still be read"
+            f"this directory is a copy: the original has inode {state.place}, and this one has inode {place}. A server"
+            " refuses it, because two servers could vote with it. Its entries can still be read"
         )
 
 

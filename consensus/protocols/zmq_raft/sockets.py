@@ -1,21 +1,21 @@
-"""A ØMQ socket in a trio run: one task reads it, and a send wakes that task if it hid a message.
+"""A ØMQ socket in a trio run: one task reads it, and another call wakes that task if it hid a message.
 
     ZmqSocket.run:   read until EAGAIN ──▶ EVENTS has POLLIN? ──yes──▶ read again
-                                              └─no──▶ wait until the descriptor is readable, or `send` wakes the task
+                                              └─no──▶ wait until it is readable, or another call wakes the task
 
 pyzmq waits with asyncio or threads, not with trio. libzmq gives each socket a descriptor, `ZMQ_FD`, that is
-edge-triggered: any call on the socket may consume its wake-up, and only `ZMQ_EVENTS` shows waiting messages. So the
-task reads `ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and wakes the task if
-a message is readable. Only one task reads a socket.
+edge-triggered: any call on the socket may consume the descriptor's wake-up, and only `ZMQ_EVENTS` shows waiting
+messages. So the task reads `ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and
+wakes the task if a message is readable. Only one task reads a socket.
 
-*Bounds.* libzmq refuses a frame above `max_message_bytes` and closes its connection. A message with more frames or
-bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames other tasks have their turn. libzmq
-itself limits neither the frames of a message nor the number of connections.
+*Bounds.* If a frame is larger than `max_message_bytes`, libzmq refuses it and closes the connection on which it
+arrived. A message with more frames or bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames
+other tasks have their turn. libzmq itself limits neither the frames of a message nor the number of connections.
 
-*Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is a REP
-socket in the same run, so no thread reads the list of keys while it changes. `receive` gets the sender's public key
-with each message. It does not get a name: the name may belong to another key since the handshake. Without a handler the
-server refuses every client.
+*Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator`, that
+handler, is a REP socket read in the same trio run, not in a thread. So the list of keys cannot change while it is being
+read. `receive` gets the sender's public key with each message. It gets the key and not the client's name, because the
+name may have been given to another key after the handshake. Without a handler the server refuses every client.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ class CurveClient(Struct, frozen=True):
 
 
 class SocketOptions(Struct, frozen=True):
-    """Options of a socket; each queue is counted in messages and is for one connection."""
+    """Options of a socket. Each connection has its own queues; their limits are numbers of messages."""
 
     send_queue: int = 1000
     receive_queue: int = 1000
