@@ -23,6 +23,6 @@ def test_backoff_after_ten_thousand_failures_returns_its_limit() -> None:
 
 
 @pytest.mark.parametrize(("first_s", "longest_s"), [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0)])
-def test_backoff_with_delays_out_of_order_is_refused(first_s: float, longest_s: float) -> None:
+def test_backoff_with_invalid_first_delay_is_refused(first_s: float, longest_s: float) -> None:
     with pytest.raises(ValueError, match="the first delay"):
         Backoff(first_s, longest_s)

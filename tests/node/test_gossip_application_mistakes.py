@@ -1,4 +1,4 @@
-"""Mistakes of an application, and calls at a bad time, do not end its member and do not hang."""
+"""An application's mistakes do not end its member, and calls at a bad time return and do not hang."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ TIMEOUT_S = 0.5
 
 
 async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alarm:
-    """Return the first alarm event of a group that begins or, with `over`, ends an alarm."""
+    """Wait for the group's first event that begins an alarm (with `over`: ends one), and return the alarm."""
     with trio.fail_after(120):
         async for event in group.events():
             if isinstance(event.event, gossip.Alarm) and event.event.over is over:
@@ -31,7 +31,7 @@ async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alar
 
 @asynccontextmanager
 async def stopped_core(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossip.Group]:
-    """Yield a group of two members, with a core that then stops making decisions."""
+    """Yield one of two members that have joined each other, after the cores of both have stopped making decisions."""
     network = MemoryNetwork()
     async with (
         gossip.open_group(HOME, key=RING, network=network) as alice,
@@ -143,7 +143,7 @@ async def test_failing_admit_refuses_joiner_with_alarm(
 
 
 @in_simulated_time
-async def test_joiner_refused_by_nak_of_admit_stays_outside() -> None:
+async def test_joiner_stays_outside_if_admit_returns_nak() -> None:
     network = MemoryNetwork()
     nak = gossip.JoinNak("ourrules", 7, b"not blue")
     async with (
@@ -156,7 +156,7 @@ async def test_joiner_refused_by_nak_of_admit_stays_outside() -> None:
 
 
 @in_simulated_time
-async def test_failing_keyring_changed_raises_alarm() -> None:
+async def test_error_in_keyring_changed_callback_raises_alarm() -> None:
     def keyring_changed(_ring: Keyring) -> None:
         raise ZeroDivisionError("division by zero")
 

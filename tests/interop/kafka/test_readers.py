@@ -1,6 +1,7 @@
 """Unmodified programs read a farm's log: kcat, librdkafka, Spark's Kafka source, Kafka Connect's file sink.
 
-Each test is skipped if its program is not installed. The records read are compared with the node's control endpoint.
+Each test is skipped if its program is not installed. Tests that read records compare them with the entries from the
+node's control endpoint.
 """
 
 import json
@@ -46,7 +47,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]
 
 
 def records(node: Node) -> dict[int, LogEntryView]:
-    """Return the entries that are records, by offset."""
+    """Return the entries that Kafka clients see as records, keyed by offset (index - 1)."""
     return {
         index - 1: entry
         for index, entry in node.entries().items()
@@ -79,7 +80,7 @@ def test_kcat_lists_topic_and_prints_log(farm: tuple[Node, str]) -> None:
     )
 
 
-def test_librdkafka_lists_topics_with_and_without_name(farm: tuple[Node, str]) -> None:
+def test_librdkafka_lists_all_topics_and_one_named_topic(farm: tuple[Node, str]) -> None:
     _, listen = farm
     admin = AdminClient({"bootstrap.servers": listen})
     for name in (None, TOPIC):
@@ -139,7 +140,8 @@ def test_pipeline_rows_of_topic_and_control_endpoint_are_equal(farm: tuple[Node,
     found = json.loads(run(sys.executable, "-m", "tests.interop.kafka.pipeline_reader", job).splitlines()[-1])
     kafka, ours = ({row["index"]: row for row in found[name]} for name in ("kafka", "farm"))
     assert kafka.keys() >= expected
-    # The farm continues while both are read: rows seen by only one of them are newer than the other's end.
+    # The sources are read in turn while the log grows, so the later read may have newer rows. Only rows in both are
+    # compared.
     both = [index for index in kafka if index in ours]
     assert len(both) >= len(expected)
     assert [kafka[index] for index in both] == [ours[index] for index in both]
