@@ -28,7 +28,7 @@ from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.node_queries import call_node, node_option, nodes_option, patient_node_option, query_leader, query_node
 from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.core.log.fields import NAME
+from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.security.key_files import (
@@ -184,7 +184,7 @@ def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str
     computed from that line.
     """
     if re.fullmatch(NAME, name) is None:
-        fail(f"name {name[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit first")
+        fail(f"name {name[:40]!r}: {NAME_FORM}")
     with failures(KeyFileError):
         if not file.exists():
             write_private_file(file, new_password() + "\n")

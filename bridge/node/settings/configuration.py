@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from bridge.core.formation.founding import EXPECT_MAX
-from bridge.core.log.fields import NAME
+from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.settings.choices import LogFormat, LogLevel, PublishingPace, RouterKind, TransportKind
 from bridge.node.settings.clients import KafkaSettings, ZmqSettings, read_kafka, read_zmq
@@ -61,7 +61,7 @@ class ConfigurationError(ValueError):
 
 def _name(text: str) -> str:
     if re.fullmatch(NAME, text) is None:
-        raise ValueError(f"{text[:40]!r}: 1 to 32 letters, digits, '.', '_' or '-', with a letter or digit first")
+        raise ValueError(f"{text[:40]!r}: {NAME_FORM}")
     return text
 
 

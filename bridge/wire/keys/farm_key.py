@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES
-from bridge.core.log.fields import NAME
+from bridge.core.log.fields import NAME, NAME_FORM
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, LABEL_BYTES, Keyring, farm_label
 
@@ -217,10 +217,7 @@ def check_founders(founders: frozenset[bytes], expect: int) -> None:
 
 def _checked(farm_key: FarmKey) -> FarmKey:
     if re.fullmatch(NAME, farm_key.cluster) is None:
-        raise FarmKeyError(
-            f"cluster name {farm_key.cluster[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit"
-            " first"
-        )
+        raise FarmKeyError(f"cluster name {farm_key.cluster[:40]!r}: {NAME_FORM}")
     if not 1 <= farm_key.expect <= EXPECT_LIMIT:
         raise FarmKeyError(f"expect is {farm_key.expect}: 1 to {EXPECT_LIMIT} founders make a farm")
     if farm_key.founders:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from bridge.core.log.fields import NAME
+from bridge.core.log.fields import NAME, NAME_FORM
 
 KEY_BYTES: Final = 32
 TEXT_LIMIT: Final = 65_536
@@ -101,9 +101,7 @@ def advised(remedy: str) -> Iterator[None]:
 def check_name(name: str) -> None:
     """Raise `KeyTextError` for a name that no key can have."""
     if re.fullmatch(NAME, name) is None:
-        raise KeyTextError(
-            f"name {name[:40]!r}: 1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit first"
-        )
+        raise KeyTextError(f"name {name[:40]!r}: {NAME_FORM}")
 
 
 def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
