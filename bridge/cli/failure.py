@@ -7,7 +7,7 @@ more, for the verdict (`bridge.api.verdict`).
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -78,16 +78,21 @@ def reason_of(error: BaseException) -> str:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """End the command with exit code 130 on Ctrl-C, also in a task."""
+def interruptible(state: Callable[[], str] = str) -> Iterator[None]:
+    """End the command with exit code 130 on Ctrl-C, also in a task, and on Ctrl-D at a prompt; report its state."""
     try:
         yield
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort):
+        pass
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
-        sys.exit(INTERRUPTED)
+    else:
+        return
+    if text := state():
+        echo(err=True)
+        echo(f"Interrupted: {text}", err=True)
+    sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def chart_lines(chart: Chart, canvas: Canvas, height: int, *, unicode: bool) -> 
     tick, side, corner, line = ("┤", "│", "└", "─") if unicode else ("+", "|", "+", "-")
     values = chart.values if chart.span_ms is None else resampled(chart.values, width)
     last = chart.last
-    style = palette.accent
+    style = palette.dim if last is None else palette.accent
     if chart.full is not None and last is not None and last > _DOUBTFUL_SHARE * chart.full:
         style = palette.bad if last > _BAD_SHARE * chart.full else palette.doubtful
     title: list[Part] = [(chart.title, palette.title)]

@@ -93,6 +93,8 @@ class History:
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
             _extend(history.rtt_ms, member.rtt_ms, seconds)
             _extend(history.lag, None if lag is None else float(lag), seconds)
+            if member.status is MemberStatus.DEAD:
+                report = None  # The last figures are not the present ones.
             for figure in SHOWN:
                 now = None if report is None else figure.of(report)
                 _extend(history.figures[figure.name], now, seconds)

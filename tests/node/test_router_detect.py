@@ -7,7 +7,7 @@ import stat
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click import Context
@@ -225,6 +225,25 @@ def test_refused_question_leaves_the_file(files: RouterFiles, node: Path) -> Non
     done = detect(node, answer="n\n")
     assert (done.exit_code, node.read_text()) == (1, before)
     assert [each.name for each in node.parent.iterdir()] == ["node.toml"]
+
+
+def test_interruption_reports_state_of_configuration(
+    files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.debian_i2pd(I2PD_CONF, WEB)
+    files.key("/var/lib/i2pd/web.dat")
+
+    def interrupt(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    for place, state in (
+        ("bridge.cli.failure.ask_yes_or_no", "is unchanged. To continue"),
+        ("bridge.cli.router.attaching.router_checks", "has the settings. To check them"),
+    ):
+        with monkeypatch.context() as typed:
+            typed.setattr(place, interrupt)
+            done = detect(node, *(["--yes"] if "checks" in place else []))
+        assert (done.exit_code, f"{node} {state}, repeat the command." in done.stderr) == (130, True), done.output
 
 
 def test_missing_services_have_lines_to_add(files: RouterFiles, node: Path) -> None:

@@ -252,21 +252,24 @@ def test_init_attaches_router_and_makes_address(
     assert own.signing_key.stem == load_master_key(tmp_path / "master.key").destination.address[:8]
 
 
+@pytest.mark.parametrize("key", [KeyboardInterrupt, EOFError], ids=["Ctrl-C", "Ctrl-D"])
 def test_interrupted_question_ends_init_until_repeated(
+    key: type[BaseException],
     garlicfarm: Callable[..., Result],
     files: RouterFiles,
     tmp_path: Path,
     restarts: list[tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Given Ctrl-C at each of the two questions
+    # Given the key at each of the two questions
     monkeypatch.setattr(attaching, "has_user", lambda: True)
     asked: list[str] = []
 
     def interrupt_last(question: str) -> str:
         asked.append(question)
         if len(asked) in {1, 3}:
-            raise KeyboardInterrupt
+            raise key
         return ""
 
     line = ["garlicfarm", "init", "--bind", "127.0.0.1:17668", "--no-start"]
@@ -280,6 +283,7 @@ def test_interrupted_question_ends_init_until_repeated(
             with pytest.raises(SystemExit) as ended:
                 main.main()
             assert (ended.value.code, len(restarts)) == (130, attached)
+            assert "farm.key are kept. To continue, repeat the command." in capsys.readouterr().err
     assert not (tmp_path / "master.key").exists()
     # And the same command continues, without the answered question.
     done = garlicfarm(answer="\n")

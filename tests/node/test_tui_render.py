@@ -483,10 +483,12 @@ def test_chart_without_unicode_is_ascii() -> None:
     assert "┤" not in text
 
 
-def test_high_processor_load_is_red_in_chart() -> None:
-    chart = Chart("load", [95.0], lambda value: f"{value:.0f}", full=100.0)
-    (title, *_) = chart_lines(chart, Canvas(40, COLORS), 3, unicode=True)
-    assert [str(each.style) for each in title.spans] == ["bold", "red"]
+@pytest.mark.parametrize(("last", "style"), [(5.0, "cyan"), (75.0, "yellow"), (95.0, "red"), (None, "bright_black")])
+def test_style_of_chart_depends_on_present_value(last: float | None, style: str) -> None:
+    chart = Chart("load", [95.0, last], lambda value: f"{value:.0f}", full=100.0)
+    (title, *figures, _) = chart_lines(chart, Canvas(40, COLORS), 3, unicode=True)
+    assert [str(each.style) for each in title.spans] == ["bold", style]
+    assert {str(line.spans[-1].style) for line in figures} == {style}
 
 
 def found(lines: Sequence[Text], text: str) -> Target | None:

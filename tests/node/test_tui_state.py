@@ -245,8 +245,10 @@ def test_figures_are_kept_once_a_second_and_states_on_change() -> None:
     member = history.members[farm.members[1].node_id]
     assert len(member.rtt_ms) == SAMPLES
     assert [status for _, status in member.states] == [MemberStatus.ALIVE]
+    assert (processor := member.figures["cpu_percent"])[-1] is not None
     dead = replace(farm.members[1], status=MemberStatus.DEAD)
     history.take(replace(farm, members=(farm.members[0], dead)))
+    assert processor[-1] is None, "the last report of a dead member is not its present state"
     assert [status for _, status in member.states] == [MemberStatus.ALIVE, MemberStatus.DEAD]
     assert len(history.members) == 2
 

@@ -15,10 +15,11 @@ from typing import Final
 import click
 
 from bridge.api.outputs import InitOutput
-from bridge.cli.failure import failures
+from bridge.cli.failure import failures, interruptible
 from bridge.cli.founding.new_files import (
     configuration_text,
     end_command,
+    interrupted_state,
     is_continued,
     make_directories,
     merged,
@@ -103,34 +104,35 @@ def init(
     the command there, otherwise a node in this terminal. Existing files are never overwritten. --json only writes.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
-    makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C the same
-    command continues; a token that it has printed before is then revoked.
+    makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C or Ctrl-D the
+    same command continues; a token that it has printed before is then revoked.
     """
     places = node_places()
-    with failures(*WRONG):
-        present_s()
-        if is_continued(places, "init"):
-            farm_key = node_farm_key(places, places.farm_key)
-        else:
-            farm_key = new_farm_key(expect)
-            make_directories(places)
-            text = configuration_text(places, merged(own_settings(name, bind), {}))
-            write_files(places, "init", farm_key, text, {})
-        configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
-        _refuse_other(places, configuration, farm_key, expect, name, bind)
-    _print_facts(places, configuration)
-    has_router = not as_json and offer_router(places, yes=yes)
-    with failures(*WRONG, *MASTER_WRONG):
-        _offer_master(places, master, has_router=has_router, yes=yes)
-        token = _token(places, configuration, expect - 1, minutes * 60) if expect > 1 else None
-    if as_json:
-        command = None if token is None else join_command(token)
+    with interruptible(lambda: interrupted_state(places)):
+        with failures(*WRONG):
+            present_s()
+            if is_continued(places, "init"):
+                farm_key = node_farm_key(places, places.farm_key)
+            else:
+                farm_key = new_farm_key(expect)
+                make_directories(places)
+                text = configuration_text(places, merged(own_settings(name, bind), {}))
+                write_files(places, "init", farm_key, text, {})
+            configuration = loaded_when_addressed(partial(load_configuration, places.configuration))
+            _refuse_other(places, configuration, farm_key, expect, name, bind)
+        _print_facts(places, configuration)
+        has_router = not as_json and offer_router(places, yes=yes)
+        with failures(*WRONG, *MASTER_WRONG):
+            _offer_master(places, master, has_router=has_router, yes=yes)
+            token = _token(places, configuration, expect - 1, minutes * 60) if expect > 1 else None
+        if as_json:
+            command = None if token is None else join_command(token)
+            end_command(places)
+            print_json(InitOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), command))
+            return
+        if token is not None:
+            print_token(token, expect - 1, minutes * 60, qr=not no_qr)
         end_command(places)
-        print_json(InitOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), command))
-        return
-    if token is not None:
-        print_token(token, expect - 1, minutes * 60, qr=not no_qr)
-    end_command(places)
     if not no_start:
         start_node(places)
 
@@ -159,19 +161,11 @@ def _offer_master(places: Places, file: Path | None, *, has_router: bool, yes: b
     wanted = Path(DEFAULT_FILE).absolute() if file is None else file
     if file is None:
         known = "Use the master key in" if wanted.exists() else "Make the farm's address now, with a master key in"
-        if not has_router or not (yes or _agrees(f"{known} {wanted}?")):
+        if not has_router or not (yes or ask_yes_or_no(f"{known} {wanted}?", default=True)):
             return
     made = make_master(places, wanted)
     with redirect_stdout(sys.stderr):
         print_master(made)
-
-
-def _agrees(question: str) -> bool:
-    try:
-        return ask_yes_or_no(question, default=True)
-    except click.Abort:
-        echo(err=True)
-        return False
 
 
 def _token(places: Places, configuration: NodeConfiguration, uses: int, lifetime_s: int) -> Token:

@@ -3,7 +3,8 @@
     token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ router ──▶ the node starts
 
 The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
-ends early, the same command can be repeated here: the use of the token then belongs to this machine.
+ends early, the same command can be repeated here: the use of the token then belongs to this machine. If the files are
+written already, the repetition does not need the token, which may have expired.
 """
 
 import socket
@@ -19,6 +20,7 @@ from bridge.cli.founding.init import WRONG
 from bridge.cli.founding.new_files import (
     configuration_text,
     end_command,
+    interrupted_state,
     is_continued,
     make_directories,
     merged,
@@ -36,8 +38,8 @@ from bridge.node.security.key_files import read_private_file
 from bridge.node.settings.bundle import BundleError, parse_bundle
 from bridge.node.settings.configuration import name_of_host
 from bridge.node.settings.places import Places, node_places
-from bridge.wire.i2p.destination_keys import DestinationKeyError, parse_signing_key
-from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Granted, Token, parse_token
+from bridge.wire.i2p.destination_keys import DestinationKeyError, SigningKey, parse_signing_key
+from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Token, parse_token
 from bridge.wire.keys.text import KeyTextError
 from gossip import StateError
 from gossip.node import load_identity
@@ -77,27 +79,22 @@ def join(
     if token is not None and token_file is not None:
         fail("give the token once: as an argument, or with --token-file")
     places = node_places()
-    with interruptible(), failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
-        continues = is_continued(places, "join")
-        parsed = parse_token(token or secret_token(token_file))
-        granted = _granted(places, parsed, name)
-        farm_key, shared = parse_bundle(granted.bundle)
-        keys = [parse_signing_key(each) for each in granted.signing_keys]
-        settings, files = with_signing_keys(places.directory, merged(own_settings(name, bind), shared), keys)
+    with interruptible(lambda: interrupted_state(places)):
+        with failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
+            continues = is_continued(places, "join")
+            if as_json or not continues:
+                parsed = parse_token(token or secret_token(token_file))
+                made, files = _redeemed(places, parsed, name, bind, writes=not continues)
+        if as_json:
+            end_command(places)
+            print_json(made)
+            return
         if not continues:
-            write_files(places, "join", farm_key, configuration_text(places, settings), files)
-    if as_json:
+            echo(f"{made.inviter} has invited this machine: {places.configuration} and {places.farm_key} are written.")
+            for path, key in files.items():
+                echo(f"{path}: this node may publish {key.destination.address}.")
+        offer_router(places, yes=yes)
         end_command(places)
-        signing = tuple(map(str, files))
-        print_json(
-            JoinOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), granted.inviter, signing)
-        )
-        return
-    echo(f"{granted.inviter} has invited this machine: {places.configuration} and {places.farm_key} are written.")
-    for path, key in files.items():
-        echo(f"{path}: this node may publish {key.destination.address}.")
-    offer_router(places, yes=yes)
-    end_command(places)
     if not no_start:
         start_node(places)
 
@@ -113,8 +110,19 @@ def secret_token(token_file: Path | None) -> str:
     return text.strip().removeprefix(join_command(""))
 
 
-def _granted(places: Places, token: Token, name: str | None) -> Granted:
+def _redeemed(
+    places: Places, token: Token, name: str | None, bind: str | None, *, writes: bool
+) -> tuple[JoinOutput, dict[Path, SigningKey]]:
+    """Redeem the token, and write the granted files unless an earlier run has written them."""
     make_directories(places)
     with as_node_user(places):
         identity = load_identity(places.state_dir)
-    return trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))
+    granted = trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))
+    farm_key, shared = parse_bundle(granted.bundle)
+    keys = [parse_signing_key(each) for each in granted.signing_keys]
+    settings, files = with_signing_keys(places.directory, merged(own_settings(name, bind), shared), keys)
+    if writes:
+        write_files(places, "join", farm_key, configuration_text(places, settings), files)
+    signing = tuple(map(str, files))
+    places_of_files = str(places.configuration), str(places.farm_key)
+    return JoinOutput(*places_of_files, farm_key.label.hex(), granted.inviter, signing), files

@@ -48,7 +48,7 @@ def is_continued(places: Places, command: str) -> bool:
     found = [state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
     if places.farm_key.exists() and _marker(places).exists() and _marker(places).read_text().strip() == command:
         _refuse(places, [each for each in found if os.path.lexists(each)])
-        echo(f"An earlier run of {command} has written the files; this one continues with them.", err=True)
+        echo(f"An earlier run of {command} has written the files, and this run continues with them.", err=True)
         return True
     found.insert(0, places.farm_key)
     if not places.is_service and not _is_unfinished(places):
@@ -59,6 +59,13 @@ def is_continued(places: Places, command: str) -> bool:
 
 def _marker(places: Places) -> Path:
     return places.directory / MARKER
+
+
+def interrupted_state(places: Places) -> str:
+    """Return the state of the files after Ctrl-C, and the way to continue."""
+    if not _marker(places).exists():
+        return "this machine does not have a node yet. To start again, repeat the command."
+    return f"{places.configuration} and {places.farm_key} are kept. To continue, repeat the command."
 
 
 def end_command(places: Places) -> None:

@@ -5,7 +5,8 @@
 
 If the command is killed before the restart, the question of the repeated command includes the restart. A restart that
 does not open the ports is undone: the former configuration is put back, and i2pd starts again with it. `init` and
-`join` continue if the machine lacks a router, if the user declines, or if the attachment fails.
+`join` continue if the machine lacks a router, if the user declines, or if the attachment fails; Ctrl-C and Ctrl-D end
+them.
 """
 
 import sys
@@ -14,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from typing import Final
 
-import click
 from msgspec import Struct
 
 from bridge.api.outputs import Check
@@ -202,8 +202,6 @@ def offer_router(places: Places, *, yes: bool) -> bool:
             return _offered(machine, places, yes=yes)
     except (PlanError, SwitchError, OSError) as error:
         echo(f"The router is not attached: {reason_of(error)}", err=True)
-    except click.Abort:
-        echo(err=True)
     echo(LATER, err=True)
     return False
 
@@ -216,7 +214,8 @@ def _offered(machine: MachineFiles, places: Places, *, yes: bool) -> bool:
     print_routers(detection, proposal)
     agreed = choose(machine, proposal, file, yes=yes)
     if agreed.is_change and not yes and agreed.question and not ask_yes_or_no(agreed.question, default=True):
-        raise click.Abort
+        echo(LATER)
+        return False
     _, proposal, checks = attach(agreed, MachineFiles)
     print_actions(proposal, file, checks)
     return True

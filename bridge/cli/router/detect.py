@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bridge.api.outputs import CheckResult
-from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.failure import confirm, fail, failures, interruptible
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.router.attaching import Agreement, attach, choose
@@ -95,7 +95,8 @@ def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, y
         fail(HIDDEN_ROUTER.format(port=I2CP_PORT) if is_hidden else NO_ROUTER)
     if file is None:
         fail(NO_FILE)
-    with redirect_stdout(sys.stderr) if as_json else nullcontext(), failures(PlanError, SwitchError, OSError):
+    lines = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with lines, interruptible(lambda: _state(file)), failures(PlanError, SwitchError, OSError):
         changed, proposal, checks = attach(_agreed(machine, proposal, file, yes=yes), MachineFiles)
     if as_json:
         print_json(detect_output(changed or detection, proposal, file, checks))
@@ -103,6 +104,13 @@ def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, y
         print_outcome(proposal, file, checks)
     if any(each.name == ROUTER and each.result is CheckResult.PROBLEM for each in checks):
         fail(NOT_READY)
+
+
+def _state(file: NodeFile) -> str:
+    """Return the state of the node's configuration after Ctrl-C, and the way to continue."""
+    is_written = read_node_file(file.path).text != file.text
+    state = "has the settings. To check them" if is_written else "is unchanged. To continue"
+    return f"{file.path} {state}, repeat the command."
 
 
 def _agreed(machine: MachineFiles, proposal: Proposal, file: NodeFile, *, yes: bool) -> Agreement:
