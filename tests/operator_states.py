@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bridge.api.alarms import ALARMS, by_gravity
 from bridge.api.verdict import concerns_of
-from bridge.api.view import AlarmView, ConditionView, FarmView, LeafView, OtherFarmView, RaftRole
+from bridge.api.view import AlarmView, ConditionView, FarmView, LeafView, OtherFarmView, RaftRole, WeightsView
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import LeafFault
 from tests.operator_views import farm_view, forming_view, judged, leaf
@@ -50,7 +50,16 @@ def healthy() -> FarmView:
     gossip = replace(view.gossip, other_farms=())
     reports = tuple(replace(each, attached=True) for each in view.reports)
     return judged(
-        replace(view, gossip=gossip, raft=raft, publishing=publishing, reports=reports, alarms=(), members=view.members)
+        replace(
+            view,
+            gossip=gossip,
+            raft=raft,
+            publishing=publishing,
+            reports=reports,
+            weights=WeightsView(),
+            alarms=(),
+            events=(),
+        )
     )
 
 
@@ -132,4 +141,4 @@ def _without_router() -> FarmView:
 def _with_foreign_key() -> FarmView:
     view = forming_view()
     senders = tuple(OtherFarmView(f"192.168.7.{each}:7668", "77aa00ff77aa00ff") for each in (5, 6))
-    return replace(view, gossip=replace(view.gossip, other_farms=senders))
+    return replace(view, gossip=replace(view.gossip, other_farms=senders), weights=WeightsView())

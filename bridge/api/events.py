@@ -302,7 +302,9 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "key-replacement-refused": _facts_alone,
     "eviction-refused": _facts_alone,
     "entry-too-early": _facts_alone,
-    "entry-without-effect": _facts_alone,
+    "entry-without-effect": lambda _, facts: (
+        f"an entry of kind {facts['kind']} is ineffective: {facts['reason']} (author {facts['author'] or 'unknown'})"
+    ),
 }
 """About the farm: it does not matter which node reports them."""
 _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {

@@ -89,6 +89,8 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
     verdict, raft = state.view.verdict, state.view.raft
     views["nodes"][0] |= {"verdict": verdict.kind.value, "severity": verdict.severity.value, "leader": raft.leader_name}
     views["nodes"][0] |= {"term": raft.term, "commitIndex": raft.commit_index}
+    if not state.view.publishing:
+        views["nodes"][0]["publishers"] = {}
     documents = {"/v1/history": day, "/v1/views": views}
     with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
         async with serving(Path(scratch), documents=documents) as served:

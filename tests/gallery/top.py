@@ -9,6 +9,7 @@ View, history and panes come from `garlicfarm top`; only the terminal is replace
 import re
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
@@ -141,7 +142,11 @@ def _watch(live: LiveView, sockets: list[Path], seconds: float) -> None:
         with trio.move_on_after(seconds):
             await keep_watching(lambda: sockets, live)
 
+    live.clock_s = time.monotonic
     trio.run(watch)
+    # The drawing of the pictures takes longer, but they show this moment.
+    ended_s = time.monotonic()
+    live.clock_s = lambda: ended_s
 
 
 def _at_every_size(name: str, text: str, lines: Lines) -> Iterator[Picture]:

@@ -174,7 +174,7 @@ function showSights() {
   // An earlier view of a node that does not answer now is dimmed, and is not compared.
   const cell = (each, value, usualValue, text) => ({ cell: text === undefined ? known(value) : text, class: each.answered && value !== usualValue ? "differs" : "" });
   show("sights",
-    h("p", null, !answered.length ? "no node answered" : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "sees" : "see"} something else than the majority:`)
+    h("p", null, !answered.length ? "no node answered" : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "differs" : "differ"} from the majority.`)
       : h("span", { class: "ok" }, `✓ ${answered.length === 1 ? "One node answered" : `All ${answered.length} nodes that answered see the same`}: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
       answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
     odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
