@@ -69,6 +69,10 @@ class Drop(CountedReason):
     )
     OVERTAKEN_HEARTBEAT_REFUSAL = "overtaken_heartbeat_refusal", "refusals of heartbeats that overtook entries"
     OWN_NAME = "own_name", "messages in this server's own name"
+    REFUSAL_OF_ACKNOWLEDGED_ENTRIES = (
+        "refusal_of_acknowledged_entries",
+        "refusals by followers that lost acknowledged entries",
+    )
     REPLY_OF_NON_MEMBER = "reply_of_non_member", "replies from servers outside the configuration"
     REPLY_OF_NON_VOTER = "reply_of_non_voter", "replies from servers without a vote"
     SECOND_LEADER_ANNOUNCEMENT = "second_leader_announcement", "announcements of a second leader of the term"

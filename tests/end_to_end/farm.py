@@ -58,8 +58,8 @@ def wait_until(
 ) -> T:
     """Return the first truthy result of `predicate`. A node that does not reply yet counts as None."""
     deadline = time.monotonic() + timeout_s
-    reason = ""
     while True:
+        reason = ""
         try:
             found = predicate()
         except ControlError as error:

@@ -117,6 +117,38 @@ def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
     assert {follower.match for follower in bench.about.followers} == {2}
 
 
+def test_follower_with_older_copy_gets_entries_again() -> None:
+    """Quote: "until all followers eventually store all log entries", also after an acknowledgement by a lost disk."""
+    bench = Bench(voters=3)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.propose(b"x")
+    (early,) = bench.appends(TWO)
+    bench.matched(TWO, early)
+    bench.expire()
+    (heartbeat,) = bench.appends(TWO)
+    bench.refused(TWO, heartbeat, hint=2)
+    (again,) = bench.appends(TWO)
+    assert (again.previous.index, len(again.entries)) == (1, 1)
+    assert {follower.match for follower in bench.about.followers} == {0}
+    assert (Drop.REFUSAL_OF_ACKNOWLEDGED_ENTRIES, 1) in bench.about.dropped
+    bench.matched(TWO, again)
+    assert {follower.match for follower in bench.about.followers} == {0, 2}
+
+
+def test_late_refusal_keeps_acknowledged_entries() -> None:
+    """Lost and repeated messages: a refusal sent before the acknowledgement does not show that entries are lost."""
+    bench = Bench(voters=3)
+    bench.lead()
+    (first,) = bench.appends(TWO)
+    bench.expire()
+    (heartbeat,) = bench.appends(TWO)
+    bench.matched(TWO, first)
+    bench.refused(TWO, heartbeat, hint=1)
+    assert {follower.match for follower in bench.about.followers} == {0, 1}
+    assert (Drop.REFUSAL_OF_ACKNOWLEDGED_ENTRIES, 1) not in bench.about.dropped
+
+
 def test_leader_never_overwrites_its_entries() -> None:
     """Leader append-only: a leader never overwrites or deletes entries in its log."""
     bench = Bench(1)

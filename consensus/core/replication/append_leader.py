@@ -127,6 +127,9 @@ class AppendLeader:
         was_unreachable = progress.state is ProgressState.UNREACHABLE
         if message.success:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
+        elif progress.has_lost_entries(request, message.next_index):
+            replica.dropped[Drop.REFUSAL_OF_ACKNOWLEDGED_ENTRIES] += 1
+            self._replicate(sender, progress)
         elif progress.overtook(request, replica.now):
             # The heartbeat arrived by another connection while earlier entries are still on their way. So the refusal
             # does not show that the logs differ.

@@ -72,7 +72,7 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `match` and `round_number` only rise."""
+    """One follower as its leader sees it. `round_number` only rises; `match` falls only in `has_lost_entries`."""
 
     next: Index
     contact_ms: Milliseconds = 0
@@ -265,6 +265,19 @@ class Progress:
         if not self.match < request.previous < self.next:
             return False
         self.next = max(self.match + 1, min(hint, request.previous))
+        self.state = ProgressState.PROBING
+        self._expire_all()
+        return True
+
+    def has_lost_entries(self, request: SentAppend, hint: Index) -> bool:
+        """Return True if this refusal proves that the follower lost acknowledged entries; then probe from the hint.
+
+        Its storage was replaced by an older copy, for example. Lost entries no longer count for a majority. A refusal
+        of an earlier request may only be late.
+        """
+        if not hint <= request.previous <= self.match or request.sent_ms <= self.advanced_ms:
+            return False
+        self.match, self.next = 0, max(1, hint)
         self.state = ProgressState.PROBING
         self._expire_all()
         return True
