@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
-            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus compared with others ─▶ gossip ─▶ KRaft and Kafka
+    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
+            ─▶ idle, restart ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus and others ─▶ gossip ─▶ KRaft and Kafka
 
 Names choose parts; without names, all run. Bad figures are printed like the others.
 """
@@ -20,6 +20,7 @@ from benchmarks import (
     commands,
     consensus,
     failover,
+    farm_restart,
     gossip,
     idle,
     kraft,
@@ -43,6 +44,7 @@ NAMES = (
     "failover-local",
     "cold-start",
     "idle",
+    "farm-restart",
     "storage",
     "zmq-sockets",
     "zmq-endpoint",
@@ -178,6 +180,8 @@ async def _alone(
         report(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "idle" in names:
         report(await idle.measure(directory))
+    if "farm-restart" in names:
+        report(await farm_restart.measure(directory / "farm-restart"))
     if "storage" in names:
         report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):

@@ -55,7 +55,7 @@ class Declaration:
     """I2P proposal 150 has the key."""
 
 
-class RouterStatus(Struct, frozen=True):
+class RouterStatus(Struct, frozen=True, cache_hash=True):
     """`router`: the sender's router. None is a figure that this kind of router cannot report."""
 
     attached: bool

@@ -17,12 +17,13 @@ depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
 from bridge.core.log.records import MetaStatus, PublishConfig, Report
 from bridge.core.publishing.score import Inability, ScoreFigure, ScorePart
-from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, ServerState
+from bridge.core.state.farm_state import SERVERS_MAX, Choice, FarmState, FarmTuning, ServerState
 
 JOB_LAG_WORST_MS = 1_000
 UPTIME_GOOD_MS = 600_000
@@ -50,6 +51,7 @@ def penalty(cap: int, value: float | None, worst: float | None) -> int:
     return int(cap * (min(worst, max(0, value)) / worst))
 
 
+@lru_cache(maxsize=2 * SERVERS_MAX)  # all servers are scored after each report, and one report has changed
 def score(report: Report) -> int:
     """Return the health of the sender's router as points from 0 (worst) to 1000."""
     return sum(cap - penalty(cap, value, worst) for _, cap, value, worst in _figures(report))

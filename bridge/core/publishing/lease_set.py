@@ -20,6 +20,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -29,7 +30,7 @@ from bridge.core.log.records import LeafStatus
 from bridge.core.log.weights import weighed
 from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
 from bridge.core.publishing.entries import LEAVES_MAX
-from bridge.core.state.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
+from bridge.core.state.farm_state import SERVERS_MAX, FarmState, FarmTuning, Leaf, MasterState, ServerState
 
 JOB_LAG_COST = 30
 BANDWIDTH_COST = 30
@@ -38,6 +39,7 @@ TUNNELS_COST = 20
 UNHEALTHY_COST = 100
 
 
+@lru_cache(maxsize=16 * SERVERS_MAX)
 def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:
     """Return the load of a destination from 0 (idle) to 100; lower is preferred.
 
