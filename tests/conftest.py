@@ -71,9 +71,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.search)
 
 
+def pytest_collection() -> None:
+    """Disable garbage collections until all modules and tests exist; they remain until the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exclude modules and tests from garbage collections: each complete one would take a third of a second."""
     gc.freeze()
+    gc.enable()
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types

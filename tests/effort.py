@@ -2,10 +2,17 @@
 
 A test proves a claim with its smallest example. A search for unforeseen faults finds more the longer it runs, so it
 belongs where hours are available. Such a test has the mark `search`, which `make soak` selects.
+
+The cases of a table run in a few microseconds each, but every worker needs milliseconds to collect and report a test.
+`each_case` makes such a table one test.
 """
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -34,3 +41,47 @@ def over_seeds(many: int, quick: int = SEEDS) -> pytest.MarkDecorator:
     """Return the parameter `seed` of a search: `many` seeds in `make soak`, the first `quick` seeds in `make test`."""
     found = [pytest.param(seed, marks=pytest.mark.search) for seed in range(many if IS_SOAK else quick)]
     return pytest.mark.parametrize("seed", found)
+
+
+def each_case(
+    names: str | Sequence[str], cases: Iterable[Any], ids: Iterable[str] | Callable[[Any], object] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Call the test with each case, as one test that fails with all failures. `parametrize` has the same arguments.
+
+    Each case has its own `tmp_path`; the other fixtures are shared. Each failure has a note with its case.
+    """
+    arguments = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
+    is_one = isinstance(names, str) and len(arguments) == 1
+    table = [tuple(case.values if isinstance(case, ParameterSet) else (case,) if is_one else case) for case in cases]
+    labels = (
+        ["-".join(str(ids(value)) for value in case) for case in table]
+        if callable(ids)
+        else list(ids or (f"{case!r:.200}" for case in table))
+    )
+    if not table:
+        raise ValueError(f"no case of {names}")
+
+    def decorated(test: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def run(**fixtures: object) -> None:
+            failures = list[BaseException]()
+            path = fixtures.get("tmp_path")
+            for number, (label, values) in enumerate(zip(labels, table, strict=True)):
+                if isinstance(path, Path):
+                    fixtures["tmp_path"] = path / str(number)
+                    (path / str(number)).mkdir()
+                try:
+                    test(**dict(zip(arguments, values, strict=True)), **fixtures)
+                except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - all failures are reported
+                    failure.add_note(f"case {label}")
+                    failures.append(failure)
+            if failures:
+                raise BaseExceptionGroup(f"{len(failures)} of {len(table)} cases failed", failures)
+
+        others = [each for name, each in signature.parameters.items() if name not in arguments]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined] # read by pytest
+        return run
+
+    return decorated

@@ -13,6 +13,7 @@ from bridge.cli import options
 from bridge.cli.help.lazy_group import LazyCommand
 from bridge.cli.main import COMMANDS, cli
 from pipeline.cli.commands import pipeline
+from tests.effort import each_case
 
 WATCHED = {
     "status", "farm", "history", "members", "servers", "servers list", "log-time show", "node list", "node clients",
@@ -67,7 +68,7 @@ def swapped(name: str) -> str:
     return name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]
 
 
-@pytest.mark.parametrize(("path", "names"), [*groups(), (("pipeline",), sorted(pipeline.commands))])
+@each_case(("path", "names"), [*groups(), (("pipeline",), sorted(pipeline.commands))])
 def test_misspelled_command_names_similar_at_every_level(path: tuple[str, ...], names: list[str]) -> None:
     for name in names:
         typed = swapped(name)

@@ -22,6 +22,7 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from gossip.core.member import Address
 from gossip.node.discovery import LanInterface
+from tests.effort import each_case
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 BRIDGE = LanInterface("docker0", "172.17.0.1", "172.17.255.255")
@@ -150,7 +151,7 @@ def test_command_line_overrides_file(tmp_path: Path) -> None:
     assert configuration.router == FileRouterSettings(directory=Path("/s/published"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "problem"),
     [
         ("nmae = 'x'", "nmae: no such setting; did you mean 'name'?"),
@@ -272,7 +273,7 @@ def test_i2p_node_has_longer_defaults_without_gossip(tmp_path: Path) -> None:
     assert (proxy.address, proxy.mode, proxy.user) == (Address("127.0.0.1", 4444), ProxyMode.ABSOLUTE_URI, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "problem"),
     [
         ("", "consensus.advertise: missing: the address of the router's server tunnel"),

@@ -24,6 +24,7 @@ from bridge.connect.forwarding import ListenerCount
 from bridge.node.security.control_socket import listen
 from bridge.wire.i2p.farm_link import FarmLink
 from gossip import Address
+from tests.effort import each_case
 from tests.end_to_end.settings import free_port
 from tests.node.wall_clock_farm import HELLO, LEAVES, WallClockFarm, wall_clock_farm
 
@@ -277,7 +278,7 @@ async def test_stale_socket_is_replaced_and_removed_at_end(tmp_path: Path) -> No
 # -- refused options and links -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "reason"),
     [
         ([], "name a LINK"),

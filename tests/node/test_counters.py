@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-import pytest
 from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +16,7 @@ from consensus import CountedReason, Histogram
 from consensus.protocols.garlic_farm import Fault
 from consensus.protocols.zmq_raft import counters as zmq
 from gossip import CountedDrop, SealFault
+from tests.effort import each_case
 from tests.operator_views import farm_view
 from tests.reference.metrics import OF_CLIENT, OF_LIBRARIES, page
 
@@ -83,7 +83,7 @@ def test_exposition_without_endpoints_omits_their_counters() -> None:
     assert names < exposed(counting_view()).keys()
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name(family.members[0]))
+@each_case("family", FAMILIES, ids=lambda family: family.name(family.members[0]))
 def test_reference_has_each_declared_counter(family: Family) -> None:
     text = page()
     for member in family.members:

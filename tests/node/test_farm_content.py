@@ -41,6 +41,7 @@ from consensus.server.status import ContentRejected
 from consensus.sessions.table import RequestId, RequestStatus, SessionLimits, SessionTable
 from consensus.storage.snapshot_image import ImageWriter
 from tests.authored import signed
+from tests.effort import each_case
 from tests.node.memory_server import ONE, MemoryDisk, Node, build, request, until, voters
 from tests.spec.farm_stories import report
 
@@ -133,7 +134,7 @@ def _client(number: int) -> Client:
     return Client(f"c{number}", bytes(32), (Scope.WEIGHTS,))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "period_ms", "message"),
     [
         (FarmState(LOG_TIME_LIMIT_MS + 6_000), 30_000, "log time in ms is 4294967301000"),

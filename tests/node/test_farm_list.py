@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bridge.cli.events.farm_list import FARMS_MAX, FarmListError, ListedFarm, chosen_farms, decode_list, default_list
 from bridge.node.control.client import ControlError
 from bridge.node.control.connections.node_address import RemoteNode
+from tests.effort import each_case
 
 LIST = """
 [mill]
@@ -56,7 +57,7 @@ def test_directory_of_nodes_is_one_farm_and_neighbors_are_not(tmp_path: Path) ->
     assert [each.parent.name for each in farms[single]() if isinstance(each, Path)] == ["node-2"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "fault"),
     [
         ("[mill", "Expected ']'"),

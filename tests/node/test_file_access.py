@@ -35,6 +35,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from consensus.net import x509_files  # noqa: F401 - the second user may not read the modules of this one
 from consensus.net.tls import CertificateError, operator_certificate
 from consensus.storage import access_advice
+from tests.effort import each_case
 
 OTHER_USER = 65534
 USER_NAME = pwd.getpwuid(OTHER_USER).pw_name
@@ -259,11 +260,11 @@ def test_first_upgrade_starts_node_that_ran(
     assert "deb-systemd-invoke start garlicfarm.service" in calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "marks"),
     [("active", False), ("activating", False), ("inactive", True), ("deactivating", True), ("failed", True)],
 )
-@pytest.mark.parametrize("before", [False, True])
+@each_case("before", [False, True])
 def test_upgrade_marks_stopped_node(tmp_path: Path, *, state: str, marks: bool, before: bool) -> None:
     calls, mark = run_script(tmp_path, "prerm", "upgrade", "0.2.0-1", state=state, marked=before)
     assert mark is marks

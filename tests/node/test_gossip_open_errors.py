@@ -9,6 +9,7 @@ from msgspec.structs import fields
 import gossip
 from gossip.core.member import Address
 from gossip.node.settings import GroupSettings, unknown_names
+from tests.effort import each_case
 from tests.node.gossip_farm import in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
 
@@ -16,7 +17,7 @@ KEY = b"the group's secret, of 32 bytes."
 HOME = Address("127.0.0.1", 7946)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "given", "expected"),
     [
         ({"key": b"short"}, "key has 5 bytes", "32"),

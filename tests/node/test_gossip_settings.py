@@ -14,6 +14,7 @@ from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
 from gossip.node.limits import SourceLimit
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.wire.decoder import Code
+from tests.effort import each_case
 from tests.node.gossip_farm import RING
 from tests.node.gossip_network import MemoryNetwork
 
@@ -21,7 +22,7 @@ HOME = Address("10.0.0.1", 7946)
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket is bound to it; the tests only pass it to settings and checks
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "message"),
     [
         ({"keyring": None}, "farm key"),

@@ -19,6 +19,7 @@ from gossip.node.state_files import (
     keep_generation,
     load_identity,
 )
+from tests.effort import each_case
 
 NODE = NodeId(b"\x01" * 8)
 
@@ -110,7 +111,7 @@ def test_crash_during_write_keeps_old_generation(tmp_path: Path, monkeypatch: py
     assert begin_generation(tmp_path, NODE) == 8
 
 
-@pytest.mark.parametrize(
+@each_case(
     "damaged", ["", "\n", "x", "-1 00", "1e3", "9" * 30, "0 0101010101010101", "\u0661 01", "9007199254740991 01"]
 )
 def test_damaged_generation_stops_node(tmp_path: Path, damaged: str) -> None:

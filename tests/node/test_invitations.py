@@ -17,6 +17,7 @@ from bridge.node.inviting.invitations import (
     UnusableInvitationsError,
 )
 from bridge.wire.keys.invitation import InvitationError, RefusalCode
+from tests.effort import each_case
 
 HOUR_S = 3600
 
@@ -193,7 +194,7 @@ def test_limits_of_invitations(tmp_path: Path, clock: Clock) -> None:
     assert refusal(invitations, made[5][1], joiner(1)) is RefusalCode.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [b"", b"{", b"[]", b'{"version":2}', b'{"port":65536}', b'{"latestMs":-1}', b'{"invitations":[{}]}', b"\xff"],
 )

@@ -54,6 +54,7 @@ from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.keys.farm_key import new_farm_key
 from gossip.core.keyring import key_id
+from tests.effort import each_case
 from tests.node.test_cli_commands import Node, served
 from tests.node.test_state_reading import node_directory
 from tests.operator_views import farm_view, forming_view
@@ -171,7 +172,7 @@ def key_paths(value: object, at: str = "") -> list[str]:
             return []
 
 
-@pytest.mark.parametrize("name", RECORDED["documents"])
+@each_case("name", RECORDED["documents"])
 def test_node_document_keeps_its_bytes(name: str) -> None:
     assert encode(DOCUMENTS[name]).decode() == RECORDED["documents"][name]
 

@@ -9,6 +9,7 @@ from bridge.node.settings.configuration import ConfigurationError, load_configur
 from bridge.node.settings.machine import Machine, Network
 from gossip import Address
 from gossip.node.discovery import LanInterface
+from tests.effort import each_case
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 LOOPBACK = Address("127.0.0.1", 9092)
@@ -60,7 +61,7 @@ def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kafka", "message"),
     [
         ("write = false", "kafka.listen: missing"),

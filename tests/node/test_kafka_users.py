@@ -16,6 +16,7 @@ from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.security.key_files import KeyFileError
 from bridge.wire.keys.scram_text import MAX_ITERATIONS, credential_in, new_credential, new_password
 from consensus.protocols.kafka import Mechanism, scram_credential
+from tests.effort import each_case
 
 SHA_512 = Mechanism.SCRAM_SHA_512
 WORD = new_credential(SHA_512, "secret")
@@ -38,7 +39,7 @@ def test_credential_round_trips(mechanism: Mechanism) -> None:
     assert read[1] == scram_credential(mechanism, password, read[1].salt, read[1].iterations)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "word",
     [
         "",
@@ -86,7 +87,7 @@ def test_certificate_lines_map_subjects_to_scopes(tmp_path: Path) -> None:
     assert users.scram(SHA_512, "CN=reader") is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "by_certificate", "message"),
     [
         (f"reader {WORD} admin", False, "line 1: no scope 'admin'; there are submit, weights, operator"),

@@ -23,6 +23,7 @@ from consensus.protocols.kraft.operators.settings import (
     voter_settings,
 )
 from consensus.protocols.kraft.wire.entries import control_data, control_value, entry_head
+from tests.effort import each_case
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 RECORDED_STATIC = (
@@ -49,7 +50,7 @@ def test_settings_have_kafka_names(tmp_path: Path) -> None:
     assert (options.election_timeout_min_ms, options.election_timeout_max_ms) == (1_000, 2_000)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "setting"),
     [
         ("num.partitions=1", "num.partitions"),

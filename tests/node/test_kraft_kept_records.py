@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from consensus.core.model import Entry, LogId
@@ -13,6 +12,7 @@ from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.replica.kept_records import KeptMetadata, KeptRecords, metadata_objection, metadata_type
 from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.entries import batches_of, data_of, entries_of
+from tests.effort import each_case
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "kraft.json"
 NO_OP, BEGIN, END, ABORT = (bytes([1, number, 0, 0]) for number in (20, 23, 24, 25))
@@ -104,7 +104,7 @@ def test_records_of_kafka_controller_are_accepted() -> None:
     assert len(machine.entries) == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "objection"),
     [
         (RecordBatch(0, -1, (Record(1, None, ONE), Record(2, None, ONE))), "times"),

@@ -20,6 +20,7 @@ from consensus.protocols.kraft.operators.security_settings import (
     tool_security,
 )
 from consensus.protocols.kraft.operators.settings import SettingsError, parse_properties, voter_settings
+from tests.effort import each_case
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="q" password="p w";'
 USERS = ScramUsers(scram_users(["SCRAM-SHA-512=[name=q,password=p w]"]))
@@ -60,7 +61,7 @@ def test_server_logs_in_by_its_listener_settings(prefix: str) -> None:
     assert "p w" not in repr(security)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("more", "message"),
     [
         ({"ssl.keystore.location": "x"}, "SASL_PLAINTEXT ignores ssl.keystore.location"),

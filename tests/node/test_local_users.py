@@ -38,6 +38,7 @@ from consensus.storage.directory import Directory
 from consensus.storage.disk import StorageError
 from gossip.node.state_files import StateError, load_identity, read_limited, write_durably
 from pipeline.source.endpoint import check_answering_user
+from tests.effort import each_case
 
 ME, OTHER_USER = 1000, 1001
 DIRECTORY, LINK, SOCKET = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK
@@ -90,7 +91,7 @@ def test_private_state_directory_is_used(machine: Machine) -> None:
     check_state_directory(Path("/home/me/state"), machine.facts())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("machine", "reason"),
     [
         (Machine().add("/home/me/state", ME, 0o777), "chmod go-w /home/me/state"),

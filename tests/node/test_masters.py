@@ -18,6 +18,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import MasterError, MasterSettings, load_masters
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
+from tests.effort import each_case
 from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage, machine_clock
 from tests.node.test_configuration import load, problems
 
@@ -55,7 +56,7 @@ def test_masters_have_tables_and_leaves_name_them(tmp_path: Path) -> None:
     assert [leaf.master_hash for leaf in configuration.leaves] == [SHOP.destination.hash, None]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "fault"),
     [
         ("[[master]]", "master[0].signing_key: give the key file of this master"),

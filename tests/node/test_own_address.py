@@ -10,6 +10,7 @@ from bridge.node.settings.configuration import ConfigurationError, NodeConfigura
 from bridge.node.settings.machine import Machine, Network, NoAddressError, Reach, choose_address, private_host, reach_of
 from gossip import Address
 from gossip.node import LanInterface
+from tests.effort import each_case
 
 LAN = LanInterface("eth0", "10.1.2.3", "10.1.2.255")
 SECOND_LAN = LanInterface("eth1", "10.1.2.4", "10.1.2.255")
@@ -72,7 +73,7 @@ def network(*interfaces: LanInterface, route: str | None = None) -> Network:
     return Network(lambda: list(interfaces), lambda: route)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_address_is_chosen_by_interface_and_route(name: str) -> None:
     case = CASES[name]
     machine = network(*case.interfaces, route=case.route)
@@ -93,7 +94,7 @@ def test_address_is_chosen_by_interface_and_route(name: str) -> None:
     assert refused.value.example != DOCKER.host or own == [DOCKER.host]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.host is None])
+@each_case("name", [name for name, case in CASES.items() if case.host is None])
 def test_example_of_refusal_is_accepted_as_printed(name: str, tmp_path: Path) -> None:
     machine = Machine("r", tmp_path, network(*CASES[name].interfaces, route=CASES[name].route))
     with pytest.raises(ConfigurationError, match=r"gossip\.bind: ") as refused:
@@ -106,7 +107,7 @@ def test_example_of_refusal_is_accepted_as_printed(name: str, tmp_path: Path) ->
     assert load_configuration(file, machine=machine).gossip is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "interface",
     [
         *("docker0", "docker_gwbridge", "br-0a1b2c3d4e5f", "veth12ab", "virbr0", "virbr0-nic", "lxcbr0", "lxdbr0"),
@@ -121,7 +122,7 @@ def test_machine_local_interfaces_are_not_candidates(interface: str) -> None:
     assert private_host(network(only, LAN, route="172.20.0.1")) == LAN.host
 
 
-@pytest.mark.parametrize("interface", ["eth0", "enp3s0", "wlan0", "wlp2s0", "br0", "br-lan", "bond0", "en0", "vlan7"])
+@each_case("interface", ["eth0", "enp3s0", "wlan0", "wlp2s0", "br0", "br-lan", "bond0", "en0", "vlan7"])
 def test_lan_interfaces_are_candidates(interface: str) -> None:
     assert private_host(network(LanInterface(interface, "172.20.0.1", "172.20.255.255"))) == "172.20.0.1"
 

@@ -37,6 +37,7 @@ from bridge.tui.overview import FarmRow, OverviewState, overview_lines
 from bridge.tui.panes import ScreenData, draw
 from bridge.tui.state import Pane, ViewState
 from pipeline.serve import printing as pipeline_printing
+from tests.effort import each_case
 from tests.operator_views import farm_view
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +88,7 @@ def test_printable_text_is_one_line_of_visible_characters(text: str) -> None:
     assert printable(shown) == shown
 
 
-@pytest.mark.parametrize("text", ["node-1", "Köln", "日本", "서버", "é", "→ 5 ms", 'say "x" \\ 50 %', "[red]"])
+@each_case("text", ["node-1", "Köln", "日本", "서버", "é", "→ 5 ms", 'say "x" \\ 50 %', "[red]"])
 def test_ordinary_text_of_any_language_is_unchanged(text: str) -> None:
     assert printable(text) == text
 

@@ -31,6 +31,7 @@ from bridge.wire.keys.invitation import ADDRESSES_MAX
 from bridge.wire.membership.short_view import MASTERS_LISTED_MAX, SERVERS_LISTED_MAX
 from consensus.core.features import COMMAND_LIMIT_BYTES
 from gossip.core.options import SwimOptions
+from tests.effort import each_case
 
 KNOWN_MAX = ADMITTED_MAX + SwimOptions().directory_limit + 1
 """Members in gossip: the admitted ones, unknown nodes up to the limit, and the node itself."""
@@ -148,7 +149,7 @@ def _value(hint: Any, place: str) -> Any:
     return max(hint, key=lambda each: len(each.value)) if issubclass(hint, Enum) else largest(hint)
 
 
-@pytest.mark.parametrize("path", sorted(REPLIES))
+@each_case("path", sorted(REPLIES))
 def test_reply_with_full_tables_fits(path: str) -> None:
     assert len(encode(largest(REPLIES[path]))) <= DOCUMENT_LIMIT_BYTES
 
@@ -162,8 +163,8 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("size", [1, 1_024, 65_536, 4 * 2**20, COMMAND_LIMIT_BYTES])
+@each_case("content", CONTENTS)
+@each_case("size", [1, 1_024, 65_536, 4 * 2**20, COMMAND_LIMIT_BYTES])
 def test_log_page_fits_and_advances(content: str, size: int) -> None:
     count = min(1_000, 2**23 // size + 2)
     entries = [LogEntryView.of(2**53, 2**53, EntryKind.APPLICATION, 2**53, CONTENTS[content] * size)] * count

@@ -16,6 +16,7 @@ from bridge.node.settings.configuration import ConfigurationError, NodeConfigura
 from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.router import ControlUrl, I2cpRouterSettings
 from gossip.node.discovery import LanInterface
+from tests.effort import each_case
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 
@@ -109,7 +110,7 @@ def test_i2pcontrol_path_defaults_by_software(tmp_path: Path, software: str, url
     assert found.path == path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "problem"),
     [
         ('directory = "x"', "router.directory: no such setting"),

@@ -13,7 +13,7 @@ from consensus.core.model import Configuration, Entry, HardState, Server
 from consensus.storage.disk import DamagedStorageError, StorageError, SyncFile, WriteBytes
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, encode_record
-from tests.effort import over_seeds
+from tests.effort import each_case, over_seeds
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -68,7 +68,7 @@ def refusal_of(disk: CrashDisk) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("place", range(RECORD_HEADER_BYTES + ENTRY_HEAD.size + 100))
+@each_case("place", range(RECORD_HEADER_BYTES + ENTRY_HEAD.size + 100))
 def test_flipped_byte_before_later_entries_is_refused(place: int) -> None:
     disk = log_of(5)
     flip(disk, FIRST, record_at(2) + place)

@@ -24,6 +24,7 @@ from consensus.storage.disk import (
 )
 from consensus.storage.planner import Recovery, StorageOptions, read_extents
 from consensus.storage.verification import StorageVerdict, verify_storage
+from tests.effort import each_case
 
 NODE = b"node-one"
 SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=1_000)
@@ -196,7 +197,7 @@ def test_error_of_failing_disk_names_file_and_remedy(tmp_path: Path) -> None:
     failing.close()
 
 
-@pytest.mark.parametrize("left", range(9))
+@each_case("left", range(9))
 def test_group_is_finished_after_full_disk(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)

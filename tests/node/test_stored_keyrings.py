@@ -22,6 +22,7 @@ from gossip.node.state_files import (
     load_keyring,
 )
 from gossip.wire.encoder import encode
+from tests.effort import each_case
 from tests.node.test_identities import Node, farm_key, identity, public
 
 __all__ = ["farm_key"]
@@ -63,7 +64,7 @@ def test_stored_time_out_of_range_is_repaired_with_warning(
     assert caplog.text == "", "it was stored again"
 
 
-@pytest.mark.parametrize("time", EXTREMES)
+@each_case("time", EXTREMES)
 def test_keyring_is_stored_only_if_it_loads(tmp_path: Path, time: int) -> None:
     bad = unsound(time)
     try:
@@ -75,7 +76,7 @@ def test_keyring_is_stored_only_if_it_loads(tmp_path: Path, time: int) -> None:
         assert known_keyring(tmp_path, bad.label) == bad
 
 
-@pytest.mark.parametrize("number", [*EXTREMES, LAST_GENERATION - 1, LAST_GENERATION, LAST_GENERATION + 1, -1])
+@each_case("number", [*EXTREMES, LAST_GENERATION - 1, LAST_GENERATION, LAST_GENERATION + 1, -1])
 def test_generation_is_stored_only_if_it_loads(tmp_path: Path, number: int) -> None:
     try:
         keep_generation(tmp_path, NODE, number)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 import trio
 from msgspec.structs import replace
 
@@ -28,6 +27,7 @@ from consensus.storage.verification import StorageVerdict, verify_storage
 from gossip.core.keyring import Keyring
 from gossip.core.member import LAST_GENERATION, NodeId
 from gossip.node.state_files import StateError, begin_generation, keep_generation, keep_keys, known_keyring
+from tests.effort import each_case
 from tests.node.test_state_reading import FOUNDING
 
 ROOT = Path(__file__).parents[2]
@@ -253,8 +253,8 @@ STORED: tuple[tuple[RoundTrip, int, int], ...] = (
 """Round trips, each with the range that the writer accepts. Beyond it, the writer refuses or both accept."""
 
 
-@pytest.mark.parametrize(("stored", "least", "most"), STORED, ids=[each[0].__name__[1:] for each in STORED])
-@pytest.mark.parametrize("number", EXTREMES)
+@each_case(("stored", "least", "most"), STORED, ids=[each[0].__name__[1:] for each in STORED])
+@each_case("number", EXTREMES)
 def test_number_is_stored_only_if_it_loads(
     stored: RoundTrip, least: int, most: int, number: int, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from bridge.node.raft.submitting import Submitting, entry_refusal, sealed
 from bridge.wire.log.entries import encode
 from consensus.sessions.table import RequestId
 from tests.authored import signed
+from tests.effort import each_case
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
 
 REQUEST = RequestId("client", 0, 7)
@@ -187,7 +188,7 @@ async def test_uncommitted_submission_keeps_its_outcome_with_id() -> None:
     assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known", request=str(REQUEST))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("entry", "reason_part"),
     [
         (b'{"level":9}', "level"),

@@ -23,6 +23,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
+from tests.effort import each_case
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault, peers_of
@@ -110,7 +111,7 @@ async def test_proxy_on_other_machine_is_not_called(place: str) -> None:
     assert "a machine between could change data after the handshake" in str(refused)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "expected"),
     [
         (NAME, True),

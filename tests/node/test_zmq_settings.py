@@ -9,6 +9,7 @@ from bridge.node.settings.configuration import ConfigurationError, load_configur
 from bridge.node.settings.machine import Machine, Network
 from gossip import Address
 from gossip.node.discovery import LanInterface
+from tests.effort import each_case
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 KEYS = 'keys = "zmq.keys"\n'
@@ -55,7 +56,7 @@ def test_all_settings_loaded(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("zmq", "message"),
     [
         ("write = false", "zmq.listen: missing"),

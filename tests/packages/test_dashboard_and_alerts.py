@@ -18,6 +18,7 @@ from bridge.node.control.metrics import exposition
 from bridge.node.events.durations import Durations
 from consensus import Histogram
 from pipeline.serve.metrics import RunMetrics
+from tests.effort import each_case
 from tests.operator_views import farm_view
 from tests.packages import monitoring
 from tests.reference.site import DOCS
@@ -105,7 +106,7 @@ def test_alerts_have_their_own_promtool_test(rules: Path) -> None:
     assert sorted(set(fired)) == sorted(alert.name for alert in monitoring.alerts(rules))
 
 
-@pytest.mark.parametrize("alert", ALERTS + PIPELINE_ALERTS, ids=lambda alert: alert.name)
+@each_case("alert", ALERTS + PIPELINE_ALERTS, ids=lambda alert: alert.name)
 def test_alert_has_texts_and_runbook(alert: monitoring.Alert) -> None:
     assert alert.texts["labels"] in {"{severity: critical}", "{severity: warning}"}
     assert len(alert.texts["summary"]) > 15
@@ -141,7 +142,7 @@ def test_dashboard_has_fields_required_by_grafana(board: Path) -> None:
     assert set(re.findall(r"\$\{?(\w+)", board.read_text())) - OF_GRAFANA <= {*names}
 
 
-@pytest.mark.parametrize("panel", PANELS + PIPELINE_PANELS, ids=lambda panel: panel["title"])
+@each_case("panel", PANELS + PIPELINE_PANELS, ids=lambda panel: panel["title"])
 def test_panel_has_description_unit_and_chosen_source(panel: dict[str, Any]) -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     assert panel["datasource"] == chosen
@@ -156,7 +157,7 @@ def test_panel_has_description_unit_and_chosen_source(panel: dict[str, Any]) -> 
         assert target["expr"].count("(") == target["expr"].count(")")
 
 
-@pytest.mark.parametrize("panel", TABLES_PANELS, ids=lambda panel: panel["title"])
+@each_case("panel", TABLES_PANELS, ids=lambda panel: panel["title"])
 def test_tables_panel_queries_chosen_source_in_sql(panel: dict[str, Any]) -> None:
     chosen = {"type": "motherduck-duckdb-datasource", "uid": "${datasource}"}
     assert panel["datasource"] == chosen

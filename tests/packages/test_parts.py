@@ -19,6 +19,7 @@ from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, su
 from deploy.oci import lay_out
 from gossip import Address
 from gossip.node import LanInterface
+from tests.effort import each_case
 from tests.structure.sources import ROOT
 
 UNIT = ROOT / "deploy" / "debian" / "garlicfarm.service"
@@ -51,7 +52,7 @@ def test_manual_pages_pass_troff_without_warning() -> None:
         assert groff(page, "-ww", "-z").stderr == "", name
 
 
-@pytest.mark.parametrize("name", [each for each in cli.lazy_commands if each not in man_pages.HANDED_ON])
+@each_case("name", [each for each in cli.lazy_commands if each not in man_pages.HANDED_ON])
 def test_manual_page_has_all_options_of_its_command(name: str) -> None:
     page = plain_text(PAGES[f"garlicfarm-{name}.1"])
     waiting = [cli.get_command(click.Context(cli), name)]

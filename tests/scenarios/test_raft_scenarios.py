@@ -18,6 +18,7 @@ from consensus.core.messages import AppendEntries, AppendReply, RequestVote, Vot
 from consensus.core.model import Entry, HardState, LogId, integer_id
 from consensus.core.options import lan
 from consensus.core.raft import Raft
+from tests.effort import each_case
 from tests.spec.raft_bench import FIVE, FOUR, THREE, TWO, Bench, entries_of, group
 
 AT = LogId
@@ -91,8 +92,8 @@ def new_group(features: Features, size: int) -> Group:
     return Group(features, {number: ((), HardState(0)) for number in range(1, size + 1)})
 
 
-@pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize(
+@each_case("role", list(Role))
+@each_case(
     "message",
     [
         RequestVote(term=9, candidate=TWO, last=AT(5, 5), correlation=1),

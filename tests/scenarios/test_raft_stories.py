@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-import pytest
-
+from tests.effort import each_case
 from tests.scenarios.raft_story import run_story
 
 STORIES = sorted((Path(__file__).parent / "raft").glob("*.txt"))
@@ -14,7 +13,7 @@ def test_stories_exist() -> None:
     assert len(STORIES) >= 8
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+@each_case("path", STORIES, ids=lambda path: path.stem)
 def test_story_has_recorded_effects(path: Path) -> None:
     expected, happened = run_story(path)
     if os.environ.get("REWRITE_STORIES"):

@@ -18,7 +18,7 @@ from consensus.core.features import Features
 from consensus.core.log import RecoveredLog
 from consensus.core.model import Configuration, HardState, ServerId
 from consensus.core.raft import Raft
-from tests.effort import IS_SOAK
+from tests.effort import IS_SOAK, each_case
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.command import FINDINGS, find_mutant, main, main_mutants
@@ -26,7 +26,7 @@ from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
-BLOCK = 5
+BLOCK = 5 if IS_SOAK else 3
 """Histories per test. The quick run plays the first block of each strategy."""
 SOAK_BLOCKS = 40
 FOUND_AT = {
@@ -180,7 +180,7 @@ def test_planted_bug_is_called_and_changes_history(mutant: Mutant) -> None:
     assert differs, f"{mutant.name} is called, but does not change a history"
 
 
-@pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
+@each_case("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug_replaces_only_definition(mutant: Mutant) -> None:
     """A module that imports the function by name would continue to use the correct one."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "consensus"]

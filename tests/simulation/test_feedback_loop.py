@@ -27,6 +27,7 @@ from bridge.core.state.farm_state import FarmTuning
 from pipeline.feedback import weighing
 from pipeline.feedback.weighing import PRESENT, ClockRow, FactorsRow, ReportRow, Setting, Weighing
 from tests.authored import AuthoredFarm
+from tests.effort import IS_SOAK
 from tests.spec.farm_stories import BASE_MS, MASTER, leaf, report
 
 SERVERS = (1, 2, 3, 4)
@@ -36,7 +37,7 @@ CHANGE_S = 65
 CLIENTS = 1_000
 STEP_S, BACK_S, END_S = 3_600, 9_000, 14_400
 SETTLING_S = 2_700
-SEEDS = range(4)
+SEEDS = range(4 if IS_SOAK else 2)
 FACTOR_CALM = 0.1
 SHARE_CALM = 0.007
 NAMES = {server: f"leaf{server:02}" for server in SERVERS}

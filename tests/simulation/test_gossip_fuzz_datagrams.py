@@ -16,11 +16,10 @@ from tests.simulation.gossip_wire_group import WireGroup
 def test_hostile_datagrams_leave_group_in_agreement() -> None:
     seed = random.randrange(2**32)
     tally = Tally()
-    for each in (seed, seed + 1):
-        try:
-            fuzz_round(each, 1_500, tally)
-        except Exception as error:
-            raise AssertionError(f"python -m tests.simulation gossip-fuzz --count 1500 --first {each}") from error
+    try:
+        fuzz_round(seed, 1_500, tally)
+    except Exception as error:
+        raise AssertionError(f"python -m tests.simulation gossip-fuzz --count 1500 --first {seed}") from error
     assert max(tally.periods) <= PERIODS_TO_AGREE
     assert {outcome.partition(": ")[2] for outcome in tally.outcomes} >= {"accepted", "malformed", "forged", "bad-seal"}
     assert tally.outcomes["outsider: accepted"] == 0 < tally.outcomes["liar: accepted"]

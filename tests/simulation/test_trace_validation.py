@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.effort import over_seeds
+from tests.effort import each_case, over_seeds
 from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS
 from tests.simulation.consensus.history import SHORT
 from tests.simulation.consensus.mutants import MUTANTS
@@ -68,7 +68,7 @@ def test_step_after_evidence_of_an_end_is_in_the_model(seed: int) -> None:
     assert run.trace.actions["BecomeLeader"]
 
 
-@pytest.mark.parametrize("name", REJECTED_AT)
+@each_case("name", REJECTED_AT)
 def test_planted_bug_is_not_a_step_of_the_model(name: str) -> None:
     mutant = _PLANTED[name]
     with mutant.planted(), pytest.raises(TraceError):

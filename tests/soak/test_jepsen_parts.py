@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import each_case
 from tests.soak.jepsen.disk import SYNC, WRITE, DiskFaults, FaultyDisk, Record, build_shim, compiler, lost, read_journal
 from tests.soak.jepsen.history import Operation, Outcome, Protocol, entry, written
 from tests.soak.jepsen.judge import Received, figures, judge
@@ -53,7 +54,7 @@ def test_schedules_have_all_kinds_within_their_bounds() -> None:
         assert set(fault.targets) <= set(range(NODES))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_wrong_clocks_of_a_schedule_never_overlap(seed: int) -> None:
     clocks = [fault for fault in draw(seed, 600.0).faults if fault.kind in CLOCK_KINDS]
     assert all(earlier.end_s <= later.begin_s for earlier, later in pairwise(clocks))

@@ -1,12 +1,12 @@
 """The arrival of a structure: the look-ups that count, and the time that a router gets to publish it."""
 
-import pytest
 from msgspec.structs import replace
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, Report
 from bridge.core.publishing.arrival import KEPT_MS, LOOK_UPS_MAX, SETTLE_MS, SUCCESSION_MS, LookUps
 from bridge.core.state.farm_state import StructureHandOver
+from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, report
 
 HANDED_OVER = StructureHandOver(1, BASE_MS // 1000)
@@ -28,7 +28,7 @@ def hand_over(at_ms: int, server_id: int = 1) -> tuple[Report, int]:
     return report(server_id, last_published_time_ms=at_ms), at_ms
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("noted", "seen"),
     [
         ([], None),

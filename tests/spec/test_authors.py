@@ -34,6 +34,7 @@ from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
 from bridge.core.membership.client_keys import CLIENTS_MAX, Client, ClientChanged, change_client
 from bridge.core.state.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
+from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, report
 
 A, B, C, UNKNOWN = (bytes([number]) * 8 for number in (1, 2, 3, 9))
@@ -119,7 +120,7 @@ def test_servers_write_only_about_themselves(record: Record) -> None:
     assert story.reason(A, replace(record, server_id=77)) is NoEffect.WRONG_AUTHOR  # type: ignore[arg-type]  # as above
 
 
-@pytest.mark.parametrize("record", OWN + SERVERS + OPERATORS + WEIGHTS, ids=ids(OWN + SERVERS + OPERATORS + WEIGHTS))
+@each_case("record", OWN + SERVERS + OPERATORS + WEIGHTS, ids=ids(OWN + SERVERS + OPERATORS + WEIGHTS))
 def test_entries_of_unproven_or_expelled_authors_ignored(record: Record) -> None:
     story = Story()
     assert story.reason(None, record) is NoEffect.UNSIGNED

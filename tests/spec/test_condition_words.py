@@ -1,17 +1,17 @@
 """Texts of the conditions of leaves and of the parts of scores."""
 
-import pytest
 from msgspec.structs import replace
 
 from bridge.api.view import ConditionView
 from bridge.api.words import condition_cell, condition_text, conditions_text, score_text
+from tests.effort import each_case
 from tests.operator_views import farm_view
 
 OK = ConditionView("service", holds=True, since_ms=3 * 3_600_000, failures=0)
 FAILING = ConditionView("service", holds=False, since_ms=302_000, last_error="Connection refused", failures=1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("condition", "expected"),
     [
         (OK, "service ok for 3h00m"),

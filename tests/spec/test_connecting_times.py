@@ -17,6 +17,7 @@ from bridge.core.connecting.structures import (
     refusal,
 )
 from bridge.core.publishing.entries import LEAVES_MAX
+from tests.effort import each_case
 
 BASE_S = 5.0
 SEED = 3
@@ -29,7 +30,7 @@ def times_of(*seconds: float) -> ReplyTimes:
     return times
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("measured", "expected_s"),
     [
         ((), 5.0),

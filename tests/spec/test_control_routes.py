@@ -2,16 +2,16 @@
 
 from typing import Any
 
-import pytest
 from msgspec.structs import fields
 
 from bridge.api.control_routes import QUERY, ROUTES, TRANSFER, Route
 from bridge.api.requests import CommandRequest, body_form
+from tests.effort import each_case
 
 WITH_BODY = [each for each in ROUTES.values() if each.body is not None]
 
 
-@pytest.mark.parametrize("route", WITH_BODY, ids=lambda each: each.path)
+@each_case("route", WITH_BODY, ids=lambda each: each.path)
 def test_expected_form_has_each_key_of_body(route: Route[Any]) -> None:
     assert route.body is not None
     assert [each.encode_name for each in fields(route.body) if f'"{each.encode_name}": ' not in route.expected] == []

@@ -3,7 +3,6 @@
 from hashlib import sha256
 from typing import get_args
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -44,6 +43,7 @@ from bridge.wire.membership.round_trips import ANSWER_LIMIT_BYTES, read_round_tr
 from consensus import Configuration, Entry, NoOp, Server, encode_configuration
 from consensus import EntryKind as CoreEntryKind
 from consensus.core.entry_data import encode_no_op
+from tests.effort import each_case
 from tests.operator_views import farm_view
 from tests.spec.test_verdict import healthy
 
@@ -84,7 +84,7 @@ def application(data: bytes) -> LogEntryView:
     return LogEntryView.of(9, 1, EntryKind.APPLICATION, 0, data)
 
 
-@pytest.mark.parametrize(("record", "words"), RECORDS, ids=lambda each: type(each).__name__)
+@each_case(("record", "words"), RECORDS, ids=lambda each: type(each).__name__)
 def test_entry_type_has_its_text(record: AnyRecord, words: str) -> None:
     found = entry_words(application(encode(record)), Names(farm_view()))
     assert words in found.text

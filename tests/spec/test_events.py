@@ -4,8 +4,6 @@ import ast
 import inspect
 from pathlib import Path
 
-import pytest
-
 from bridge.api import events
 from bridge.api.events import (
     FACTS_MAX,
@@ -19,6 +17,7 @@ from bridge.api.events import (
 )
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
+from tests.effort import each_case
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
 LEAF = MASTER.removesuffix(".b32.i2p")
@@ -30,7 +29,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
     return TraceEvent(1, time_ms, None, kind, node, data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trace", "sentence"),
     [
         (
@@ -120,7 +119,7 @@ def test_event_of_other_version_keeps_its_facts() -> None:
     assert event_text(event("leader-elected", epoch=4)) == "leader-elected: epoch=4"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trace", "severity"),
     [
         (event("member-alive", member="node-2"), Severity.OK),

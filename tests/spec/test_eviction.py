@@ -41,6 +41,7 @@ from bridge.core.membership.eviction import (
 )
 from bridge.core.state.recovery import recovered
 from tests.authored import AuthoredFarm
+from tests.effort import each_case
 
 BASE_MS = 1_700_000_000_000
 A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
@@ -190,7 +191,7 @@ def test_entry_before_its_level_ignored(record: Record) -> None:
     assert not any(isinstance(each, EntryTooEarly) for each in story.apply(3, 1, record))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("current", "voters", "proposed"),
     [
         (1, (2, 2, 2), 2),
@@ -222,7 +223,7 @@ def test_sponsors_needed_are_more_than_one_member(voters: int, needed: int) -> N
     assert sponsors_needed(voters) == needed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("voters", "well", "evicted", "expect", "lost"),
     [
         ({1, 2, 3}, {1, 2, 3}, 3, 3, False),

@@ -17,6 +17,7 @@ from gossip.core.keyring import CLOCK_LIMIT, DATED_LIMIT, INSTALLED_LIMIT, KEYS_
 from gossip.core.messages import DOMAIN, DropReason, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of, node_id
+from tests.effort import each_case
 from tests.spec.gossip_story import Story, sent
 
 
@@ -258,7 +259,7 @@ def test_removal_wins_over_new_date_of_same_time() -> None:
         assert key(2) in removed.merge(dated).retired
 
 
-@pytest.mark.parametrize(
+@each_case(
     "chain",
     [
         Keyring((), key(1), 1),

@@ -7,6 +7,7 @@ import pytest
 from gossip.core.events import LeaveRequested
 from gossip.core.member import Incarnation, Status, UpdateOutcome, weigh, weigh_own
 from gossip.core.messages import AliveUpdate, Update
+from tests.effort import each_case
 from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
@@ -68,14 +69,14 @@ def test_table_has_all_pairs_of_statuses() -> None:
     assert set(ABOUT_SELF) == set(Status)
 
 
-@pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
+@each_case(("claimed", "known", "incarnation", "outcome"), CASES)
 def test_claim_outcome_matches_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh(incarnation, claimed, KNOWN, known) is outcome
 
 
-@pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
+@each_case(("claimed", "known", "incarnation", "outcome"), CASES)
 def test_node_applies_claims_by_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
@@ -97,7 +98,7 @@ def test_node_applies_claims_by_table(
     assert story.queued_update(9) == (None if outcome is NOTHING else claim), "forwarded only if it changed the entry"
 
 
-@pytest.mark.parametrize(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)
+@each_case(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)
 def test_node_handles_claims_about_itself_by_table(
     claimed: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:

@@ -55,6 +55,7 @@ from bridge.wire.log.proof import sign_entry
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from gossip.wire import node_id_of
 from tests.authored import CLUSTER_ID, key_of, node_id
+from tests.effort import each_case
 from tests.wire.test_application import FULL, destination
 
 EXTREMES = (0, 1, 2, 2**31 - 1, 2**31, 2**32 - 1, 2**53 - 1, 2**53, 2**60, 2**63 - 1, 2**64)
@@ -242,7 +243,7 @@ def test_entry_kinds_all_have_samples() -> None:
     assert {type(each) for each in SAMPLES} == kinds
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda each: type(each).__name__)
+@each_case("sample", SAMPLES, ids=lambda each: type(each).__name__)
 def test_sample_entries_are_effective(sample: Record) -> None:
     story = Story()
     changes = story.apply_signed(encode(sample), HOSTILE)  # type: ignore[arg-type]  # as above

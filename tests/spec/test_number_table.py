@@ -12,6 +12,7 @@ from bridge.core.state.numbers import NUMBERS, NumberKind, UndeclaredNumberError
 from bridge.core.state.recovery import FIRST_TERM, UNKNOWN_TERM, Reset, recovered
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from consensus.sessions import SessionTable
+from tests.effort import each_case
 from tests.spec.filled_state import filled_instance, places_of
 
 PERIOD_MS = 30_000
@@ -58,7 +59,7 @@ def test_undeclared_number_is_detected() -> None:
         with_numbers(_Quota(), lambda _, value: value)
 
 
-@pytest.mark.parametrize("place", NUMBERS)
+@each_case("place", NUMBERS)
 def test_declarations_have_author_and_end(place: str) -> None:
     number = NUMBERS[place]
     assert number.least < number.most
@@ -66,7 +67,7 @@ def test_declarations_have_author_and_end(place: str) -> None:
     assert number.at_end
 
 
-@pytest.mark.parametrize("place", NUMBERS)
+@each_case("place", NUMBERS)
 def test_number_at_range_ends_is_stored_and_loaded(place: str) -> None:
     number = NUMBERS[place]
     for value in (number.least, number.most):
@@ -76,7 +77,7 @@ def test_number_at_range_ends_is_stored_and_loaded(place: str) -> None:
         assert decode_farm_at_once(encode_farm(snapshot)).farm == state
 
 
-@pytest.mark.parametrize("place", NUMBERS)
+@each_case("place", NUMBERS)
 def test_number_out_of_range_refused(place: str) -> None:
     number = NUMBERS[place]
     for value in (number.least - 1, number.most + max(1, number.most // 2)):

@@ -17,6 +17,7 @@ from bridge.core.publishing.publication import Pace, PlannedPublication, next_pu
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.score import Inability, ScoreFigure
 from bridge.core.state.farm_state import FarmState, FarmTuning
+from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 BASE_S = BASE_MS // 1000
@@ -42,7 +43,7 @@ def test_idle_router_up_ten_minutes_scores_a_thousand() -> None:
     assert score(report(1)) == 1_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "points"),
     [
         ({"job_lag_ms": 500}, 850),

@@ -13,6 +13,7 @@ from consensus.core.entry_data import (
 from consensus.core.events import ChangeConfiguration, Proposed
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.model import ORIGIN, Entry, EntryKind, LogId
+from tests.effort import each_case
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.membership_bench import Group, joint, plain
 from tests.spec.raft_bench import TWO, Bench
@@ -80,7 +81,7 @@ def test_configuration_keeps_its_head() -> None:
     assert configuration_head(configuration_entry(1, plain(1, 2, 3)).data) == b""
 
 
-@pytest.mark.parametrize("kept", [*range(3 + len(REQUEST_ID)), -1])
+@each_case("kept", [*range(3 + len(REQUEST_ID)), -1])
 def test_configuration_cut_within_head_refused(kept: int) -> None:
     with pytest.raises(EntryDataError):
         decode_configuration(configuration_entry(1, plain(1, 2, 3), REQUEST_ID).data[:kept])

@@ -10,6 +10,7 @@ from consensus.core.effects import Apply, Outcome, Persist, ProposalResolved, Ro
 from consensus.core.messages import AppendEntries, AppendReply, RequestVote, VoteReply
 from consensus.core.model import ORIGIN, HardState, LogId
 from consensus.core.options import lan
+from tests.effort import each_case
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, entries_of, suffix
 
 AT = LogId
@@ -137,7 +138,7 @@ def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) 
     assert bench.request_vote(term=3, sender=TWO).granted is granted
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("own", "candidate", "granted"),
     [
         ((), ORIGIN, True),

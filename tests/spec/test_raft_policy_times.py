@@ -11,6 +11,7 @@ from consensus.core.messages import Fetch
 from consensus.core.model import LogId
 from consensus.core.options import Options, PolicyTimes, lan
 from consensus.core.replication.progress import Progress
+from tests.effort import each_case
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of
 
@@ -116,7 +117,7 @@ def test_sign_of_life_time_spaces_fetches_of_writer() -> None:
     assert sent_ms == [200, 400, 600, 800, 1_000]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("policies", "text"),
     [
         (PolicyTimes(leader_stickiness_ms=100), "leader stickiness must be above the heartbeat"),

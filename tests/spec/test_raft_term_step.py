@@ -29,6 +29,7 @@ from consensus.core.messages import (
 from consensus.core.model import MAX_NUMBER, ORIGIN, LogId
 from consensus.core.options import lan
 from consensus.core.replica import TERM_STEP_MAX
+from tests.effort import each_case
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 
@@ -62,8 +63,8 @@ def kind(message: Message) -> str:
     return type(message).__name__
 
 
-@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
-@pytest.mark.parametrize("message", PUSHED, ids=kind)
+@each_case("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
+@each_case("message", PUSHED, ids=kind)
 def test_request_of_highest_term_raises_term_by_one_step(message: Message, features: Features) -> None:
     bench = Bench(5, fast=False, features=features)
     bench.receive(TWO, message)

@@ -46,6 +46,7 @@ from bridge.core.state.kafka_clients import GROUP_EXPIRY_MS, PRODUCER_EXPIRY_MS,
 from bridge.core.state.numbers import declared
 from bridge.core.state.reqids import OLDEST_S, request_text
 from bridge.core.state.tables import TABLES, Release, Table, UndeclaredTableError, declared_table, tables_in
+from tests.effort import each_case
 from tests.spec.filled_state import filled_instance
 
 BASE_MS = 1_700_000_000_000
@@ -124,7 +125,7 @@ def test_undeclared_table_is_detected() -> None:
     assert undeclared_tables(farm=_NextFarm()) == ["Farm.votes"]
 
 
-@pytest.mark.parametrize("place", TABLES)
+@each_case("place", TABLES)
 def test_tables_have_share_and_release(place: str) -> None:
     table = TABLES[place]
     assert 0 < table.share <= table.most
@@ -134,7 +135,7 @@ def test_tables_have_share_and_release(place: str) -> None:
         assert Release.WITH_ROW in table.releases or Release.REPLACED in table.releases, "one author can fill it"
 
 
-@pytest.mark.parametrize("place", [place for place, table in TABLES.items() if table.is_shared])
+@each_case("place", [place for place, table in TABLES.items() if table.is_shared])
 def test_shares_documented_for_operators(place: str) -> None:
     table = TABLES[place]
     row = f"| `{place}` | {table.author} | {table.share:,} | {table.most:,} | {table.how} |"

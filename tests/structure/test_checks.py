@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import each_case
 from tests.reference import site
 from tests.structure import __main__ as structure
 from tests.structure import modules
@@ -28,6 +29,22 @@ def test_command_prints_problems_and_returns_one(
     monkeypatch.setattr(structure, "CHECKS", (lambda: iter(["a.py:3: wrong"]), lambda: iter(["b.py:1: wrong"])))
     assert structure.main() == 1
     assert capsys.readouterr().out == "a.py:3: wrong\nb.py:1: wrong\n"
+
+
+def test_each_case_reports_all_failures_with_their_cases(tmp_path: Path) -> None:
+    paths = set[Path]()
+
+    @each_case("first, second", [(1, 1), (1, 2), pytest.param(3, 4)])
+    def is_equal(first: int, second: int, tmp_path: Path) -> None:
+        paths.add(tmp_path)
+        assert first == second
+
+    with pytest.raises(BaseExceptionGroup, match="2 of 3 cases failed") as caught:
+        is_equal(tmp_path=tmp_path)
+    assert [failure.__notes__ for failure in caught.value.exceptions] == [["case (1, 2)"], ["case (3, 4)"]]
+    assert len(paths) == 3
+    with pytest.raises(ValueError, match="no case"):
+        each_case("first", [])
 
 
 def test_address_field_found_by_type_and_name() -> None:
@@ -53,7 +70,7 @@ def test_power_by_variable_is_found(source: str) -> None:
     assert [line for line, _ in powers(ast.parse(source))] == [1]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "source",
     [
         "pause_s = min(2 * pause_s, RETRY_LAST_S)",
@@ -261,7 +278,7 @@ SPOKEN = {
 }
 
 
-@pytest.mark.parametrize("pattern", [each.name for each in patterns()])
+@each_case("pattern", [each.name for each in patterns()])
 def test_sentence_with_pattern_is_counted(pattern: str) -> None:
     kind = "openings" if pattern == "opening" else "docstrings"
     found = list(offending([Line("a.py", 3, "gossip", kind, SPOKEN[pattern])]))

@@ -6,6 +6,8 @@ from importlib import import_module
 
 import pytest
 
+from tests.effort import each_case
+
 FACES = (
     "bridge.connect",
     "consensus",
@@ -24,7 +26,7 @@ FACES = (
 )
 
 
-@pytest.mark.parametrize("face", FACES)
+@each_case("face", FACES)
 def test_stub_names_resolve_at_run_time(face: str) -> None:
     module = import_module(face)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []

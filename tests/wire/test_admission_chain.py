@@ -21,6 +21,7 @@ from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.proof import sign_entry
 from consensus.protocols.garlic_farm.wire.upgrade import admission_headers
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
+from tests.effort import each_case
 
 FOUNDERS = (node_id(1), node_id(2))
 
@@ -49,7 +50,7 @@ def test_approval_links_chain_like_admission() -> None:
     assert flaw([signed(approval, 1)]) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("chain", "reason"),
     [
         ([], "does not show an admission"),

@@ -40,6 +40,7 @@ from bridge.core.log.records import (
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.reports import DESTINATIONS_LIMIT, ERRORS_LIMIT, FAILURE_LIMIT
+from tests.effort import each_case
 
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -195,7 +196,7 @@ def test_command_round_trips(command: OperatorCommand, written: dict[str, Any]) 
     assert decode(encode(command)) == command
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "reason"),
     [
         ({"exclusion": {"hash": HASH}}, "missing required field `excluded`"),
@@ -307,7 +308,7 @@ def changed_report(**members: Any) -> bytes:
     return json.dumps(json.loads(encode(FULL)) | members).encode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (b"", "truncated"),
@@ -424,7 +425,7 @@ def test_admission_round_trips() -> None:
     assert decode(encode(admission)) == admission
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [
         {"server": 4, "node": "0001020304050607"},
@@ -455,7 +456,7 @@ def test_report_with_arbitrary_fault_or_failure_is_read(value: object) -> None:
     assert set(read.destinations[0].faults) <= {LeafFault.ROUTER}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         ({"hash": hash_of("x"), "problem": "no SAM"}, ReportedDirectory(hash_of("x"), "no SAM")),
@@ -477,7 +478,7 @@ def test_report_with_arbitrary_directory_is_read(value: object, expected: Report
     assert read.directory == expected
 
 
-@pytest.mark.parametrize("value", [5, -1, 2**53, 1.0, True, None, {}, ["x"], "x" * 300, "a [b] {c}"])
+@each_case("value", [5, -1, 2**53, 1.0, True, None, {}, ["x"], "x" * 300, "a [b] {c}"])
 def test_report_with_arbitrary_conditions_is_read(value: object) -> None:
     """Older versions ignore these members, so no value of them may make the entry foreign."""
     written = json.loads(encode(FULL))

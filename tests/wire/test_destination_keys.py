@@ -23,6 +23,7 @@ from bridge.wire.i2p.destination_keys import (
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLease, decode, encode, verify
 from bridge.wire.i2p.structures import ed25519_destination
 from bridge.wire.keys.text import encode_key
+from tests.effort import each_case
 
 NOW_S = 1_767_225_600
 MASTER_PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -123,7 +124,7 @@ def test_invalid_key_lifetime_is_refused() -> None:
             MASTER.sign_transient(NOW_S, life_s)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "reason"),
     [
         ("expires = 1769817600", "expires = 1769817601", "the master did not sign this key and expiry"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
 from bridge.wire.log.proof import NUMBER_LIMIT, Proof, ends_like_proof, proven, sign_entry
 from gossip.core.member import NodeId
+from tests.effort import each_case
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -82,7 +83,7 @@ def test_random_signature_is_refused(key: str, signature: str, number: int) -> N
     assert proven(ENTRY[:-1] + f',"proof":"{key}.{number}.{signature}"}}'.encode(), CLUSTER) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "why"),
     [
         (signed_by_hand(b'{"a":1,"proof":1', b"7"), "a second member of that name"),
@@ -117,8 +118,8 @@ def test_base64_with_stray_bits_is_refused(part: int) -> None:
     assert proven(SIGNED.replace(texts[part], again), CLUSTER) is None
 
 
-@pytest.mark.parametrize("sign_bit", [0, 0x80])
-@pytest.mark.parametrize(
+@each_case("sign_bit", [0, 0x80])
+@each_case(
     "point",
     [
         0,
@@ -149,7 +150,7 @@ def test_proof_of_another_entry_is_refused() -> None:
     assert proven(b'{"force":{"master":"y"},"request":"r"' + proof, CLUSTER) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("entry", "number"),
     [
         (b"{}", 1),

@@ -17,6 +17,7 @@ from bridge.wire.keys.farm_key import (
 )
 from bridge.wire.keys.text import encode_key
 from gossip.core.keyring import DATED_LIMIT, farm_label
+from tests.effort import each_case
 
 FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
 
@@ -128,7 +129,7 @@ def test_repr_does_not_show_keys() -> None:
     assert repr(DigestCredentials("name", "word")) == "DigestCredentials(username='name')"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "reason"),
     [
         ("version = 1", "version = 2", "version 2, this garlicfarm reads version 1: update it"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bridge.wire.i2p.farm_link import DIRECTORIES_LIMIT, LINK_LIMIT_CHARACTERS, FarmLink, LinkError, parse_link
 from bridge.wire.i2p.structures import I2pError, address_of, hash_of_address
+from tests.effort import each_case
 
 HASHES = st.binary(min_size=32, max_size=32)
 LINKS = st.builds(FarmLink, HASHES, st.lists(HASHES, min_size=1, max_size=DIRECTORIES_LIMIT, unique=True).map(tuple))
@@ -43,7 +44,7 @@ def test_unknown_parameters_of_link_are_ignored() -> None:
     assert parse_link(f"{LINK}&name=blog") == LINK
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("", "not the link of a farm"),

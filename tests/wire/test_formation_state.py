@@ -14,6 +14,7 @@ from bridge.wire.membership.formation_state import (
     decode_formation_state,
     encode_formation_state,
 )
+from tests.effort import each_case
 
 sets: some.SearchStrategy[Founders] = some.sets(some.binary(min_size=8, max_size=8), min_size=1, max_size=9).map(
     lambda nodes: tuple(sorted(nodes))
@@ -81,7 +82,7 @@ def test_truncated_file_is_refused() -> None:
             decode_formation_state(written[:length])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "value", "reason"),
     [
         (("version",), 1, "farms could not be verified.*garlicfarm recover --from FILE"),

@@ -37,6 +37,7 @@ from consensus.protocols.garlic_farm.wire.values import (
     ValueType,
     WireEntry,
 )
+from tests.effort import each_case
 
 VECTORS_PATH = Path(__file__).parent.parent / "vectors"
 RECORDED: list[dict[str, Any]] = json.loads((VECTORS_PATH / "garlic-farm.json").read_text())["messages"]
@@ -100,7 +101,7 @@ def decode(data: bytes, like: messages.Message) -> messages.Message:
     return decode_reply(data) if isinstance(like, messages.Reply) else decode_request(data)
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
+@each_case("vector", VECTORS, ids=VECTOR_IDS)
 def test_recorded_message_decodes_to_described_meaning(vector: dict[str, Any]) -> None:
     expected = described_message(vector)
     found = decode(bytes.fromhex(vector["hex"]), expected)
@@ -108,7 +109,7 @@ def test_recorded_message_decodes_to_described_meaning(vector: dict[str, Any]) -
     assert type(found).__name__ == vector["msg"]
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
+@each_case("vector", VECTORS, ids=VECTOR_IDS)
 def test_described_message_encodes_to_recorded_bytes(vector: dict[str, Any]) -> None:
     assert encode(described_message(vector)).hex() == vector["hex"]
 
@@ -231,7 +232,7 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "hexadecimal"), HAND_CHECKED, ids=lambda value: type(value).__name__)
+@each_case(("message", "hexadecimal"), HAND_CHECKED, ids=lambda value: type(value).__name__)
 def test_hand_checked_message_has_bytes_of_its_layout(message: messages.Message, hexadecimal: str) -> None:
     data = bytes.fromhex(hexadecimal)
     assert encode(message).hex() == data.hex()
@@ -286,7 +287,7 @@ def numbered_request(kind: type[messages.Request], entry: Entry | LogEntry) -> m
     return kind(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=(entry,))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_class", "permitted"),
     [
         (messages.RequestVoteRequest, ()),
@@ -465,7 +466,7 @@ def pack(index: list[int], log: bytes) -> bytes:
 RECORD = struct.pack(">QB", 1, 1) + b"value"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "complaint"),
     [
         (b"", "gzip"),

@@ -18,6 +18,7 @@ from consensus.protocols.garlic_farm.wire.proof import (
     parse_proof,
     tls_channel,
 )
+from tests.effort import each_case
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
@@ -74,7 +75,7 @@ def test_proof_round_trips_through_header() -> None:
     assert parse_proof(header).holds(TRANSCRIPT)
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Transcript)])
+@each_case("field", [field.name for field in fields(Transcript)])
 def test_proof_is_invalid_if_one_field_differs(field: str) -> None:
     assert not proof().holds(replace(TRANSCRIPT, **{field: OTHER[field]}))
 
@@ -99,7 +100,7 @@ def test_neutral_element_as_key_is_refused(sign: int) -> None:
     assert not forged.holds(TRANSCRIPT)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         "",

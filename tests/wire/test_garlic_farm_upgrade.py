@@ -48,6 +48,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_server import (
     UpgradeResult,
     UpgradeServer,
 )
+from tests.effort import each_case
 
 PASSWORDS = {"router": "correct horse"}
 HOUR_MS = 3_600_000
@@ -424,7 +425,7 @@ def test_proxied_request_is_accepted() -> None:
     assert isinstance(farm.answer(request.encode()), Upgraded)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "expected"),
     [
         ("Upgrade: websocket\r\n", "", 426),

@@ -12,6 +12,7 @@ from gossip.core.member import Address, NodeId
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyringUpdate, Message, Payload, PingRequest
 from gossip.wire.decoder import Code, DatagramError, decode
 from gossip.wire.encoder import encode
+from tests.effort import each_case
 from tests.memory import peak_bytes
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
 
@@ -144,7 +145,7 @@ HOSTILE = {
 NAK = ("d", 1, b"etag", 2)
 
 
-@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE.keys())
+@each_case("hostile", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_cbor_is_refused_as_body_and_as_field(hostile: str) -> None:
     item = bytes.fromhex(hostile)
     right = [cbor2.dumps(field) for field in NAK]

@@ -29,6 +29,7 @@ from gossip.wire.identity import (
     sign,
     verify,
 )
+from tests.effort import each_case
 from tests.wire.gossip_messages import EXAMPLES, VERDICT
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(b"alice".ljust(32))
@@ -56,7 +57,7 @@ def test_signed_info_carries_key_and_signature() -> None:
     assert replace(SIGNED, credential=b"") == ALICE
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changed",
     [
         replace(SIGNED, address=Address("10.0.0.2", 7946)),
@@ -170,7 +171,7 @@ def test_node_id_is_hash_of_key() -> None:
     assert Signer(ALICE_KEY).node_id == ALICE.node_id != NodeId(b"\x00" * 8)
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+@each_case("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_signer_changes_only_credentials(message: Message) -> None:
     """The signer must not change the other parts of a payload."""
     signer = Signer(Ed25519PrivateKey.from_private_bytes(b"the identity key of another node"))

@@ -5,6 +5,7 @@ import pytest
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.http_head import HttpHead
 from consensus.protocols.garlic_farm.wire.upgrade import HEAD_BYTES_MAX
+from tests.effort import each_case
 
 BY_I2PD = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: garlic-farm\r\nConnection: Upgrade\r\r\nX: y\r\n\r\n",
@@ -13,8 +14,8 @@ BY_I2PD = (
 AFTER_HEAD = b"\r\r\n\r\n\r\r\nmessages\r\r\n\r\n"
 
 
-@pytest.mark.parametrize("head", BY_I2PD)
-@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 1000])
+@each_case("head", BY_I2PD)
+@each_case("piece_bytes", [1, 2, 3, 7, 1000])
 def test_head_with_double_carriage_return_is_read(head: bytes, piece_bytes: int) -> None:
     http = HttpHead("the server")
     http.request("GET", "/", [("Host", "x"), ("Connection", "Upgrade"), ("Upgrade", "garlic-farm")])

@@ -25,6 +25,7 @@ from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, decode_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from bridge.wire.i2p.structures import I2pError
+from tests.effort import each_case
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
@@ -66,12 +67,12 @@ def frame_of(data: bytes) -> Frame:
     return frame
 
 
-@pytest.mark.parametrize("message", messages(), ids=lambda message: type(message).__name__)
+@each_case("message", messages(), ids=lambda message: type(message).__name__)
 def test_message_round_trips(message: Message) -> None:
     assert decode(frame_of(encode(message))) == message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "frame"),
     [
         (GetDate("0.9"), "00000004 20 03 302e39"),
@@ -149,7 +150,7 @@ def test_bytes_appended_by_later_router_are_ignored(answer: Message) -> None:
     assert decode(Frame(frame.kind, frame.body + b"later")) == answer
 
 
-@pytest.mark.parametrize("message", messages(), ids=lambda message: type(message).__name__)
+@each_case("message", messages(), ids=lambda message: type(message).__name__)
 def test_truncated_message_raises_or_differs(message: Message) -> None:
     frame = frame_of(encode(message))
     for length in range(len(frame.body)):
@@ -160,7 +161,7 @@ def test_truncated_message_raises_or_differs(message: Message) -> None:
         assert found != message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "body", "reason"),
     [
         (33, "00", "end within the date"),

@@ -16,6 +16,7 @@ from bridge.wire.i2p.i2cp_messages import (
     SetDate,
     Unhandled,
 )
+from tests.effort import each_case
 from tests.interop.i2cp_streams import SESSION, expected_output, keys, master, stream
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
@@ -57,7 +58,7 @@ MEANINGS: dict[str, Message] = {
 }
 
 
-@pytest.mark.parametrize("name", MEANINGS)
+@each_case("name", MEANINGS)
 def test_message_of_java_decodes_to_its_meaning(name: str) -> None:
     data = bytes.fromhex(RECORDED["written_by_java"][name])
     assert read_messages(data) == [MEANINGS[name]]

@@ -21,6 +21,7 @@ from bridge.wire.i2p.structures import (
     read_destination,
     read_mapping,
 )
+from tests.effort import each_case
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 KEYS = VECTORS["keys"]
@@ -84,7 +85,7 @@ def test_invalid_destination_bytes_are_refused(data: bytes) -> None:
         destination_from_bytes(data)
 
 
-@pytest.mark.parametrize("text", ["+A==", "/A==", "AB==", "A", "AA", "AAA==", "ÄA==", "AA==\n", "A=A="])
+@each_case("text", ["+A==", "/A==", "AB==", "A", "AA", "AAA==", "ÄA==", "AA==\n", "A=A="])
 def test_base64_text_in_another_spelling_is_refused(text: str) -> None:
     with pytest.raises(I2pError, match="base64"):
         base64_decode(text)
@@ -138,7 +139,7 @@ def test_mapping_keys_sort_by_utf_16_units_as_in_java() -> None:
     assert encoded.index(beyond_basic_plane.encode()) < encoded.index(private_use.encode())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "hexadecimal",
     [
         "",

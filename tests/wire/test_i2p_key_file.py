@@ -10,6 +10,7 @@ import pytest
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 from bridge.wire.i2p.meta_lease_set import decode, encode
+from tests.effort import each_case
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 RECORDED = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in VECTORS["meta_lease_sets"]}
@@ -34,7 +35,7 @@ def test_x25519_destination_has_shorter_encryption_key() -> None:
     assert key.destination.encoded == x25519
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "reason"),
     [
         (b"", "not a private key file of an I2P destination: a destination has at least 387 bytes"),

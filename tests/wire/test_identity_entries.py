@@ -10,6 +10,7 @@ from bridge.core.log.fields import BOX_BYTES, BOXES_LIMIT, ENTRY_LIMIT_BYTES, Ap
 from bridge.core.log.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
 from bridge.wire.log.entries import decode, encode
 from gossip.wire.identity import node_id_of
+from tests.effort import each_case
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
 NODE = bytes(node_id_of(KEY))
@@ -17,7 +18,7 @@ OTHER = bytes(range(8))
 BOX = bytes(BOX_BYTES)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "record",
     [
         Admission(NODE, "node-4", KEY, 4),
@@ -54,7 +55,7 @@ def test_maximum_number_of_boxes_fits_into_entry() -> None:
         encode(Eviction(OTHER, 1, (*boxes, (b"one more", BOX))))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [
         {"admission": {"server": 6, "node": OTHER.hex(), "name": "n", "key": base64.b64encode(KEY).decode()}},

@@ -28,6 +28,7 @@ from bridge.wire.keys.invitation import (
     signed_bytes,
 )
 from gossip.node import NodeIdentity
+from tests.effort import each_case
 
 PORTS = st.integers(0, 2**16 - 1)
 PLACES = st.builds(InviterAddress, st.ip_addresses(v=4).map(str), PORTS)
@@ -63,7 +64,7 @@ def test_token_has_documented_form() -> None:
     assert str(TOKEN) not in repr(TOKEN)
 
 
-@pytest.mark.parametrize("group", range(13))
+@each_case("group", range(13))
 def test_token_altered_in_group_is_refused(group: int) -> None:
     groups = str(TOKEN).split("-")
     for place, letter in enumerate(groups[group]):
@@ -135,7 +136,7 @@ def test_altered_message_gives_message_or_error(message: Hello | JoinRequest | R
         decode_message(bytes(body), type(message))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         {"version": 2},

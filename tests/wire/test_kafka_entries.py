@@ -7,6 +7,7 @@ from bridge.core.state.farm_state import FarmState
 from bridge.core.state.kafka_clients import KafkaClients, NotedOffset, Producer, Run
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
+from tests.effort import each_case
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_entry_out_of_range_is_foreign_with_its_request(entry: bytes) -> None:
 MALFORMED = [b"7", b"null", b'"bogus"', b'{"a":[]}', b"1e999", b"1" * 400, b'"\xff\xfe"', b'"' + b"0a" * 16 + b'\\n"']
 
 
-@pytest.mark.parametrize("value", MALFORMED)
+@each_case("value", MALFORMED)
 def test_malformed_principal_is_ignored(value: bytes) -> None:
     # Versions below level 5 skip this member, and an old log must keep its meaning.
     producer = b'{"kafkaProducer":{"name":"n","principal":%b}}' % value

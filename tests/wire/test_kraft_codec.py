@@ -28,6 +28,7 @@ from consensus.protocols.kafka.wire.codec import (
 )
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError, Limits
 from consensus.protocols.kafka.wire.schemas import Direction, message_schema
+from tests.effort import each_case
 from tests.wire.kraft_messages import ALL, any_message, name_of
 
 ROUNDS = 12
@@ -69,7 +70,7 @@ def as_dict(value: Any, like: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("case", ALL, ids=name_of)
+@each_case("case", ALL, ids=name_of)
 def test_message_round_trips_in_each_version(case: tuple[ApiKey, int, Direction]) -> None:
     api_key, version, direction = case
     for seed in range(ROUNDS):
@@ -85,7 +86,7 @@ def test_message_round_trips_in_each_version(case: tuple[ApiKey, int, Direction]
             assert decode_response(api_key, version, frame) == (7, message), seed
 
 
-@pytest.mark.parametrize("case", ALL, ids=name_of)
+@each_case("case", ALL, ids=name_of)
 def test_kio_reads_same_values_and_writes_same_bytes(
     case: tuple[ApiKey, int, Direction],
 ) -> None:
@@ -112,7 +113,7 @@ def test_kio_reads_same_values_and_writes_same_bytes(
         assert again.getvalue() == frame, seed
 
 
-@pytest.mark.parametrize("case", ALL, ids=name_of)
+@each_case("case", ALL, ids=name_of)
 def test_truncated_or_extended_message_is_refused(case: tuple[ApiKey, int, Direction]) -> None:
     api_key, version, direction = case
     message = any_message(api_key, version, direction, random.Random(f"cut {case}"))

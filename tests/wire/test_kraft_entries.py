@@ -35,6 +35,7 @@ from consensus.protocols.kraft.wire.entries import (
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading
+from tests.effort import each_case
 
 RECORDINGS: Final[dict[str, dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8")
@@ -83,7 +84,7 @@ def entries_of_client_batch(*, term: int = 1, **fields: Any) -> tuple[Entry, ...
     return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
 
 
-@pytest.mark.parametrize("data", [*stored_files(".log"), *fetched_records()])
+@each_case("data", [*stored_files(".log"), *fetched_records()])
 def test_batches_of_kafka_controller_round_trip(data: bytes) -> None:
     found = entries(data)
     assert batches_of(int.from_bytes(data[:8]) + 1, found) == data
@@ -248,7 +249,7 @@ def test_entries_keep_contents_of_batch(
         assert entries_of(data, LogId(first + 1, 0)) == found[1:]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "entry",
     [
         configuration_entry(3, Configuration(VOTERS), HEAD),
@@ -270,7 +271,7 @@ def test_control_record_round_trips(entry: Entry) -> None:
     assert [batch.is_control for batch in read_batches(data)] == [True]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "entry",
     [
         configuration_entry(1, Configuration(VOTERS, learners=VOTERS[:1]), HEAD),

@@ -45,6 +45,7 @@ from consensus.protocols.kraft.wire.mapping import (
     request_from_wire,
     request_to_wire,
 )
+from tests.effort import each_case
 
 ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)
 CLUSTER: Final = "Zm9yIGEgdGVzdCBvbmx5ISE"
@@ -154,7 +155,7 @@ REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
 )
 
 
-@pytest.mark.parametrize(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+@each_case(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
 def test_reply_round_trips(sent: Request, reply: Reply) -> None:
     assert reply_over_wire(sent, reply, Answering(TWO)) == reply
 
@@ -164,7 +165,7 @@ def test_records_of_fetch_reply_become_entries() -> None:
     assert reply_over_wire(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sent", "reason"),
     list(product(REQUESTS, RefusalReason)),
     ids=lambda value: value.value if isinstance(value, RefusalReason) else type(value).__name__,
@@ -299,7 +300,7 @@ def test_request_is_accepted_only_for_name_of_own_log(request_sent: Request) -> 
     assert isinstance(request_from_wire(message, 7, Names(TWO)), RefusedRequest)
 
 
-@pytest.mark.parametrize(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+@each_case(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
 def test_reply_names_log_of_its_server(sent: Request, reply: Reply) -> None:
     names = Names(TWO, topic=TEST_TOPIC)
     response = reply_to_wire(reply, Answering(TWO), names)

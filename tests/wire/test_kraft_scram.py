@@ -19,6 +19,7 @@ from consensus.protocols.kafka.wire.scram import (
     UnknownUsers,
     scram_credential,
 )
+from tests.effort import each_case
 
 PASSWORD = "pencil"  # noqa: S105 -- from the RFC's example
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -54,8 +55,8 @@ def test_client_sends_messages_of_rfc_example() -> None:
     client.check(PROVEN)
 
 
-@pytest.mark.parametrize("mechanism", Mechanism, ids=lambda mechanism: mechanism.value)
-@pytest.mark.parametrize("user", ["alice", "a,b=c", "Ålice", "=2C"])
+@each_case("mechanism", Mechanism, ids=lambda mechanism: mechanism.value)
+@each_case("user", ["alice", "a,b=c", "Ålice", "=2C"])
 def test_user_with_correct_password_is_authenticated(mechanism: Mechanism, user: str) -> None:
     at = server(mechanism, {user: scram_credential(mechanism, PASSWORD, SALT)})
     attempt(mechanism, at, user, PASSWORD)
@@ -114,7 +115,7 @@ def test_unknown_user_is_refused_even_with_substitute_key() -> None:
         attempt(mechanism, at, "bob", PASSWORD)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "reason"),
     [
         (b"p=tls-unique,,n=user,r=abc", "channel binding"),

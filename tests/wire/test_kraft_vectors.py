@@ -15,6 +15,7 @@ import pytest
 
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kafka.wire.codec import decode_request, decode_response, encode_request, encode_response
+from tests.effort import each_case
 
 VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8"))
 STORIES: Final[dict[str, dict[str, Any]]] = VECTORS["stories"]
@@ -54,7 +55,7 @@ OF_CLIENTS: Final = {
 }
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@each_case("exchange", EXCHANGES)
 def test_request_of_kafka_round_trips(exchange: dict[str, Any]) -> None:
     frame = bytes.fromhex(exchange["request"])
     incoming = decode_request(frame)
@@ -65,7 +66,7 @@ def test_request_of_kafka_round_trips(exchange: dict[str, Any]) -> None:
     assert again == frame
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@each_case("exchange", EXCHANGES)
 def test_response_of_kafka_round_trips(exchange: dict[str, Any]) -> None:
     frame = bytes.fromhex(exchange["response"])
     correlation_id, message = decode_response(exchange["api"], exchange["version"], frame)

@@ -18,6 +18,7 @@ from bridge.wire.membership.metadata import (
     encode_metadata,
     fitting_admissions,
 )
+from tests.effort import each_case
 
 FOUNDERS = tuple(bytes([number]) * 8 for number in range(EXPECT_MAX))
 PROMISE = FormationNotice(promise=Promise(FOUNDERS, 2**48 - 1, b"n" * 16))
@@ -98,7 +99,7 @@ def changed_metadata(position: int, value: Any) -> bytes:
 FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (b"", "CBOR"),

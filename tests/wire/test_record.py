@@ -44,6 +44,7 @@ from consensus.storage.records import (
     encode_record,
     encode_segment_header,
 )
+from tests.effort import each_case
 
 BINDING = Binding(b"node-one", bytes(range(16)))
 SEED = BINDING.seed
@@ -146,9 +147,7 @@ def test_configuration_in_another_form_is_refused(general: str) -> None:
         decode_configuration(bytes.fromhex(general))
 
 
-@pytest.mark.parametrize(
-    "impossible", ["", "x" * 256, "a\nb", "\ud800", ReplicaKey(1, b"short"), ReplicaKey(-1), 0, -5]
-)
+@each_case("impossible", ["", "x" * 256, "a\nb", "\ud800", ReplicaKey(1, b"short"), ReplicaKey(-1), 0, -5])
 def test_invalid_server_id_is_not_encoded(impossible: ServerId) -> None:
     with pytest.raises(EntryDataError):
         encode_id(impossible)

@@ -3,7 +3,6 @@
 import math
 from typing import Any, get_args, get_type_hints
 
-import pytest
 from msgspec.structs import fields, replace
 
 from bridge.core.log.figures import FIGURES, RouterStatus
@@ -22,6 +21,7 @@ from bridge.wire.i2p.i2pcontrol import (
 )
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.reports import within_ranges
+from tests.effort import each_case
 
 HASH = "a" * 52
 WHOLE = Report(
@@ -74,8 +74,8 @@ def numbers() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize(("part", "figure"), numbers())
+@each_case("wrong", WRONG)
+@each_case(("part", "figure"), numbers())
 def test_report_lacks_only_its_invalid_figure(part: str, figure: str, wrong: str) -> None:
     maximum = FIGURES[figure].maximum if part == "router" else 2**32 - 1 if figure.endswith("_s") else 2**53 - 1
     maximum = 2**53 - 1 if figure.endswith("bytes_per_s") else maximum
@@ -86,7 +86,7 @@ def test_report_lacks_only_its_invalid_figure(part: str, figure: str, wrong: str
     assert decode(encode(kept)) == WHOLE
 
 
-@pytest.mark.parametrize(("part", "figure"), numbers())
+@each_case(("part", "figure"), numbers())
 def test_report_keeps_figure_at_its_maximum(part: str, figure: str) -> None:
     maximum = FIGURES[figure].maximum if part == "router" else 2**32 - 1
     report = with_value(WHOLE, part, figure, maximum)
@@ -94,7 +94,7 @@ def test_report_keeps_figure_at_its_maximum(part: str, figure: str) -> None:
     assert decode(encode(report)) == report
 
 
-@pytest.mark.parametrize("value", [2**53 - 1, 2**53, 2**63, 1e300, 1e9 + 1, -1, math.nan, "9007199254740991", "nan"])
+@each_case("value", [2**53 - 1, 2**53, 2**63, 1e300, 1e9 + 1, -1, math.nan, "9007199254740991", "nan"])
 def test_report_of_arbitrary_i2pcontrol_figure_is_valid(value: object) -> None:
     keys = (UPTIME, PARTICIPATING, EXPLORATORY_IN, EXPLORATORY_OUT, BANDWIDTH_IN, BANDWIDTH_OUT)
     facts = facts_of(dict.fromkeys(keys, value), {LIMIT_IN: value, LIMIT_OUT: value}, {"Result": value})

@@ -32,6 +32,7 @@ from bridge.wire.routers.text_file import (
     RouterFileError,
     ServerTunnel,
 )
+from tests.effort import each_case
 
 DECODERS: list[Callable[[bytes], object]] = [
     read_i2pd_conf,
@@ -236,7 +237,7 @@ def test_service_unit_is_found_among_control_groups(lines: tuple[str, ...]) -> N
     assert read_service_unit("\n".join((*lines, "")).encode()) == "i2pd.service"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"a" * (FILE_LIMIT_BYTES + 1),
@@ -246,7 +247,7 @@ def test_service_unit_is_found_among_control_groups(lines: tuple[str, ...]) -> N
         b"a = \0",
     ],
 )
-@pytest.mark.parametrize("decode", DECODERS[:5])
+@each_case("decode", DECODERS[:5])
 def test_file_beyond_its_bounds_is_refused(decode: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(RouterFileError) as caught:
         decode(data)

@@ -20,6 +20,7 @@ from bridge.wire.i2p.sam import (
     parse_line,
     parse_peer,
 )
+from tests.effort import each_case
 
 WORDS = st.sampled_from(["HELLO REPLY", "SESSION STATUS", "STREAM STATUS", "DEST REPLY", "QUIT"])
 KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF, exclude_characters='="'), min_size=1, max_size=30)
@@ -63,7 +64,7 @@ def test_parse_raises_only_its_own_error(data: bytes) -> None:
             parse(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "reason"),
     [
         (b"", "does not begin with a verb"),
@@ -83,7 +84,7 @@ def test_parse_of_invalid_line_raises_with_reason(line: bytes, reason: str) -> N
         parse_line(line)
 
 
-@pytest.mark.parametrize("value", ["", "a b", 'a"b', "a\\b", "a\nb", "a\0b", "\ud800", "x" * LINE_LIMIT_BYTES])
+@each_case("value", ["", "a b", 'a"b', "a\\b", "a\nb", "a\0b", "\ud800", "x" * LINE_LIMIT_BYTES])
 def test_request_value_that_i2pd_splits_is_refused(value: str) -> None:
     with pytest.raises(SamLineError):
         encode_request("SESSION CREATE", {"ID": value})

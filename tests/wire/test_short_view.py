@@ -14,6 +14,7 @@ from bridge.wire.membership.short_view import (
     read_short_view,
     write_short_view,
 )
+from tests.effort import each_case
 
 EXAMPLE = ShortView(
     verdict="degraded",
@@ -75,7 +76,7 @@ def test_short_view_leaves_out_alive_servers_first() -> None:
     assert len(found.statuses) < len(statuses)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",

@@ -42,6 +42,7 @@ from consensus.protocols.zmq_raft.wire.frames import (
     uint_frame,
 )
 from consensus.protocols.zmq_raft.wire.messages import Peer
+from tests.effort import each_case
 
 REQUEST_ID = bytes.fromhex("5956dc8826f27e10dcccab20")
 IDENT = b"testcluster"
@@ -183,7 +184,7 @@ def test_configuration_without_request_has_id_of_zeros() -> None:
     assert entry_frame(configuration_entry(7, configuration_of(PEERS), bytes(12))) == entry_frame(FINAL)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("entry", "reason"),
     [
         (Entry(1, EntryKind.COMMAND, REQUEST_ID), "lacks data"),
@@ -205,7 +206,7 @@ def test_entry_that_would_crash_package_is_not_encoded(entry: Entry, reason: str
         entry_frame(entry)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("frame", "reason"),
     [
         (bytes(20), "20 bytes"),
@@ -225,7 +226,7 @@ def test_invalid_entry_is_refused(frame: bytes, reason: str) -> None:
         read_entry(frame)
 
 
-@pytest.mark.parametrize(("request_", "required"), REQUIRED_OF_REQUESTS)
+@each_case(("request_", "required"), REQUIRED_OF_REQUESTS)
 def test_request_with_too_few_frames_is_refused(request_: wire.Request, required: int) -> None:
     frames = encode_request(request_)
     assert decode_request(frames) == request_
@@ -236,7 +237,7 @@ def test_request_with_too_few_frames_is_refused(request_: wire.Request, required
         assert type(decode_request(frames[:count])) is type(request_)
 
 
-@pytest.mark.parametrize(("request_type", "reply", "required"), REQUIRED_OF_REPLIES)
+@each_case(("request_type", "reply", "required"), REQUIRED_OF_REPLIES)
 def test_reply_with_too_few_frames_is_refused(
     request_type: type[wire.Request], reply: wire.Reply, required: int
 ) -> None:
@@ -265,7 +266,7 @@ ENDING: tuple[wire.Request, ...] = tuple(
 """Requests with a fixed last frame."""
 
 
-@pytest.mark.parametrize("request_", ENDING)
+@each_case("request_", ENDING)
 def test_frames_after_last_frame_of_request_are_ignored(request_: wire.Request) -> None:
     assert decode_request([*encode_request(request_), b"more"]) == request_
 
@@ -289,7 +290,7 @@ def test_message_id_of_peer_has_one_to_three_bytes(kind: bytes, message_id: byte
         encode_reply(wire.RequestVoteResponse(2**24, 1, granted=True))
 
 
-@pytest.mark.parametrize("length", [*range(16)])
+@each_case("length", [*range(16)])
 def test_request_id_of_client_has_at_most_twelve_bytes(length: int) -> None:
     request_id = bytes(length)
     for message in (
@@ -321,9 +322,7 @@ def test_integral_float_is_read_as_index(number: float) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, 1.5, -1, -1.0, 2**53, 2.0**53, 2**64 - 1, True, "1", None, [1], {}]
-)
+@each_case("value", [math.nan, math.inf, -math.inf, 1.5, -1, -1.0, 2**53, 2.0**53, 2**64 - 1, True, "1", None, [1], {}])
 def test_invalid_index_is_refused(value: wire.MessageId) -> None:
     for request_type in (wire.UpdateRequest, wire.ChangeRequest):
         with pytest.raises(ZmqRaftError, match="index"):
@@ -332,7 +331,7 @@ def test_invalid_index_is_refused(value: wire.MessageId) -> None:
         decode_reply(wire.EntriesRequest, [b"\x01", b"\x03", json_frame([0, value, 1]), b"\x05", b""])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_type", "frames"),
     [
         (wire.UpdateRequest, [REQUEST_ID, b"", json_frame(5)]),
@@ -364,7 +363,7 @@ def test_reserved_frame_of_entries_batch_is_ignored() -> None:
         assert decode_reply(wire.EntriesRequest, [b"\x01", b"\x02", ignored, b"\x05"]) == batch
 
 
-@pytest.mark.parametrize(
+@each_case(
     "request_",
     [
         wire.UpdateRequest(REQUEST_ID, IDENT, b""),
@@ -387,7 +386,7 @@ def test_invalid_request_is_not_encoded(request_: wire.Request) -> None:
         encode_request(request_)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reply",
     [
         wire.UpdateCommitted(REQUEST_ID, MAX_UINT + 1),

@@ -8,6 +8,7 @@ import pytest
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits
 from consensus.protocols.zmq_raft.wire.messages import MalformedPeers, Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change, check_url, read_peers
+from tests.effort import each_case
 
 URL = "tcp://127.0.0.1:80"
 SHAPE = "peer must be an url string or a tuple [id, url] or an object with 'url' and 'id' properties"
@@ -48,7 +49,7 @@ def test_peers_of_another_type_are_refused(value: object) -> None:
     assert read_malformed(value) == MalformedPeers("TypeError", "peers must be an array")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "message"),
     [
         ([], "at least one peer must be defined in a cluster"),
@@ -71,7 +72,7 @@ def test_invalid_cluster_gets_error_text_of_package(value: object, message: str)
     assert read_malformed(value) == MalformedPeers("AssertionError", message)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "message"),
     [
         ("ipc:///x", f"{PROTOCOL}\n\n'ipc:' !== 'tcp:'\n"),
@@ -106,7 +107,7 @@ def test_url_with_ip_address_and_port_is_accepted(url: str) -> None:
     check_url(url, DEFAULT_LIMITS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "message"),
     [
         ("TCP://127.0.0.1:80", PROTOCOL),

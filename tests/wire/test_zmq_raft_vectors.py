@@ -23,6 +23,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
     encode_request,
 )
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
+from tests.effort import each_case
 
 VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "zmq-raft.json").read_text(encoding="utf-8"))
 PEERS: Final[list[dict[str, Any]]] = VECTORS["peers"]
@@ -61,13 +62,13 @@ def params_of(vectors: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(vector, id=f"{number} {vector['name']}") for number, vector in enumerate(vectors)]
 
 
-@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "request" in vector["name"]]))
+@each_case("vector", params_of([vector for vector in PEERS if "request" in vector["name"]]))
 def test_peer_request_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_request(decode_request(frames)) == frames
 
 
-@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "response" in vector["name"]]))
+@each_case("vector", params_of([vector for vector in PEERS if "response" in vector["name"]]))
 def test_peer_reply_round_trips(vector: dict[str, Any]) -> None:
     request, frames = decode_request(frames_of(vector["request"])), frames_of(vector["frames"])
     assert encode_reply(decode_reply(type(request), frames)) == frames
@@ -79,7 +80,7 @@ def test_broadcast_round_trips(vector: dict[str, Any]) -> None:
     assert encode_broadcast(decode_broadcast(frames)) == frames
 
 
-@pytest.mark.parametrize("vector", params_of([vector for vector in CLIENTS if vector["name"] not in NO_MESSAGE]))
+@each_case("vector", params_of([vector for vector in CLIENTS if vector["name"] not in NO_MESSAGE]))
 def test_client_request_and_replies_round_trip(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["request"])
     request = decode_request(frames)
