@@ -17,13 +17,14 @@ from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
 
 LOOPBACK = "127.0.0.1"
 TIMEOUT_S = 120
-CROWD = 60
-"""Connections of each kind; a process may have a thousand open files."""
-MOST_MIB = 400
+CROWD = 20
+"""Connections of each kind."""
+BUDGET_MIB = 16
+MOST_MIB = 140
 """Limit on the growth in MiB.
 
-Waiting decoded requests take 80, requests and replies in their budgets 64 each, the cache 20, and buffers grow by an
-eighth: 250 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would add 480.
+Waiting decoded requests take 27, requests and replies in their budgets 16 each, the cache 20, and buffers grow by an
+eighth: 90 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would add 160.
 """
 
 
@@ -66,7 +67,7 @@ async def test_listener_replies_despite_stalled_connections() -> None:
     topic = MemoryTopic()
     for _ in range(20):
         topic.write(b"x" * 1_000_000)
-    options = ListenerOptions(max_connections=1_000, max_connections_per_source=900)
+    options = ListenerOptions(max_incomplete_bytes=BUDGET_MIB * 2**20, max_untaken_bytes=BUDGET_MIB * 2**20)
     with trio.fail_after(TIMEOUT_S):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], options) as listener:
             topic.is_served_at(listener.port)

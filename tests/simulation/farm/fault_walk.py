@@ -1,10 +1,11 @@
 """One fault after another in a farm of three: each kind of fault of the machines and of the network, and its end.
 
-`python -m tests.simulation.farm.fault_walk SEED` prints the trace. Two processes must print the same bytes.
+`python -m tests.simulation.farm.fault_walk SEED [FAULT…]` prints the trace of all faults, or of some. Two processes
+must print the same bytes.
 """
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -49,8 +50,8 @@ class FaultWalk:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def run(self) -> None:
-        """Cause each fault, and wait until the farm is healthy again."""
+    async def run(self, chosen: Sequence[str] = ()) -> None:
+        """Cause each fault, or the chosen ones, and wait until the farm is healthy again."""
         faults: list[Callable[[], Awaitable[None]]] = [
             self.kill,
             self.power_cut,
@@ -63,6 +64,8 @@ class FaultWalk:
             self.hanging_disk,
         ]
         for fault in faults:
+            if chosen and fault.__name__ not in chosen:
+                continue
             self._world.note(None, fault.__name__)
             await fault()
             await until_healthy(self._world)
@@ -125,20 +128,20 @@ class FaultWalk:
         disk.hang = False
 
 
-async def farm_with_faults(seed: int) -> list[str]:
+async def farm_with_faults(seed: int, chosen: Sequence[str] = ()) -> list[str]:
     """Return the trace of the walk."""
     async with World.open(seed) as world:
         await world.start_all()
         await trio.sleep(FORMED_S)
         await until_healthy(world)
-        await FaultWalk(world).run()
+        await FaultWalk(world).run(chosen)
     return world.trace
 
 
 def main() -> None:
     """Print the trace of a seed."""
-    seed = int(sys.argv[1])
-    sys.stdout.write("".join(f"{line}\n" for line in simulate(seed, lambda: farm_with_faults(seed))))
+    seed, chosen = int(sys.argv[1]), sys.argv[2:]
+    sys.stdout.write("".join(f"{line}\n" for line in simulate(seed, lambda: farm_with_faults(seed, chosen))))
 
 
 if __name__ == "__main__":
