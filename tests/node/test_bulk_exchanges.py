@@ -230,7 +230,9 @@ SMALL: dict[tuple[str, str], str] = {
 
 
 def timed_transfers(source: str) -> Iterator[str]:
-    """Yield the asynchronous functions that send or receive under a deadline."""
+    """Yield the asynchronous functions that send or receive under a deadline. Other modules are not parsed."""
+    if not any(f"{name}(" in source for name in TIMED):
+        return
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.AsyncFunctionDef) and any(
             _is_timed(block) and _moves_bytes(block) for block in ast.walk(function)

@@ -30,6 +30,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.keys.invitation import Granted, InviterAddress, Token, parse_token
 from deploy import example_configuration
 from gossip.node import NodeIdentity
+from tests.effort import few_of
 
 BIND = ("--bind", "127.0.0.1:17668")
 NOW_S = 1_800_000_000
@@ -172,7 +173,10 @@ def killed(run: Callable[[], object], step: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
-@pytest.fixture(params=["user", "service"])
+PLACES = {each: each for each in ("user", "service")}
+
+
+@pytest.fixture(params=list(PLACES))
 def places(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     """Return the places of a node without the unit, or with it."""
     made = Places(tmp_path / "etc", tmp_path / "state", is_service=request.param == "service")
@@ -190,6 +194,7 @@ def start_again(places: Places) -> None:
         places.configuration.write_text(f'# own text\nstate_dir = "{places.state_dir}"\nfarm_key = "farm.key"\n')
 
 
+@pytest.mark.parametrize("places", few_of(PLACES, "service"), indirect=True)
 def test_join_is_repeated_after_kill_at_each_step(
     places: Places, garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ def test_join_is_repeated_after_kill_at_each_step(
     assert step > 5
 
 
+@pytest.mark.parametrize("places", few_of(PLACES, "user"), indirect=True)
 def test_init_is_repeated_after_kill_at_each_step(places: Places, garlicfarm: Call) -> None:
     command = ("init", "--name", "site-a", *BIND, "--no-start")
     for step in range(STEPS_MAX):

@@ -22,6 +22,7 @@ from gossip.wire.decoder import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
+from tests.effort import GROUP_SEEDS
 from tests.node.gossip_farm import (
     RING,
     in_simulated_time,
@@ -68,7 +69,7 @@ def events_of(agent: Group) -> list[object]:
     return new_events(agent)
 
 
-@pytest.mark.parametrize("random_seed", range(2))
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> None:
     @in_simulated_time
     async def scenario() -> None:

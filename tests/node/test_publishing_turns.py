@@ -137,8 +137,8 @@ async def test_node_with_permanently_refusing_router_retries_rarely(autojump_clo
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage):
-        await trio.sleep(900)
-        assert stage.events("publish-failed") <= 6
+        await trio.sleep(450)
+        assert stage.events("publish-failed") <= 5
         assert publisher(stage) == OTHER
 
 
@@ -178,7 +178,7 @@ async def test_i2pd_node_with_old_key_file_is_never_chosen(autojump_clock: MockC
     stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.OLD_TRANSIENT)
     assert stage.router.obstacle is not None
     async with on_duty(stage):
-        await trio.sleep(900)
+        await trio.sleep(300)
     chosen = [each.data["server"] for each in stage.trace.recent(4096) if each.kind == "publisher-chosen"]
     assert OWN not in chosen
     assert stage.records(Publication) == []

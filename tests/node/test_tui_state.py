@@ -35,6 +35,7 @@ from bridge.tui.state import (
     wheel,
 )
 from bridge.tui.targets import OnEntry, OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
+from tests.effort import IS_SOAK
 from tests.operator_views import farm_view
 
 
@@ -217,7 +218,7 @@ def test_random_keys_and_clicks_leave_screen_that_fits() -> None:
         "delete",
     ]
     state = ViewState(quit_question="Stop?")
-    for _ in range(2_000):
+    for _ in range(2_000 if IS_SOAK else 500):
         data = ScreenData(rng.choice((farm, None)), rng.choice((history, History())))
         width, height = rng.randint(20, 220), rng.randint(5, 60)
         state = settled(state, data, width, height)
