@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import trio
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from bridge.cli.connect.client_socket import ClientSocketError, serve_socket, tunnel
 from bridge.cli.connect.links import LINKS_MAX, LinkLine, LinksError, checked_links, parse_links
@@ -60,6 +60,11 @@ class RunningClient:
     async def connect(self, *arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         """Run another `garlicfarm connect` of this user."""
         return await run_connect("--socket", str(self.socket), *arguments, stdin=stdin)
+
+    async def call(self, *arguments: str) -> Result:
+        """Run the same command in this process."""
+        words = ["connect", "--socket", str(self.socket), *arguments]
+        return await trio.to_thread.run_sync(CliRunner().invoke, cli, words)
 
 
 async def run_connect(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -141,10 +146,10 @@ async def test_status_has_farm_leaves_and_counters(tmp_path: Path) -> None:
         client_of(farm, tmp_path, str(farm.link), "--listen", f"{LOOPBACK}:{port}") as client,
     ):
         assert await exchange(port, REQUEST) == HELLO
-        shown = (await client.connect("--status")).stdout.decode()
+        shown = (await client.call("--status")).stdout
         for expected in (f"{farm.link.address}\n", ": ready\n", "sessions ", "good", f"{LOOPBACK}:{port} leads to"):
             assert expected in shown
-        document = json.loads((await client.connect("--status", "--json")).stdout)
+        document = json.loads((await client.call("--status", "--json")).stdout)
         assert document["counters"] | {"connections": 1, "connections_failed": 0} == document["counters"]
         (link,) = document["links"]
         assert link["farm"]["counters"]["streams_opened"] == 1
@@ -207,7 +212,7 @@ async def test_standard_streams_use_running_client(tmp_path: Path) -> None:
         # Without a bridge a session is impossible: the bytes pass through the running client.
         done = await client.connect("--stdio", str(farm.link), "--sam", f"{LOOPBACK}:1", stdin=b"question\n")
         assert (done.stdout, done.returncode) == (b"reply to question\n", 0)
-        document = json.loads((await client.connect("--status", "--json")).stdout)
+        document = json.loads((await client.call("--status", "--json")).stdout)
         assert document["counters"]["tunnels"] == 1
 
 
@@ -271,7 +276,7 @@ async def test_stale_socket_is_replaced_and_removed_at_end(tmp_path: Path) -> No
     path.parent.mkdir(mode=0o700)
     listen(path)[0].close()
     async with wall_clock_farm() as farm, client_of(farm, tmp_path, str(farm.link)) as client:
-        assert (await client.connect("--status")).returncode == 0
+        assert (await client.call("--status")).exit_code == 0
     assert not path.exists()
 
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 TIMEOUT_S = 60
-COMMANDS = ("--help", "doctor")
 FULL = "garlicfarm: standard output: No space left on device: free some space\n"
 
 
@@ -18,9 +17,8 @@ def run(command: str, redirections: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_with_full_output_names_it(command: str) -> None:
-    ended = run(command, ">/dev/full")
+def test_command_with_full_output_names_it() -> None:
+    ended = run("doctor", ">/dev/full")
     assert (ended.returncode, ended.stderr) == (1, FULL)
 
 
@@ -28,7 +26,7 @@ def test_command_with_full_output_names_it(command: str) -> None:
     ("command", "redirections"),
     [
         *(("--help", each) for each in (">&-", "2>&- >&- <&-", "2>/dev/full", "2>&-", "<&-", "| head -c 1", "| true")),
-        *(("doctor", each) for each in ("2>&- >&- <&-", "2>/dev/full", "| true")),
+        *(("doctor", each) for each in ("2>&- >&- <&-", "| true")),
     ],
 )
 def test_command_with_lost_streams_prints_no_traceback(command: str, redirections: str) -> None:

@@ -37,7 +37,7 @@ STEADY_S = (STEADY_PERIODS + 4) * PERIOD_S
 """Longest time from a change until this node reports its new role, with a margin: a report of the publisher (1 period),
 a review (1 s), the steady periods, a review, the next report of this node."""
 THIRD = 3
-STRUCTURE_LIFE_S = 900
+STRUCTURE_LIFE_S = 400
 KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}
 
 

@@ -14,7 +14,7 @@ from tests.simulation.fuzzing import FuzzError, Tally, play
 
 def test_farm_applies_every_signed_entry() -> None:
     tally = Tally()
-    play(entry_fuzz.subject(), randrange(2**32), 2_000, tally)
+    play(entry_fuzz.subject(), randrange(2**32), 800, tally)
     assert tally.outcomes.keys() == entry_fuzz.OUTCOMES
 
 

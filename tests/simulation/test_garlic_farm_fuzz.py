@@ -13,7 +13,7 @@ from tests.simulation import garlic_farm_targets as targets
 from tests.simulation.fuzzing import FuzzError, Tally, play
 from tests.simulation.garlic_farm_fuzz import subject
 
-SHORT = {"upgrade": 1_500, "requests": 3_000, "replies": 5_000, "json": 5_000}
+SHORT = {"upgrade": 600, "requests": 1_200, "replies": 2_000, "json": 2_000}
 
 
 @pytest.mark.parametrize("what", targets.TARGETS)

@@ -3,7 +3,7 @@
 `raft_rules.toml` contains tables of rules. A cell is a text, or a list of names: of code in `consensus` (`Log.append`;
 after its module if two have the name: `quorum.tally`), of tests, or of stories (`figure_7.txt`). The names are looked
 up in the tree. So the document follows when a function moves, and its generation fails if a name is missing or
-ambiguous. `python -m tests.reference` writes the document; a test compares it.
+ambiguous. `python -m tests.reference` writes the document; `make check` compares it.
 """
 
 import re
@@ -67,7 +67,7 @@ def _defined() -> dict[str, list[Definition]]:
     names = {name.rpartition(".")[2] for cell in cells for name in cell}
     for folder in ("consensus", "tests"):
         for path in modules_in(folder):
-            if folder == "tests" and names.isdisjoint(DEFINED.findall(text_of(path))):
+            if names.isdisjoint(DEFINED.findall(text_of(path))):
                 continue
             for definition in (Definition(path, *each) for each in definitions_in(path)):
                 if folder == "consensus" or definition.name.startswith("test_") or "simulation" in path.parts:
@@ -150,7 +150,9 @@ def named_tests(cell: Cell) -> list[str]:
 
 
 def check() -> Iterator[str]:
-    """Yield rules without code or without a test that quotes them, and scenarios and decisions without a test."""
+    """Yield rules without code or a test that quotes them, scenarios and decisions without a test, and an old page."""
+    if text_of(DOCUMENT) != render():
+        yield problem(DOCUMENT, 1, "it differs from its data: python -m tests.reference")
     found = {table.heading: table for table in tables()}
     rules = [row for table in found.values() if table.columns == ["rule", "code", "tests"] for row in table.rows]
     quoted = [row for row in rules if QUOTED.search(str(row[0]))]

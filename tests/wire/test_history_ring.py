@@ -131,7 +131,7 @@ def test_history_torn_last_write_keeps_earlier_records() -> None:
 def test_history_ring_drops_oldest_region() -> None:
     writer, data = RingWriter(None), bytearray(FILE_BYTES)
     written(data, writer.append([Break(NOW_MS, BreakCause.START, 0), StateRecord(NOW_MS, LEAF, ALIVE)]))
-    count = 3 * FILE_BYTES // 200
+    count = 3 * FILE_BYTES // 400
     for number in range(count):
         written(data, writer.append([StateRecord(NOW_MS + number, OSLO, State("x" * 190 + str(number % 10), 0))]))
     found = read_ring(bytes(data))
@@ -163,7 +163,7 @@ def test_history_restarts_do_not_use_up_ring() -> None:
     assert not any(data[REGION_BYTES:])
 
 
-@over_seeds(400)
+@over_seeds(400, quick=2)
 def test_history_kill_at_any_write_keeps_earlier_writes(seed: int) -> None:
     random, data = Random(seed), bytearray(FILE_BYTES)
     time_ms = durable_ms = NOW_MS
