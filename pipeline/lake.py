@@ -6,9 +6,9 @@
     <output>/current_…               the newest known state (`pipeline/tables/current.py`)
     <output>/events                  the nodes' traces
 
-All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once, and earlier
-content can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each changed
-table. The current state, for which a user may be waiting, is committed first, and the state of the watch last.
+All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once. A batch is one
+Spark job (`pipeline/tables/tasks.py`) and a commit in each changed table. The current state, for which a user may be
+waiting, is committed first, and the state of the watch last.
 
 *One writer.* With two writers of the same batch, each would treat the other's commit as its own, and both would keep
 separate states in memory. A commit by a local rename does not exclude a second writer. So a run holds a lock on

@@ -1,7 +1,7 @@
 """One Delta table: its current files, and commits that happen once despite repetitions.
 
     <table>/_delta_log/00000000000000000017.json    what commit 17 adds and removes, and (query, batch) of it
-    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made periodically
+    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made every `CHECKPOINT_COMMITS`
 
 A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
 batch (`txn`). Before a commit, the writer reads the last batch of that query in the table. A batch that is repeated
@@ -14,6 +14,9 @@ later commit includes them, so such a table is refused. The files and the commit
 
 delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
 There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
+
+A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So both stay
+short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
 """
 
 import time
@@ -43,7 +46,9 @@ from pipeline.tables.files import (
     write_files,
 )
 
-CHECKPOINT_COMMITS = 50
+CHECKPOINT_COMMITS = 10
+LOG_KEPT = "interval 5 minutes"
+"""The lifetime of a commit in the log, in Delta Lake's notation; a reader must open a listed log within this time."""
 NOTHING_COMMITTED = -1
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
@@ -51,7 +56,7 @@ HELD = "rows-held"
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table of this version. `undo`: the time for which replaced content stays readable, in Delta Lake's notation."""
+    """A table of this version. `undo`: the lifetime of replaced files, in Delta Lake's notation."""
 
     name: str
     schema: pa.Schema
@@ -90,7 +95,7 @@ class Table:
         self.root = output / spec.name
         with _naming_table_in_errors(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
-            self._widen()
+            self._adapt()
         self._known: dict[str, int] = {}
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
         """The current files, with the version that has them."""
@@ -240,16 +245,24 @@ class Table:
     def _fresh(self) -> DeltaTable:
         """Return the current table: another program may have optimized it."""
         # `update_incremental` lists the entire log, and most calls follow no commit.
-        if _commit_file(self.root, self._delta.version() + 1).exists():
-            self._delta.update_incremental()
+        following = self._delta.version() + 1
+        if _commit_file(self.root, following).exists():
+            reopened = None if following % CHECKPOINT_COMMITS else _opened(self.root)
+            if reopened is None:
+                self._delta.update_incremental()
+            else:
+                self._delta = reopened
             self._known = {}
         return self._delta
 
-    def _widen(self) -> None:
+    def _adapt(self) -> None:
+        """Add missing columns and other properties to a table of an earlier version."""
         has = {each.name for each in self._delta.schema().fields}
         lacking = [each for each in _delta_schema(self.spec.schema).fields if each.name not in has]
         if lacking:
             self._delta.alter.add_columns([Field(each.name, each.type, nullable=True) for each in lacking])
+        if _properties(self.spec).items() - self._delta.metadata().configuration.items():
+            self._delta.alter.set_table_properties(_properties(self.spec))
 
 
 class StoredTables:
@@ -340,12 +353,16 @@ def _created(root: Path, spec: TableSpec) -> DeltaTable:
         _delta_schema(spec.schema),
         mode="ignore",
         partition_by=[DAY] if DAY in spec.schema.names else None,
-        configuration={
-            "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
-            "delta.logRetentionDuration": spec.undo,
-            "delta.deletedFileRetentionDuration": spec.undo,
-        },
+        configuration={**_properties(spec)},
     )
+
+
+def _properties(spec: TableSpec) -> dict[str, str]:
+    return {
+        "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+        "delta.logRetentionDuration": LOG_KEPT,
+        "delta.deletedFileRetentionDuration": spec.undo,
+    }
 
 
 def _files_of(delta: DeltaTable) -> list[StoredFile]:

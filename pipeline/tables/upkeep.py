@@ -4,7 +4,7 @@
                                    files whose youngest row is older than `keep_ms` before the youngest of all: dropped
     every hour                     files removed longer ago than the table's `undo` time: deleted
 
-Dropped or merged files stay readable for readers that have begun, and by version, until they are deleted.
+Dropped or merged files stay readable for readers that have begun, until they are deleted.
 """
 
 import time

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from pipeline.tables import upkeep
 from pipeline.tables.current import CurrentState, last_rows, read
-from pipeline.tables.delta import HELD, Table, TableSpec, stored_files, stored_rows
+from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
@@ -82,6 +82,23 @@ def test_older_table_gets_new_column_with_nulls(tmp_path: Path) -> None:
     rows = stored_rows(tmp_path / "clocks", CLOCKS.schema).sort_by("index")
     assert rows.column("period_ms").to_pylist() == [None, 1000]
     assert set(CLOCKS.schema.names) == {each.name for each in DeltaTable(tmp_path / "clocks").schema().fields}
+
+
+def test_log_of_many_commits_stays_short(tmp_path: Path) -> None:
+    # given a table of an earlier version, which kept a day of commits
+    earlier = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 1 days"}
+    DeltaTable(write_batch(tmp_path, "clocks", 0, [clock(0)]).root).alter.set_table_properties(earlier)
+    # when a run appends to it, and an hour passes after each commit
+    table = Table(tmp_path, CLOCKS)
+    log = table.root / "_delta_log"
+    for batch in range(1, 2 * CHECKPOINT_COMMITS):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+        for file in log.iterdir():
+            an_hour_ago = file.stat().st_mtime - 3600
+            os.utime(file, (an_hour_ago, an_hour_ago))
+    # then
+    assert len([*log.iterdir()]) < CHECKPOINT_COMMITS
+    assert indexes(tmp_path) == [*range(2 * CHECKPOINT_COMMITS)]
 
 
 def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
