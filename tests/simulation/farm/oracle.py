@@ -64,6 +64,8 @@ _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
 )
 """Alarms that last longer: only a remedy ends them (`remedies.py`), or a time without incidents."""
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
+_ROUTERS: Final = (*OF_ROUTERS, Nemesis.POWER_CUT)
+"""Faults that end sessions of a router, or delay them. A router starts later than the node of its machine."""
 _CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
 CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
@@ -74,8 +76,8 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "other-clocks": (*_CLOCKS, *_NETWORK),
     "log-time": (*_CLOCKS, *_NETWORK, *_DISKS),
     "isolated": _NETWORK,
-    "router": (*_DISKS, *OF_ROUTERS, *_CLOCKS),
-    "router-unreachable": OF_ROUTERS,
+    "router": (*_DISKS, *_ROUTERS, *_CLOCKS),
+    "router-unreachable": _ROUTERS,
     "structure-not-found": (*OF_ROUTERS, *_NETWORK),
     "no-quorum": (*_NETWORK, *_DISKS),
     "servers-down": (*_NETWORK, *_DISKS),

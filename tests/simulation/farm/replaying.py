@@ -4,21 +4,16 @@
     snapshot and tail   the first half, a snapshot of it, and the second half applied after its restoration
 
 A node has its state from its own mixture of live entries, replays after restarts, and snapshots. All must be equal.
-The numbers of that state must be within their bounds, also after commands with extreme values.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
-
-from msgspec import Struct, structs
 
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.raft.applied_state import AppliedState
 from consensus import Entry, EntryKind, LogId
 
-NUMBER_MAX: Final = 2**63 - 1
 Applied = tuple[int, int, bytes]
 """Term, kind and data of an entry."""
 
@@ -59,19 +54,3 @@ async def replayed(founding: Founding, committed: Mapping[int, Applied], last: i
 async def _chunks(chunks: list[bytes]) -> AsyncIterator[bytes]:
     for each in chunks:
         yield each
-
-
-def numbers_beyond_bounds(value: Any, path: str = "state") -> Iterator[str]:
-    """Yield each number of a state that no field of a snapshot can have."""
-    if isinstance(value, int):
-        if abs(value) > NUMBER_MAX:
-            yield f"{path} is {value}"
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from numbers_beyond_bounds(each, f"{path}[{key!r:.40}]")
-    elif isinstance(value, tuple | list | set | frozenset):
-        for each in value:
-            yield from numbers_beyond_bounds(each, f"{path}[]")
-    elif isinstance(value, Struct):
-        for name, each in structs.asdict(value).items():
-            yield from numbers_beyond_bounds(each, f"{path}.{name}")

@@ -2,9 +2,6 @@
 
 import json
 
-from msgspec.structs import replace
-
-from bridge.core.state.farm_state import FarmState
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.effort import over_seeds
@@ -18,7 +15,6 @@ from tests.simulation.farm.checks import (
     writes_in,
 )
 from tests.simulation.farm.nemeses import ENDING, draw_faults
-from tests.simulation.farm.replaying import numbers_beyond_bounds
 from tests.simulation.farm.workload import Call, Kind
 
 NOW_S = 1_800_000_000
@@ -85,12 +81,6 @@ def test_wrong_structures_are_found() -> None:
     found = [each.check for each in check_publications([good], masters, frozenset({b"other"}))]
     assert found == ["admitted signer"]
     assert [each.check for each in check_publications([good], frozenset(), frozenset())] == ["signed by the master"]
-
-
-def test_number_beyond_its_bounds_is_found() -> None:
-    state = FarmState(0)
-    assert not list(numbers_beyond_bounds(state))
-    assert list(numbers_beyond_bounds(replace(state, log_time_ms=2**63))) == [f"state.log_time_ms is {2**63}"]
 
 
 def test_published_excluded_leaf_is_found() -> None:

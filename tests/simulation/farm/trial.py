@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from bridge.core.state.bounds import objection_to_state
 from tests.simulation.farm.checks import (
     Violation,
     check_acknowledged,
@@ -32,7 +33,7 @@ from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
 from tests.simulation.farm.remedies import Remedies
-from tests.simulation.farm.replaying import numbers_beyond_bounds, replayed
+from tests.simulation.farm.replaying import replayed
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
@@ -232,9 +233,9 @@ class _Trial:
         for way, found in (await replayed(observer.founding, observer.committed, last)).items():
             if found != digest:
                 self._violate("equal state machines", f"{way} of {last} entries differs from the state of the nodes")
-        state = next(iter(observer.states.values())).state
-        for text in numbers_beyond_bounds(state):
-            self._violate("bounded numbers", text)
+        applied = next(iter(observer.states.values()))
+        if (objection := objection_to_state(applied.state, applied._farm.tuning.period_ms)) is not None:
+            self._violate("bounded numbers", objection)
 
 
 def _profile(plan: Plan) -> Profile:
