@@ -45,6 +45,7 @@ NAMES = (
     "cold-start",
     "idle",
     "farm-restart",
+    "idle-budget",
     "storage",
     "zmq-sockets",
     "zmq-endpoint",
@@ -182,6 +183,8 @@ async def _alone(
         report(await idle.measure(directory))
     if "farm-restart" in names:
         report(await farm_restart.measure(directory / "farm-restart"))
+    if "idle-budget" in names:
+        report(await idle.budget(directory))
     if "storage" in names:
         report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):

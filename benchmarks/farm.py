@@ -52,6 +52,8 @@ class Server:
     server_id: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Additional environment variables."""
+    program: str = "bridge.cli.main"
+    """The module that is the command `garlicfarm`."""
 
     @property
     def running(self) -> bool:
@@ -63,7 +65,7 @@ class Server:
         with self.node.log_file.open("ab") as output:
             self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [
-                    *(sys.executable, "-m", "bridge.cli.main"),
+                    *(sys.executable, "-m", self.program),
                     *("run", "--config", str(self.node.configuration_file), "--stop-with-stdin"),
                 ],
                 stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The cost of an idle farm's nodes: processor time and memory, compared with serf's agents at the same time.
+"""The cost of an idle farm's nodes: processor time and memory, compared with serf's agents, and the time by task.
 
     three nodes, timing "lan", a report each 30 s ─┐
     three agents of serf, its profile "lan" ───────┴─ the same windows of time ─▶ share of one core, each process
@@ -7,14 +7,20 @@ The nodes have LAN settings: `garlicfarm up` writes faster ones for a demonstrat
 the package's service, and restart once, because a first start also loads modules that create keys and certificates.
 Serf does less: its agents only monitor each other. A node also exchanges Raft's heartbeats over TLS, applies the log
 and renews a published structure.
+
+The budget (`python -m benchmarks idle-budget`) divides the processor time of a node among its tasks (`task_times`).
 """
 
+import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
-from benchmarks import serf
+from benchmarks import serf, task_times
 from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Group, processes
@@ -31,6 +37,8 @@ SERF_GOAL = 3.0
 RESIDENT_GOAL_MB = 45
 MB = 1_000_000
 GROUP = f"{SERVERS} idle nodes, LAN timing, each process"
+BUDGET_TASKS = 14
+"""Number of tasks in the budget of a node."""
 SERVICE = Path(__file__).resolve().parents[1] / "deploy" / "debian" / "garlicfarm.service"
 _ENVIRONMENT = re.compile(r"(?m)^Environment=(\w+)=(.*)$")
 _PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
@@ -40,10 +48,7 @@ _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 async def measure(directory: Path) -> list[Figure]:
     """Return shares of one core in windows of time, and resident memory at the end, of a farm in `directory`."""
     program, reason = await serf.find(directory)
-    environment = dict(_ENVIRONMENT.findall(SERVICE.read_text(encoding="utf-8")))
-    farm_of_nodes = running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan, environment=environment)
-    async with processes() as agents, farm_of_nodes as farm:
-        await farm.restart()
+    async with processes() as agents, _restarted_farm(directory) as farm:
         if program is None:
             print(f"serf: skipped, {reason}", flush=True)
         else:
@@ -91,6 +96,54 @@ async def measure(directory: Path) -> list[Figure]:
             Figure(GROUP, "resident memory of a serf agent", "MB", serf_resident),
         ]
     return figures
+
+
+async def budget(directory: Path) -> list[Figure]:
+    """Return the processor time of each task of the leader and of a follower, with the number of its steps."""
+    figures: list[Figure] = []
+    async with _restarted_farm(directory, "benchmarks.task_times") as farm:
+        await trio.sleep(task_times.SETTLED_S + task_times.WINDOW_S + 1)
+        leader = await farm.leader()
+        follower = next(server for server in farm.servers if server is not leader)
+        for role, server in (("leader", leader), ("follower", follower)):
+            measured: Any = json.loads(_times_file(server).read_text(encoding="utf-8"))
+            spent_ms, steps = measured["ms"], measured["steps"]
+            ranked = sorted(spent_ms, key=spent_ms.__getitem__, reverse=True)
+            group = f"processor time of an idle {role} by task, milliseconds a second"
+            figures += [
+                Figure(group, _short(name), "ms", (spent_ms[name],), _steps_note(steps.get(name)))
+                for name in ranked[:BUDGET_TASKS]
+            ]
+            others_ms = sum(map(spent_ms.__getitem__, ranked[BUDGET_TASKS:]))
+            figures.append(Figure(group, "other tasks", "ms", (others_ms,)))
+            figures.append(Figure(group, "all", "ms", (sum(spent_ms.values()),)))
+    return figures
+
+
+def _times_file(server: Server) -> Path:
+    return server.node.directory / "task-times.json"
+
+
+def _short(name: str) -> str:
+    """Return the class and the method of a task."""
+    return ".".join(name.replace(".<locals>", "").split(".")[-2:])
+
+
+def _steps_note(steps: float | None) -> str:
+    return "" if steps is None else f"{steps:.2f} steps a second"
+
+
+@asynccontextmanager
+async def _restarted_farm(directory: Path, program: str = "") -> AsyncIterator[Farm]:
+    """Run a farm with LAN settings that has restarted once, optionally as another program."""
+    environment = dict(_ENVIRONMENT.findall(SERVICE.read_text(encoding="utf-8")))
+    settings = running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan, environment=environment)
+    async with settings as farm:
+        for server in farm.servers:
+            server.program = program or server.program
+            server.environment = {**environment, task_times.TASK_TIMES_FILE: str(_times_file(server))}
+        await farm.restart()
+        yield farm
 
 
 async def _window(farm: Farm, agents: Group) -> tuple[dict[str, float], list[float]]:
