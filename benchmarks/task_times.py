@@ -3,8 +3,8 @@
     loop ─▶ task step ─▶ loop ─▶ task step ─▶ loop ─▶ wait for sockets and timers ─▶ loop …
             └ its name     └ "event loop"             └ "system call of the wait"
 
-An interval of processor time belongs to the step of a task, to the loop's own work, or to the call that waits. Threads
-other than the loop's are the rest of the process's time. After `SETTLED_S`, the node measures for `WINDOW_S` and writes
+An interval of processor time belongs to the step of a task, to the loop's own work, or to the call that waits. The rest
+of the time of the process is time of other threads. After `SETTLED_S`, the node measures for `WINDOW_S` and writes
 one JSON document to the file in the environment variable `TASK_TIMES_FILE`; it continues without the instrument.
 """
 

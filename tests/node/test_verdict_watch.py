@@ -1,6 +1,7 @@
 """The verdict over time: each change is traced once, alarms end with their cause, stuck processes are found."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import trio
@@ -10,7 +11,7 @@ from trio.testing import MockClock
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.score import Inability
-from bridge.node.control.verdict_watch import LOOK_S, STUCK_S, VerdictWatch
+from bridge.node.control.verdict_watch import LOOK_S, REST_S, STUCK_S, VerdictWatch
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from tests.operator_views import judged
@@ -24,9 +25,15 @@ class ObservedNode:
 
     def __init__(self, view: FarmView) -> None:
         self.current = view
+        self.checks_s: list[float] = []
         self.trace = EventLog("node-1", lambda: 1000)
         self.alarms = Alarms(self.trace)
-        self.watch = VerdictWatch(lambda: judged(self.current), lambda: PERIOD_S, self.trace, self.alarms)
+        self.watch = VerdictWatch(self.build, lambda: PERIOD_S, self.trace, self.alarms)
+
+    def build(self) -> FarmView:
+        """Return the configured view, and record the time of the check."""
+        self.checks_s.append(trio.current_time())
+        return judged(self.current)
 
     @property
     def verdicts(self) -> list[str]:
@@ -123,6 +130,29 @@ async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) ->
     await during(watched, lambda: None, 2)
     await trio.sleep(STUCK_S + 1)
     assert "has not run its own checks" in watched.watch.stuck()[0]
+
+
+async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    watched = ObservedNode(healthy(2))
+
+    async def pauses_s() -> list[float]:
+        watched.checks_s.clear()
+        await trio.sleep(3 * REST_S + LOOK_S / 2)
+        return [round(later - earlier, 3) for earlier, later in pairwise(watched.checks_s)]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watched.watch.run)
+        await trio.sleep(2 * LOOK_S)
+        assert set(await pauses_s()) == {REST_S}
+        watched.trace.append("member-suspected")
+        suspected_s = trio.current_time()
+        await pauses_s()
+        assert watched.checks_s[0] - suspected_s <= LOOK_S
+        watched.current = with_status(healthy(2), node_3=MemberStatus.DEAD)
+        await trio.sleep(REST_S)
+        assert set(await pauses_s()) == {LOOK_S}
+        nursery.cancel_scope.cancel()
 
 
 async def test_slow_check_runs_rarely(autojump_clock: MockClock) -> None:

@@ -13,8 +13,10 @@ missing router or a full disk. In a farm without a quorum, restarting every node
 make alone. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply committed
 entries.
 
-The view of a usual farm costs a fraction of a millisecond. The view of ten thousand members costs much more. The pause
-after a check grows with its duration, so that checks take at most a hundredth of a processor.
+A check follows at the next second after an event of the node's trace, after a changed verdict, and while a concern
+lasts. A healthy farm without events is checked every `REST_S`: checks each second were a sixth of an idle node's
+processor time. The view of ten thousand members costs much more than that of a usual farm. The pause after a check
+grows with its duration, so that checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +28,11 @@ from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, 
 from bridge.api.view import FarmView, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from consensus import next_tick_s
+from consensus import next_tick_s, sleep_to_tick
 
 LOOK_S: Final = 1.0
+REST_S: Final = 5.0
+"""Longest time between checks."""
 SHARE: Final = 100
 """The inverse of the share of time for checks."""
 STUCK_S: Final = 30.0
@@ -52,6 +56,7 @@ class VerdictWatch:
         self._trace = trace
         self._alarms = alarms
         self._reported: VerdictView | None = None
+        self._concerned = False
         self._last: VerdictView | None = None
         self._looked_at = trio.current_time()
         self._applied = 0
@@ -60,9 +65,13 @@ class VerdictWatch:
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            began = trio.current_time()
+            began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
             self.check()
+            is_quiet = self._reported is reported and not self._concerned
             await trio.sleep_until(next_tick_s(LOOK_S, SHARE * (trio.current_time() - began)))
+            rests_until = began + REST_S - LOOK_S / 2
+            while is_quiet and self._trace.next_cursor == cursor and trio.current_time() < rests_until:
+                await sleep_to_tick(LOOK_S)
 
     def check(self) -> None:
         """Check once, and report changes."""
@@ -100,6 +109,7 @@ class VerdictWatch:
 
     def _raise(self, view: FarmView) -> None:
         concerns = {each.alarm: each for each in reversed(concerns_of(view)) if each.alarm is not None}
+        self._concerned = bool(concerns)
         for alarm in (*OF_VERDICTS, *DISAGREEMENT_ALARMS):
             concern = concerns.get(alarm)
             if concern is None:
