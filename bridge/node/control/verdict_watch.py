@@ -15,8 +15,8 @@ entries.
 
 A check follows at the next second after an event of the node's trace, after a changed verdict, and while a concern
 lasts. A healthy farm without events is checked every `REST_S`: checks each second were a sixth of an idle node's
-processor time. The view of ten thousand members costs much more than that of a usual farm. The pause after a check
-grows with its duration, so that checks take at most a hundredth of a processor.
+processor time. The view of ten thousand members costs much more. The pause after a check grows with its duration, so
+that checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence
