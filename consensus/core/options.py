@@ -131,6 +131,11 @@ class Options(Struct, frozen=True):
         return self.election_timeout_min_ms // 3 if given_ms is None else given_ms
 
     @property
+    def campaign_slot_ms(self) -> int:
+        """The time of one voter to campaign after the end of the leader's process."""
+        return min(self.heartbeat_ms, self.election_timeout_min_ms // 4)
+
+    @property
     def lease_promise_ms(self) -> int | None:
         """The promised time of refusing candidates, which also applies after a restart; None with leases off."""
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms

@@ -15,11 +15,11 @@ or previous configuration (`refuses_outsider`). A redirect from another server n
 not count as contact.
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
-timeout. It no longer refuses candidates, and campaigns one heartbeat later, or more. Each voter has a slot of one
-heartbeat, in order of id, so that votes are not split. Any message of the leader ends this: a live leader sends a
-heartbeat before the first slot. Until the latest election timeout the slots repeat, because the other voters may get
-the evidence later. Only pre-votes are early, so evidence in one server does not change a term. Leases and peers without
-pre-vote depend on the timeouts, so with them the evidence is ignored.
+timeout. It no longer refuses candidates, and campaigns one slot later, or more. Each voter has a slot
+(`Options.campaign_slot_ms`), in order of id, so that votes are not split. Any message of the leader ends this. Until
+the latest election timeout the slots repeat, because the other voters may get the evidence later. Only pre-votes are
+early, so evidence in one server does not change a term. Leases and peers without pre-vote depend on the timeouts, so
+with them the evidence is ignored.
 
 *Terms.* A higher term in any message makes the server a follower. If the term is too far ahead, the server raises its
 own term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
@@ -143,7 +143,7 @@ class ServerRole:
         slot = 1 + sorted({*replica.others, replica.server_id} - {peer}).index(replica.server_id)
         self._early_until_ms = replica.now + replica.options.election_timeout_max_ms
         follower.leader_resigned()
-        follower.deadline = min(follower.deadline, replica.now + slot * replica.options.heartbeat_ms)
+        follower.deadline = min(follower.deadline, replica.now + slot * replica.options.campaign_slot_ms)
 
     def follow_redirect(self, leader: ServerId) -> None:
         """Follow the leader of our term that another server named; this is not contact with the leader."""
@@ -211,7 +211,7 @@ class ServerRole:
         due = replica.random_election_deadline()
         if replica.now >= self._early_until_ms:
             return due
-        return min(due, replica.now + len(replica.others) * replica.options.heartbeat_ms)
+        return min(due, replica.now + len(replica.others) * replica.options.campaign_slot_ms)
 
     def _wait_for_another(self) -> None:
         """Restart the timer as a follower, because this server cannot be elected."""

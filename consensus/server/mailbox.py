@@ -15,6 +15,7 @@ bounded queues.
 from collections import deque
 from collections.abc import Callable, Iterator
 from math import inf
+from typing import Final
 
 import trio
 from msgspec import Struct
@@ -46,6 +47,9 @@ class JobBlocked(Struct, frozen=True):
     job: WriteJob
     resume_at: int
 
+
+POSTPONED_S: Final = 0.2
+"""Least delay in seconds for which a set deadline is replaced by a later one."""
 
 Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions | PeerEnded
 Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace
@@ -120,9 +124,10 @@ class Mailbox:
         self._lingering = self._lingering_idle or batches.in_flight
         if batches:
             deadline_s = min(deadline_s, batches.due_s)
-        # The deadline is never set to a later time: an occasional early wake-up costs less than a new deadline with
-        # each event.
-        if deadline_s < self._wakes_s:
+        # Under load an occasional early wake-up costs less than a later deadline with each event. But an idle follower
+        # would wake once in each election timeout, although heartbeats have extended it.
+        later_s = inf if self._lingering else self._wakes_s + POSTPONED_S
+        if deadline_s < self._wakes_s or deadline_s > later_s:
             self._patience.deadline = self._wakes_s = deadline_s
 
     def take_urgent(self) -> Iterator[Urgent]:

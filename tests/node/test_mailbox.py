@@ -149,6 +149,23 @@ async def test_proposals_wait_for_full_batch_or_time_limit(
     assert batches.is_due, "full by its bytes"
 
 
+@pytest.mark.parametrize(("proposals", "wakes_s"), [(0, 1.4), (1, 1.0)])
+async def test_idle_owner_waits_for_extended_deadline(
+    proposals: int, wakes_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    (mailbox, batches, _), limit = make(in_flight_ms=5_000), ProposalLimit(10, 1_000)
+    for _ in range(proposals):
+        mailbox.propose(admitted(b"first", limit))
+        submit(batches)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mailbox.wait, began + 1)
+        await trio.sleep(0.4)
+        mailbox.expect(began + 1.4)
+    assert trio.current_time() == pytest.approx(began + wakes_s)
+
+
 async def test_clients_of_answered_batch_share_next_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

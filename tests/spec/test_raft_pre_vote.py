@@ -129,6 +129,12 @@ def test_end_of_leader_starts_pre_vote_in_own_slot(own_id: int, slot: int) -> No
     assert bench.about.term == 2
 
 
+def test_rare_heartbeats_do_not_lengthen_campaign_slots() -> None:
+    bench = follower(options=replace(LAN, heartbeat_ms=LAN.election_timeout_min_ms // 2))
+    bench.step(PeerEnded(THREE))
+    assert bench.raft.deadline == LAN.election_timeout_min_ms // 4
+
+
 def test_pre_vote_is_granted_after_end_of_leader() -> None:
     bench = follower()
     assert not bench.request_vote(term=3, last=AT(5, 2), pre_vote=True).granted

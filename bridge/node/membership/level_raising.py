@@ -53,6 +53,9 @@ class LevelRaising:
         """Work until cancelled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
+            if self._state().level >= SUPPORTED_LEVEL:
+                self._alarms.clear(FEATURE_LEVEL)
+                continue
             announced = announced_levels(self._replica, self._state(), self._member_directory)
             self._review(announced)
             level = next_level(self._state().level, announced.values()) if self._replica.leads else None
@@ -66,7 +69,7 @@ class LevelRaising:
         state, now_s = self._state(), trio.current_time()
         if state.level != self._level:
             self._level, self._since_s = state.level, now_s
-        if state.level >= SUPPORTED_LEVEL or now_s - self._since_s < PATIENCE_S:
+        if now_s - self._since_s < PATIENCE_S:
             self._alarms.clear(FEATURE_LEVEL)
             return
         blocking = holding_back(state.level, announced)

@@ -19,6 +19,7 @@ role does not change.
 import trio
 
 from bridge.core.publishing.candidates import standby_of
+from bridge.core.state.farm_state import FarmState
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.tasks.task_context import TaskContext
@@ -41,6 +42,8 @@ class Standby:
         self._newest: _InForce | None = None
         self._given: _InForce | None = None
         """The structure that the router has, in the present role."""
+        self._named: tuple[FarmState, bool] | None = None
+        """The last state and its result of `_is_named`: states are immutable, and most checks find the same one."""
         self._called_s = 0.0
         self._ready_s = 0.0
         self._differs_since_s: float | None = None
@@ -115,7 +118,10 @@ class Standby:
 
     def _is_named(self) -> bool:
         farm = self._context.applied_state.farm
-        return standby_of(farm.state, self._key.master, farm.tuning) == self._context.replica.server_id
+        if self._named is None or self._named[0] is not farm.state:
+            standby = standby_of(farm.state, self._key.master, farm.tuning)
+            self._named = farm.state, standby == self._context.replica.server_id
+        return self._named[1]
 
     def _structure_in_force(self) -> _InForce | None:
         context, masters = self._context, self._context.applied_state.state.masters
