@@ -1,6 +1,6 @@
-"""One farm of three processes, shared by the tests of a file that leave it unchanged.
+"""A farm of three processes, shared by the tests of one file, which may kill its nodes.
 
-Its start takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So it ends with the file.
+The start of a farm takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So it ends with the file.
 """
 
 from collections.abc import Generator, Iterator

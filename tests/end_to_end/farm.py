@@ -4,8 +4,8 @@
 
 `forking` explains the start of processes.
 
-Nothing here waits for a fixed time. `wait_until` polls until a condition is true. Only a broken farm reaches its
-timeout; then it fails with the nodes' logs. A node's standard input is a pipe of the test process, so even a killed
+Nothing here waits for a fixed time. `wait_until` polls until a condition is true. If a timeout passes,
+the test fails with the nodes' logs. A node's standard input is a pipe of the test process, so even a killed
 test run does not leave a process.
 """
 
@@ -42,13 +42,13 @@ LEADER_BOUND_S = 10 * 2.0
 END_BOUND_S = 20.0
 PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 START_BOUND_S = 60.0
-"""Timeouts: ten times the goals. The start has a longer one, for a loaded machine."""
+"""Timeouts: ten times the goals. The start and the end have longer ones, for a loaded machine."""
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
     "only the leader decides|less than a majority|no majority answers|No node was evicted; try again|(is|are) down, |"
     "did not confirm that "
 )
-"""Refusals caused by an election, or by a process without processor time for a second. They end without an action."""
+"""Refusals caused by an election, or by a process without processor time for a second. The command succeeds later."""
 
 T = TypeVar("T")
 
@@ -389,8 +389,8 @@ def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
 def local_farm(directory: Path, servers: int, *, lan_timing: bool = False) -> Farm:
     """Return a farm with the files of `garlicfarm up`. The caller starts its nodes.
 
-    `lan_timing` doubles the election timeouts: nodes use the timing of several machines. So a process without processor
-    time for a moment does not cause an election in tests of elections.
+    `lan_timing` doubles the election timeouts: nodes use the timing of several machines. So a short lack of processor
+    time does not cause an election in tests of elections.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, servers)

@@ -2,14 +2,12 @@
 
     python -m tests.end_to_end.faulty_node DIRECTORY garlicfarm's arguments …
 
-Before it imports the program, the module replaces Python's calls for files and sockets. For files, these are open,
-write, sync, rename, list and remove; for sockets, open, accept, connect, read and write. While `DIRECTORY/errno`
-contains an error name, the next such call of each line of the program raises this error. Folders after the name are
-spared. Each failed call is appended to `DIRECTORY/failed`.
+Before it imports the program, the module replaces Python's calls for files and sockets. `CALLS` lists them. While
+`DIRECTORY/errno` contains an error name, the next such call of each line of the program raises this error. Folders
+after the name are spared. Each failed call is appended to `DIRECTORY/failed`.
 
-A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So a loop that waits for a connection
-gets the error at its own call. The same is true for a thread that writes a file, and for a task without a waiting
-caller.
+A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that accepts
+connections, each thread that writes, and each background task gets the error at its own call.
 """
 
 import builtins
@@ -91,7 +89,7 @@ class Faults:
         self._is_reading = False
 
     def fail_once(self, call: str) -> None:
-        """Raise the current error, unless this line already got it."""
+        """Raise the current error, unless this call in this line already got it."""
         place = _place(sys._getframe(2))
         if place is None or self._is_reading:
             return
@@ -109,7 +107,7 @@ class Faults:
         raise OSError(code, os.strerror(code))
 
     def _setting(self) -> list[str]:
-        """Return the error and the spared folders. One file has both, so they belong together."""
+        """Return the error and the spared folders. One file contains both, so they change together."""
         self._is_reading = True
         try:
             return self._read(self._errno_file).split() or [""]

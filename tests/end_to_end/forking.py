@@ -1,6 +1,6 @@
 """`garlicfarm` processes, forked from a process that has imported the program.
 
-The import of some three hundred modules takes half a second of processor time, more than most work of a test. So each
+The import of some three hundred modules takes half a second of processor time, more than most tests. So each
 test worker has one source process, which imports them and forks the processes of the tests:
 
     start ── arguments, directory, environment, descriptors ──▶ the source ── fork ──▶ a keeper ── fork ──▶ `main()`
@@ -8,7 +8,7 @@ test worker has one source process, which imports them and forks the processes o
       └─────────────────────────── process id, and later the exit code ◀──────────────────┘
 
 The program runs its own `main` and ends like an interpreter, with its own session, descriptors and signals. The source
-has one thread and has not run the program, so a fork starts from a clean state. It ends with its worker. These
+has one thread and has not run the program, so a fork starts from a clean state. The source ends with its worker. These
 processes start from the command line instead: nodes of `up` (`up_process`), and nodes with limits before their first
 step (`test_floods`).
 """
@@ -166,7 +166,7 @@ def serve(requests: socket.socket) -> list[str] | None:
 
 
 def keep(request: dict[str, object], descriptors: list[int]) -> list[str]:
-    """Fork the process, which returns its arguments. The keeper sends the exit code, and ends."""
+    """Fork the process, which returns its arguments. The keeper sends its id and its exit code, and ends."""
     *standard, reporting = descriptors
     child = os.fork()
     if child == 0:

@@ -1,7 +1,7 @@
 """Requests of the Raft port with each field at its limits, written from the document, byte by byte.
 
 A server must accept one kind of hostile request: an append of a reachable term that fits onto its log. Raft does not
-tolerate Byzantine leaders, and such a leader makes logs diverge. So these requests are left out.
+tolerate Byzantine leaders, and such a leader makes logs diverge. So the module does not make such appends.
 """
 
 import gzip
@@ -17,7 +17,7 @@ SIZES = (0, 1, 2**31 - 1, 2**32 - 1)
 KINDS = (1, 3, 5, 6, 8, 10, 12, 14, 16, 64, 66, 68, 70)
 """The types of requests."""
 APPENDS = {3, 10, 12, 16}
-"""Requests that a server follows; here they never fit."""
+"""Requests of a leader. Those made here never fit onto a log."""
 OUT_OF_REACH = 2**62
 BOMB_BYTES = 64 * 2**20
 NO_REQUESTS = (0, 2, 4, 65, 99, 255)
@@ -112,7 +112,7 @@ def _might_fit(fields: RequestFields) -> bool:
 
 
 def in_batches(fields: Sequence[RequestFields], size: int) -> Iterator[bytes]:
-    """Yield several requests per connection. The last one is invalid and ends it: the server does not read further."""
+    """Yield several requests per connection. The last one is invalid: the server closes and does not read further."""
     end = struct.pack(">B", 255) + bytes(44)
     for start in range(0, len(fields), size):
         yield b"".join(each.packed() for each in fields[start : start + size]) + end

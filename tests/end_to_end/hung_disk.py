@@ -1,6 +1,6 @@
 """A hanging disk for processes of the tests: each sync waits while a file exists.
 
-If the file contains a number, each sync takes this many seconds: a slow disk.
+If the file contains a number, each sync takes this many seconds longer: a slow disk.
 
 The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, like on a disk with a full queue: reads are
 served from the page cache.

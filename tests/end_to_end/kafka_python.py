@@ -1,9 +1,9 @@
 """kafka-python as an application uses it, in a separate process, because its modules emit warnings that tests forbid.
 
     python -m tests.end_to_end.kafka_python '{"read": UNTIL, "group": …}'     prints the records below the offset UNTIL
-    python -m tests.end_to_end.kafka_python '{"produce": [VALUE, …]}'         prints an offset, or an error's name, each
+    python -m tests.end_to_end.kafka_python '{"produce": [VALUE, …]}'         prints an offset or error name per value
 
-The job also has "listen", "login" (the client's settings) and, to produce, "idempotent". The output is JSON.
+The job also contains "listen", "login" (the client's settings) and, with "produce", "idempotent". The output is JSON.
 """
 
 import json

@@ -25,7 +25,7 @@ class Read:
     entries: tuple[bytes, ...]
     """Hashes of the destinations."""
     ends_s: int
-    """The end of its use, in seconds: the earliest end of an entry, or of the structure."""
+    """The earliest end of an entry, or of the structure, in seconds."""
 
     @property
     def hash(self) -> bytes:

@@ -1,4 +1,4 @@
-// Runs the script of the page in a fabricated browser whose stream gives one view, and is silent from then on.
+// Runs the script of the page in a simulated browser. Its stream delivers at most one view, and then nothing.
 // argv: the page. Prints the text of the element "state" after each step as one JSON list.
 "use strict";
 const fs = require("fs");

@@ -1,6 +1,6 @@
 """A client of the Raft port, written only from the documents: TLS, HTTP, Digest, proof, and raw messages.
 
-It does not share code with the tested server. So both cannot contain the same error.
+It does not share code with the tested server, so an error of the server is not repeated here.
 """
 
 import base64
@@ -90,7 +90,7 @@ class Connection:
         self._socket.settimeout(seconds)
 
     def receive(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer if the server closes."""
+        """Return at least `size` bytes, or fewer if the server closes."""
         found = self.rest
         while len(found) < size:
             try:

@@ -62,7 +62,7 @@ destination = "{new_demo_leaf().base64}"
 
 
 def broadcast_farm(directory: Path, hosts: list[str], gossip_port: int, consensus_port: int) -> Farm:
-    """Return a farm with a new key. Its nodes have only the broadcast address, without seeds."""
+    """Return a farm with a new key. Its nodes find each other by broadcast; they have no seeds."""
     directory.mkdir()
     save_farm_key(directory / "farm.key", new_farm_key(len(hosts)))
     master = new_master_key(demo=True)
@@ -98,7 +98,7 @@ def addresses(node: Node) -> tuple[str, str]:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    with suppress(FileNotFoundError):  # a running node has replaced it since the listing
+    with suppress(FileNotFoundError):  # a running node has removed it since the listing
         shutil.copy2(source, target)
 
 

@@ -47,7 +47,7 @@ class Submitter:
                 continue
             if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None:
                 if answer.index in self.acknowledged:
-                    self.errors.append(f"index {answer.index} was given out twice")
+                    self.errors.append(f"index {answer.index} was acknowledged twice")
                 self.acknowledged[answer.index] = mark
 
     def wait_for(self, more: int, timeout_s: float) -> None:

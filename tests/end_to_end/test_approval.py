@@ -31,7 +31,7 @@ def status_of(farm: Farm, node: Node) -> object:
     return None if listed is None else listed.standing
 
 
-def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> None:
+def test_new_node_waits_until_operator_approves_it(approving_farm: Farm) -> None:
     # Given: a farm, and a new node with its key file.
     founder = approving_farm.nodes[0]
     new_node = add_node(approving_farm, "node-2")
@@ -56,7 +56,7 @@ def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> No
     assert "waiting for approval" in call("node", "list", "--node", founder.directory).stdout
     assert (new_node.view().node.phase, new_node.view().raft.role) == (Phase.OBSERVER, RaftRole.NONE)
     assert nodes(founder)[node_id].raft_id is None
-    # When: the operator enters it.
+    # When: the operator enters the command.
     done = call(*command.split()[1:], "--yes", "--json", "--node", founder.directory)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 @asynccontextmanager
 async def full_page(directory: Path, names: tuple[str, ...]) -> AsyncIterator[ServedPage]:
-    """Serve a page with a made-up history and the made-up sights of these nodes."""
+    """Serve a page with a made-up history and made-up views of these nodes."""
     now_ms = time.time_ns() // 1_000_000
     documents = {"/v1/history": history(now_ms, names), "/v1/views": sights(now_ms, names, odd=names[2])}
     async with serving(directory, documents=documents) as served:
@@ -100,7 +100,7 @@ async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser
 
 
 async def test_node_with_name_of_inherited_property_is_a_member(tmp_path: Path, browser: Browser) -> None:
-    """A node that does not list the new node `constructor` does not disagree about it."""
+    """A node that does not list the new node `constructor` does not count as a disagreement."""
     now_ms, names = time.time_ns() // 1_000_000, ("node-1", "constructor", "node-3")
     documents = {"/v1/history": history(now_ms, names), "/v1/views": sights(now_ms, names)}
     del documents["/v1/views"]["nodes"][0]["members"]["constructor"]
@@ -211,7 +211,7 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
         view = served.node.current
         many = (
             msgspec.structs.replace(view.members[0], node_id=f"{each:016x}", is_self=False)
-            for each in range(100, 2_100)  # The ids of the other members are below.
+            for each in range(100, 2_100)  # The ids of the other members are lower.
         )
         minor = tuple(msgspec.structs.replace(each, raft_id=None, server_role=ServerRole.NONE) for each in many)
         served.node.current = msgspec.structs.replace(view, members=(*minor, *view.members))

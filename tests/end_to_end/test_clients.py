@@ -54,7 +54,7 @@ def test_requests_repeated_after_leader_kill_are_applied_once(farm: Farm) -> Non
     streaming.join(2 * START_BOUND_S)
     assert set(answers) == set(names)
     assert {answer.outcome for answer in answers.values()} <= {SubmitOutcome.COMMITTED, SubmitOutcome.UNKNOWN}
-    # The farm stores the index of the last sixteen requests of a client. Earlier requests are expired.
+    # The farm stores the indexes of the last sixteen requests of a client. Earlier requests are expired.
     stored = names[-16:]
     again = {name: submit(other, name) for name in stored}
     assert {answer.outcome for answer in again.values()} == {SubmitOutcome.COMMITTED}

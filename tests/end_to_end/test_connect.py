@@ -17,7 +17,7 @@ from tests.processes import child
 
 REQUESTS = 20
 LONGEST_S = 8.0
-"""Limit of a request while a leaf is dead; the client turns to the next leaf after 2.5 s."""
+"""Limit of a request while a leaf is dead; without a stream after 2.5 s, the client tries the next leaf too."""
 PAGE = re.compile(r"(node-\d) served request (\d+) at its leaf [a-z2-7]{52}\.b32\.i2p\n")
 
 
@@ -27,7 +27,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._port = port
         self.numbers: dict[str, list[int]] = defaultdict(list)
-        """By node: the number of each request at its leaf, which the leaf counts."""
+        """For each node, the request numbers that its leaf counted."""
         self.longest_s = 0.0
 
     def get(self) -> str:

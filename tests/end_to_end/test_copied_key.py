@@ -105,7 +105,7 @@ def with_identity(node: Node) -> bytes:
 def test_forged_founding_is_reported_and_ignored(
     founded: Farm,
 ) -> None:
-    # Given a farm, and an unknown node with its key that announces another founding with a founder's promise
+    # Given a farm, and an unknown node with its key, which announces another founding with one real promise
     real = real_founding(founded)
     exported = exported_key(founded.nodes[0], founded.directory / "exported.key")
     forged = forged_founding(real.promised[0])
@@ -174,7 +174,7 @@ def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
     node_id = with_identity(sixth)
     real_notice = FormationNotice(founding=real)
     with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):
-        # And the stored Raft id from a later evicted member
+        # And a stored Raft id that a member announced before its eviction
         note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
         (sixth.directory / "admissions.json").write_text(json.dumps(note))
         # And a leader that is not a founder, so its announcement needs the admissions that lead to a founder

@@ -44,7 +44,7 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
         }
         secrets = [secret for _, secret in secrets_of(farm)]
         texts = secret_texts(tmp_path)
-    # Then it has the views of all running nodes, profile and settings of the named node, and the missing node.
+    # Then the first one lists the killed node, and has the views of both others, and profile and settings of the first.
     found = bundles[ADMIN_TOKEN_FILE]
     summary = json.loads(found["summary.json"])
     assert [each["name"] for each in summary["answered"]] == [first.name, second.name]
@@ -54,7 +54,7 @@ def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
     assert debug["settings"]["farm_key"].endswith("farm.key")
     assert debug["profile"]["processorS"] > 0
     assert any("ConsensusServer" in each["name"] for each in debug["tasks"])
-    # And the history of each node, and the views of all nodes.
+    # And it has the history of each running node, and the views that this node collected.
     for node in (first, second):
         recorded = json.loads(found[f"{node.name}/history.json"])
         assert (recorded["node"], recorded["rows"][0]["kind"]) == (node.name, "verdict")
@@ -83,7 +83,7 @@ def destinations(found: dict[str, bytes]) -> set[bytes]:
 
 
 def bundle(first: Node, second: Node, port: int, token: str, output: Path) -> dict[str, bytes]:
-    """Return the files of a bundle requested by URL."""
+    """Create a bundle, of the first node by URL and of the second by directory; return its files."""
     place = first.directory
     credentials = ("--token-file", place / token, "--certificate", place / CERTIFICATE_FILE)
     nodes = ("--node", f"https://{LOOPBACK}:{port}", "--node", second.directory)

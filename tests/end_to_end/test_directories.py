@@ -1,4 +1,4 @@
-"""Directories of real processes: users get the signed structure from any node through a SAM bridge, by the link."""
+"""Directories of real processes: with the link, users get the signed structure from any node through a SAM bridge."""
 
 import threading
 from collections.abc import Iterator

@@ -57,7 +57,7 @@ async def main() -> None:
     thread = threading.Thread(target=time.sleep, args=(0.5,))
     thread.start()
     thread.join()
-    # In a thread all of it is right.
+    # Blocking in a thread is correct.
     await trio.to_thread.run_sync((place / "in-thread").write_bytes, b"")
 
 

@@ -1,4 +1,4 @@
-"""From nothing to a farm as processes: one command on each of three machines, and no question; then a fourth machine.
+"""One command on each of three machines creates a farm, without a prompt; then a fourth machine joins.
 
 Each machine is a home directory and a loopback address. A restart uses the plain `garlicfarm run`.
 """
@@ -72,7 +72,7 @@ class Machine:
 
 @contextmanager
 def machines(directory: Path, count: int) -> Iterator[list[Machine]]:
-    """Make machines, and end their nodes."""
+    """Yield new machines; end their nodes afterwards."""
     random = Random(os.getpid())
     network = f"127.{random.randint(2, 250)}.{random.randint(2, 250)}"
     made = [Machine(directory / f"m{number}", f"{network}.{number}") for number in range(1, count + 1)]
@@ -119,7 +119,7 @@ def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
         assert token not in (others[0].home / "log").read_text()
         check_revoked(first, thief)
         share_signing_keys(first, others[0])
-        # A node that does not lead approves the next one, by taking leadership.
+        # The inviting node does not lead, so it takes over leadership to approve the next node.
         first.run("transfer", "site-3")
         wait_for(lambda: view(first)["raft"]["leaderName"] == "site-3", "another node leads")
         token = first.run("invite", "new").stdout.split()[-1]

@@ -32,7 +32,7 @@ trio.run(main)
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - wherever it lies
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - at any path
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`/v1/history` and `/v1/views` of real nodes: names on a new farm, a killed node, a history over a restart."""
+"""`/v1/history` and `/v1/views` of real nodes: names on a new farm, a killed node, and a restarted node."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def states(found: HistoryAnswer, kind: RowKind, name: str | None = None) -> list
 
 def test_views_and_history_show_killed_node_by_name(tmp_path: Path) -> None:
     with local_farm(tmp_path, 3) as farm:
-        # Given a farm that was just created: the log has its names only some seconds later.
+        # Given a farm that was just created: its log contains the names only some seconds later.
         farm.start_all()
         leader = farm.wait_settled()
         names = {each.name for each in farm.nodes}
@@ -44,15 +44,15 @@ def test_views_and_history_show_killed_node_by_name(tmp_path: Path) -> None:
         farm.wait_until(
             lambda: states(history(leader), RowKind.NODE, lost.name)[-1:] == ["dead"], BOUND_S, "its end is recorded"
         )
-        # Then its perspective is old, and the other nodes agree that it is dead.
-        farm.wait_until(lambda: is_lost(leader, lost), BOUND_S, "its perspective is marked")
-        # And its own history ends before, and is readable without it.
+        # Then its own view is old, and the other nodes agree that it is dead.
+        farm.wait_until(lambda: is_lost(leader, lost), BOUND_S, "its view is marked as old")
+        # And its stored history ends before its death, and is readable without the node.
         done = call("history", "--state-dir", lost.directory, "--hours", "1", "--json")
         assert done.returncode == 0, done.stderr
         stored = json.loads(done.stdout)
         [seen] = [row for row in stored["rows"] if (row["kind"], row["name"]) == ("node", lost.name)]
         assert [span["text"] for span in seen["spans"]] == ["alive"]
-        # When a node restarts, its history has the states before and after, with a pause between them.
+        # When a node restarts, its history contains the states before and after the restart, as separate spans.
         before = history(other)
         other.stop()
         other.start()
@@ -74,7 +74,7 @@ def agrees(node: Node, names: set[str]) -> bool:
 
 
 def is_lost(node: Node, lost: Node) -> bool:
-    """Return True if the view of a lost node is shown with its age, and the others agree about it."""
+    """Return True if the view of a lost node is shown with its age, and all other nodes mark the node dead."""
     found = {each.name: each for each in views(node).nodes}
     own = found.pop(lost.name)
     return (

@@ -71,7 +71,7 @@ def _send_requests(farm: Farm, node: Node, claim: ClientClaim, random: Random, s
     sent = [request for request in requests(plausible, random) if random.random() < share]
     upgraded = 0
     for batch in in_batches(sent, BATCH):
-        # The server may close during a write. It waits for an announced size that never arrives; the test does not.
+        # The server may close during a write. It may also wait for bytes that never arrive, so the wait is short.
         with suppress(OSError), Connection(target, claim, batch) as connection:
             upgraded += connection.status == 101
             connection.set_timeout(ANSWER_BOUND_S)
@@ -125,7 +125,7 @@ def attack(farm: Farm, share: float) -> None:
         assert node.resident_bytes() - memory[node.name] < GROWTH_BOUND_BYTES
         assert node.view().raft.term < 2**62, "terms were not used up"
         status = call("status", "--node", node.directory)
-        # The hostile member is down, and it reported another master, which it alone claims to serve.
+        # 3 is a warning: the member is down, and its report names a master that no other server reports.
         assert status.returncode in (0, 3), status.stdout
     # And after the eviction of the member, the farm publishes, loses its leader, and restarts
     farm.wait_done("node", "evict", node_id, "--yes", at=farm.wait_settled)

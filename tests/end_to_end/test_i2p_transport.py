@@ -75,7 +75,7 @@ def test_farm_over_i2p_changes_members_through_proxy(
         )
         assert {member.address for member in watcher.view().members} == {None}, "the nodes do not listen for gossip"
         # And an evicted server is excluded, and the output names the nodes whose keys the operator must replace.
-        # (Wait until all logs are equal: a server just restarted would be excluded before it could read the reason.)
+        # (Wait until all logs are equal: a server that lags would be excluded before it could read the reason.)
         leading = three.wait_until(three.leader, START_BOUND_S, "a node leads")
         reached = leading.view().raft.commit_index
         three.wait_until(
@@ -99,7 +99,7 @@ def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
         return installed
     apt_get, dpkg = shutil.which("apt-get"), shutil.which("dpkg")
     if apt_get is None or dpkg is None:
-        pytest.skip("tinyproxy is not installed and this is no Debian to fetch it from")
+        pytest.skip("tinyproxy is not installed, and this system cannot download the package of Debian")
     directory = tmp_path_factory.mktemp("tinyproxy")
     fetched = subprocess.run(
         [apt_get, "-q", "download", "tinyproxy-bin"], cwd=directory, timeout=60, check=False, capture_output=True

@@ -33,7 +33,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 @pytest.fixture(scope="module")
 def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Return one farm for both tests of copied nodes, which leave it unchanged."""
+    """Return one farm, not started, for the tests of copied nodes and of new keys."""
     with local_farm(tmp_path_factory.mktemp("copies"), 3) as made:
         yield made
 
@@ -123,7 +123,7 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
     document = json.loads(done.stdout)
     assert (document["era"], document["sealedFor"]) == (1, 3)
     assert not document["votesStill"], (
-        "without the offline and the evicted node, the other two are not a majority of four"
+        "the evicted server is removed: otherwise the other two are not a majority of four"
     )
     assert stolen.wait_end(START_BOUND_S) == 1
     assert f"the identity {stolen_id} was evicted, and is never admitted again" in tail(stolen.log_file)
@@ -139,7 +139,7 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
         START_BOUND_S,
         "the offline node has applied the log",
     )
-    # With the log, the node has its sealed key. Its use takes a moment.
+    # The log contains the new key, sealed for the node. The node uses it a moment later.
     farm.wait_until(lambda: "key-retired" not in alarms(offline), START_BOUND_S, "the offline node uses the new key")
     assert stolen.view().raft.role is not RaftRole.LEADER
     assert nodes(leader)[stolen_id].standing == "evicted"
@@ -154,7 +154,7 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
 
 
 def mark_as_cloned_disk(node: Node) -> None:
-    """Store the mark of the copy's place in its storage, as a clone of a whole disk would have it."""
+    """Store the copy's own place in its hard state, so that it looks like a clone of a whole disk."""
     directory = Directory(node.directory / RAFT_DIRECTORY)
     hard_state, _ = HardStateFile.read(directory)
     directory.perform_all(hard_state.plan(replace(hard_state.state, place=directory.place)))
@@ -203,7 +203,7 @@ def test_cloned_disk_stops_before_second_leader_in_term(settled_farm: Farm) -> N
 
 
 def test_follower_takes_over_leadership_to_replace_keys(settled_farm: Farm) -> None:
-    """The order does not need access to the leader."""
+    """A request to the follower is sufficient."""
     leader = settled_farm.wait_settled()
     follower = next(node for node in settled_farm.nodes if node is not leader)
     era = follower.ask(ControlClient.keys).era or 0

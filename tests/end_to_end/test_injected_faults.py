@@ -1,7 +1,7 @@
 """Injected errors of files and sockets, once per calling line: servers keep running, without a traceback.
 
 `faulty_node` raises the errors. A journal that cannot be written or synced (EIO) ends a server by design, because a
-server must not repeat a failed sync. So EIO excludes the storage.
+server must not repeat a failed sync. So the tests exclude the storage from EIO.
 """
 
 import os
@@ -101,7 +101,7 @@ def test_node_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
 
 
 def use(farm: Farm) -> None:
-    """Send the first node each request that opens a file or a socket. Requests may be refused."""
+    """Send the first node requests that open files and sockets. Requests may be refused."""
     node = farm.nodes[0]
     for request in (
         node.view,

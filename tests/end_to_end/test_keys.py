@@ -156,7 +156,7 @@ def dropped_keyrings(node: Node) -> int:
 
 
 def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Path) -> None:
-    # Given: a farm, and an unknown node with a copy of its key and its own identity.
+    # Given: a farm, and an unknown node with a copy of the farm key, and with an identity of its own.
     copy = tmp_path / "copy.key"
     keys(farm, "export", copy)
     ring = load_farm_key(copy).key_ring
@@ -177,7 +177,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
     def new_log(node: Node) -> str:
         return node.log_file.read_text()[log_sizes[node.name] :]
 
-    # When: the unknown node sends each node false departures of all others, and its own keys.
+    # When: the unknown node sends each node false departures of all members, and a keyring with its own key.
     def send_to_all(sender: socket.socket) -> None:
         for node in farm.nodes:
             own = NodeId(bytes.fromhex(node.view().node.node_id))
@@ -202,7 +202,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
 
 
 def test_replaced_keys_invalidate_copied_key_file(farm: Farm, tmp_path: Path) -> None:
-    # Given: a farm of three, one node offline, and a copy of its key file.
+    # Given: a farm of three, a copy of its key file, and an offline node.
     export = tmp_path / "copied.key"
     keys(farm, "export", export)
     copied = load_farm_key(export)

@@ -79,7 +79,7 @@ class Quorum:
     def lose(self, leader: int) -> None:
         """Kill the leader, and wait until one of the other two servers leads and has committed a record.
 
-        Metrics use an address outside the quorum's settings, so a wrong address does not matter here.
+        A server's metrics have a separate address, so a wrong address of the server does not matter here.
         """
         committed = self.figures(leader)["kafka_raft_high_watermark"]
         self.running.pop(leader).end(signal.SIGKILL)
@@ -233,7 +233,7 @@ def test_two_servers_elect_despite_refused_address(quorum: Quorum) -> None:
 
 
 def test_two_servers_elect_despite_recorded_wrong_address(quorum: Quorum) -> None:
-    """A voter moves back but advertises the old address. No leader connects to it again before the leader is lost."""
+    """A voter moves, then moves back but advertises the address that it left. The leader does not check it again."""
     leader = quorum.leader()
     wrong = next(each for each in quorum.running if each != leader)
     old, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
@@ -291,7 +291,7 @@ def test_kip_metrics_match_quorum_state(quorum: Quorum) -> None:
 
 
 def test_server_of_another_cluster_ends_after_election(quorum: Quorum) -> None:
-    """The elected leader rejects its cluster id."""
+    """The elected leader rejects the cluster id of the server."""
     foreign = next(each for each in (1, 2, 3) if each != quorum.leader())
     quorum.running.pop(foreign).end()
     quorum.files.write(foreign, {"log.dirs": str(quorum.files.path / "other")})

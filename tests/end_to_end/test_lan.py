@@ -22,16 +22,16 @@ from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, call, tail, wait_u
 
 NODES = 3
 MOVE_BOUND_S = 60.0
-"""Ten times the period of two checks of the interfaces."""
+"""Ten times the time of two checks of the interfaces."""
 RECENT_MS = 5_000
 BLOCKED_BOUND_S = 120.0
-"""Gossip marks a member dead within seconds, the verdict waits ten more, and it may need a report first."""
+"""Gossip marks a member dead within seconds. The alarm follows ten seconds later, or after the next report."""
 CUT_OFF_BOUND_S = 10 * 3.0
-"""Ten times three of the shortest election timeouts. Two and a half reporting periods would be 75 s."""
+"""Ten times three of the shortest election timeouts. An alarm after 2.5 reporting periods would need 75 s."""
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - wherever it lies
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - at any path
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def block_udp(name: str, *hooks: str) -> None:
         f"chain {hook} {{ type filter hook {hook} priority 0; meta l4proto udp drop; }}\n" for hook in hooks
     )
     subprocess.run(
-        ["ip", "netns", "exec", name, "nft", f"table inet blocked {{ {rules} }}"],  # noqa: S607 - wherever it lies
+        ["ip", "netns", "exec", name, "nft", f"table inet blocked {{ {rules} }}"],  # noqa: S607 - at any path
         check=True,
         capture_output=True,
         text=True,
@@ -288,9 +288,9 @@ def test_blocked_udp_raises_alarm_on_both_sides(states: list[Path], role: str, h
 
     other = leader if blocked is not leader else states[leads.index(False)]
     # The blocked node marks the others dead at different times, so the alarm names one more each time.
-    at_blocked = "an alarm at the node that is blocked, about the other one"
+    at_blocked = "the blocked node has an alarm about the other node"
     wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, lambda: logs_of(states))
-    at_other = "an alarm at the node at the other side, about the one that is blocked"
+    at_other = "the other node has an alarm about the blocked node"
     wait_until(lambda: blocked.name in alarm(other), BLOCKED_BOUND_S, at_other, lambda: logs_of(states))
     assert view_of(leader).raft.leader_id is not None
     for state in (blocked, leader):
@@ -307,7 +307,7 @@ def test_blocked_udp_raises_alarm_on_both_sides(states: list[Path], role: str, h
 
 def open_udp(name: str) -> None:
     subprocess.run(
-        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - wherever it lies
+        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - at any path
         check=True,
         capture_output=True,
     )

@@ -1,4 +1,4 @@
-"""A farm from a version without certified foundings, with real processes: it is refused, and its backup continues.
+"""A farm from a version without certified foundings: a real node refuses it, and starts from its backup.
 
 tests/node/test_made_before.py describes the origin of the recorded files.
 """

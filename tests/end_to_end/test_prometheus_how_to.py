@@ -125,7 +125,7 @@ def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
         if line.startswith("systemctl"):
             continue
         for theirs, ours in own.items():
-            line = line.replace(theirs, ours)  # noqa: PLW2901 - the same line, elsewhere
+            line = line.replace(theirs, ours)  # noqa: PLW2901 - the same line, with other paths
         if line.startswith("promtool"):
             adapt_configuration(directory / "etc" / "prometheus.yml")
         done = subprocess.run(["sh", "-c", line], cwd=directory, capture_output=True, text=True, check=False)  # noqa: S607

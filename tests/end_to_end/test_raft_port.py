@@ -1,7 +1,7 @@
 """Attacks on the Raft port by real connections, byte by byte: a server accepts only the proven identity of a peer.
 
 The attacker has a copied key file, all addresses and ids, and a complete implementation of the protocol. All tests use
-one farm, in this order: an unknown node, a node that an operator removes, the same node after its eviction.
+one farm, in this order. The last two remove its fourth node and evict it.
 """
 
 import itertools
@@ -164,7 +164,7 @@ def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> 
     fourth.kill()  # a removed server does not get the log, so it does not receive its eviction
     farm.nodes.remove(fourth)
     leader = farm.wait_settled()
-    # With the old key file the evicted node only gets the challenge, so the operator gives it the new file.
+    # With the old key file the evicted node only gets the challenge, so the test uses the new file.
     exported_key(leader, farm.directory / "farm.key", "--replace")
     before = leader.view()
     for node in founders:

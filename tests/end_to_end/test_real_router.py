@@ -24,7 +24,7 @@ from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import FakeRouter
 from tests.processes import END_S
 
-PASSWORD = "a-word-that-is-nowhere-else"  # noqa: S105 - of a router that is none
+PASSWORD = "a-word-that-is-nowhere-else"  # noqa: S105 - of a fake router
 TIMEOUT_S = 60.0
 
 

@@ -52,7 +52,7 @@ def names_recorded(farm: Farm, count: int) -> bool:
 
 
 def test_new_node_with_retired_key_raises_alarm(lan: Lan, tmp_path: Path) -> None:
-    """The node receives only broadcasts. Its alarm must not advise to create another farm."""
+    """The node receives only broadcasts. Its alarms must not advise a change of `cluster_id`."""
     farm = lan.farm
     key_file = exported_key(farm.nodes[0], tmp_path / "node-5.key")
     stolen = lan.new_node(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))

@@ -1,7 +1,7 @@
 """Damaged data on every port of a running node: the farm is unchanged, the data is counted, and memory stays bounded.
 
-The damaged datagrams and requests are real ones: sealed with the farm's key, or sent after a complete upgrade. A node
-that accepts a damaged one would act on it.
+Part of the data is random. The rest is made of real datagrams and requests: sealed with the farm's key, or sent after a
+complete upgrade. A node that accepted a damaged one would act on it.
 """
 
 import os
@@ -88,7 +88,7 @@ def unchanged_part(view: FarmView) -> tuple[object, ...]:
 
 
 def real_datagrams(farm: Farm) -> list[bytes]:
-    """Return valid messages of a member; unchanged and from the stated address, the farm would accept them."""
+    """Return valid messages of a member. The farm would accept them unchanged, from the stated address."""
     ring = load_farm_key(farm.directory / "farm.key").key_ring
     identity = NodeIdentity.throwaway()
     codec = SecureCodec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))

@@ -141,7 +141,7 @@ def test_single_node_creates_farm_and_stops(tmp_path: Path) -> None:
             view = node.view()
             return view.node.phase is Phase.FOUNDED and view.raft.commit_index > 0
 
-        farm.wait_until(leads, START_BOUND_S, "a farm of one")
+        farm.wait_until(leads, START_BOUND_S, "the node leads a farm of one")
         second = Node(node.configuration)
         result = call("run", "--config", second.configuration)
         assert result.returncode == 1
@@ -154,7 +154,7 @@ def test_single_node_creates_farm_and_stops(tmp_path: Path) -> None:
         assert not node.socket.exists()
 
         node.start()
-        farm.wait_until(leads, START_BOUND_S, "again")
+        farm.wait_until(leads, START_BOUND_S, "the restarted node leads")
         assert node.view().node.generation == 2
         assert call("leave", "--yes", "--node", node.directory).returncode == 0
         assert node.wait_end(END_BOUND_S) == 0

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
 ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run", "garlicfarm connect")
 BRIDGE, LISTEN = "127.0.0.1:17656", "127.0.0.1:8080"
-"""The addresses on the page of the SAM bridge of `up`, and of the client."""
+"""The addresses on the page: of the SAM bridge of `up`, and of the client."""
 END = "__the_end_of_the_command__"
 
 

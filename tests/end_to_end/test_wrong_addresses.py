@@ -20,7 +20,7 @@ def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
 
 
 def test_wrong_raft_address_is_corrected_without_leader(tmp_path: Path) -> None:
-    """The other running node needs the vote of this one, and without a leader the group cannot change."""
+    """Each of the two running nodes needs the vote of the other. Without a leader, the group cannot change."""
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
         leader = farm.wait_settled()
