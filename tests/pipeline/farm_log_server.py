@@ -52,7 +52,7 @@ def with_proof(text: str) -> str:
 
 @dataclass
 class MadeUpLog:
-    """Entries of an imaginary farm. The entry at index 1 is the configuration."""
+    """The entries of an imaginary farm, and the trace and replies of its node."""
 
     cluster_id: str = "00112233445566778899aabbccddeeff"
     first_index: int = 1
@@ -146,7 +146,7 @@ class MadeUpLog:
 
 
 def three_servers(minutes: int) -> MadeUpLog:
-    """Return a farm that reports every 10 s. Server 3 sends nothing in the second minute, then reports a restart."""
+    """Return a log with reports every 10 s. Server 3 sends nothing in the second minute, then reports a restart."""
     log = MadeUpLog()
     log.add("configuration", value='{"servers":[]}')
     for period in range(minutes * 6):

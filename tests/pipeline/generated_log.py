@@ -22,7 +22,7 @@ UNHEALTHY_EVERY = 17
 
 
 def generated_log(routers: int, days: float, seed: int) -> MadeUpLog:
-    """Return entries like `garlicfarm pipeline generate`, the failure rates of `OFTEN` and unhealthy destinations."""
+    """Return entries like `garlicfarm pipeline generate`, with the rates of `OFTEN` and unhealthy destinations."""
     log = MadeUpLog()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in OFTEN.items():

@@ -78,6 +78,6 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
 
 
 def write_derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]], batch: int = 0) -> None:
-    """Append rows, or the rows of a later batch, to a derived table."""
+    """Append rows to a derived table as one batch."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
     Table(output, SPECS[name]).append(LOG, batch, made)

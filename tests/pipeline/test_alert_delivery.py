@@ -244,7 +244,7 @@ def test_command_timeout_kills_process_group(tmp_path: Path) -> None:
     reader.start()
     with pytest.raises(DeliveryError, match=r"^it was killed, for it had not ended after 0\.5 s$"):
         Command(program, timeout_s=0.5).deliver(MESSAGE, "a")
-    # Until then, the child process held the pipe open.
+    # Until the kill, the child process held the pipe open.
     reader.join(60)
     assert reading == [b""]
 

@@ -1,8 +1,8 @@
 """An oracle for alerts: generated outages of a farm whose nodes have clocks up to an hour apart.
 
 The oracle knows the plan of each farm: crashes, illness, planned stops, removals, and absences below the limit. It does
-not read the tables. Each crash and each illness needs exactly one alert at its log time, and nothing else causes one.
-Traces are read from nodes and from files, with copies, and some files are not dated.
+not read the tables. Each crash and each illness (a router not attached) needs exactly one alert at its log time.
+Nothing else causes an alert. Some events are stored twice, with and without log time, and one observer has no log time.
 """
 
 import json
@@ -25,19 +25,19 @@ SERVERS = (2, 3, 4)
 """Server 1 always reports, so that log time advances."""
 OBSERVERS = ("node-1", "node-5", "node-6", "node-7")
 UNDATED = OBSERVERS[-1]
-"""The observer without any dated event."""
+"""The observer whose events have no log time."""
 SKEW_MAX_MS = 3_600_000
 CALM = KEEP_MS // PERIOD_MS + 5
 """Reporting periods of health that end an outage."""
 KINDS = ("crash", "illness", "planned stop", "removal", "short absence", "short illness")
 SILENT_MS = 3 * PERIOD_MS
 LOOKS_MAX = KEEP_MS // PERIOD_MS - 3
-"""The most periods between two looks. An outage that is over before the first look does not cause an alert."""
+"""The most periods between two checks. An outage that is over before its first check does not cause an alert."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """An event in the life of a server: its kind, and its periods from `begin` to `end`, excluding it."""
+    """A failure or absence of a server: its kind, and its periods from `begin` up to, but excluding, `end`."""
 
     server: int
     kind: str
@@ -57,7 +57,7 @@ class Episode:
 
 
 def plans(random: Random) -> Iterator[Episode]:
-    """Yield the episodes of all servers: half of the kinds for each server, but all kinds in each farm."""
+    """Yield the episodes of all servers: some kinds for each server, but all kinds in each farm."""
     kinds = random.sample(KINDS, len(KINDS)) * 2
     for place, server in enumerate(SERVERS):
         yield from plan(random, server, kinds[2 * place :][: len(KINDS) if IS_SOAK else 3])

@@ -53,7 +53,7 @@ class Farm:
         self.lake: Lake | None = None
 
     def start_with_silent_server(self) -> None:
-        """Copy the tables of a farm whose server 2 has stopped to report."""
+        """Copy the tables of a farm whose server 2 has stopped reporting."""
         assert self.silent is not None
         copytree(self.silent.output, self.output)
         self.log = deepcopy(self.silent.log)
@@ -225,7 +225,7 @@ def test_server_taken_out_is_gone_until_readmitted(farm: Farm) -> None:
         ),
         5: ([exclusion(5, excluded=True)], "all of its leaves are excluded by an operator"),
         6: ([exclusion(6, excluded=True), exclusion(6, excluded=False)], None),
-        # Other servers are removed, evicted and excluded.
+        # Only other servers are removed, evicted and excluded.
         7: ([], None),
     }
     farm.report(1, *cases, periods=3)
@@ -243,7 +243,7 @@ def add_admission(farm: Farm, server: int, node: str, name: str) -> None:
 
 
 def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]], at: datetime = NOON) -> None:
-    """Write a trace of one node; the log time of its events is `at`, and a second later for each."""
+    """Write a trace of one node. The log times of its events follow `at`, a second apart."""
     rows = [
         {
             "farm": None,

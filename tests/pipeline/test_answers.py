@@ -28,7 +28,7 @@ def farm_of_three(output: Path) -> None:
     """Write the tables of eight hours with one report per minute and server, and with gaps of servers 2 and 3.
 
     Server 2 does not report in minutes 30 to 59 and 120 to 149, server 3 in the last 15. Destination `b` is unhealthy
-    on server 2 and healthy on the others. The tables end with a clock entry, so each period is complete.
+    on server 2 and healthy on the others.
     """
     log = MadeUpLog()
     for minute in range(HOURS * 60):

@@ -141,7 +141,7 @@ def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) ->
     )
     rows = {(row["name"], row["resource"]): row for row in capacity_rows(tmp_path) if row["kind"] == "destination"}
     assert {name for name, _ in rows} == {"d-shared"}, (
-        "the rows of the only router describe a destination with one router"
+        "a destination with one router has no rows besides those of the router"
     )
     shared = rows["d-shared", "router bandwidth"]
     assert (shared["load"], shared["headroom_n1"]) == (0.3, pytest.approx(-0.2)), "1.2 MB/s on a router for 1 MB/s"

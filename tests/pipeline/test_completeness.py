@@ -69,7 +69,7 @@ def test_batches_with_gap_or_overlap_are_incomplete(
 
 @pytest.fixture(scope="module")
 def before_and_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return the directories of nine entries and of all entries."""
+    """Return two directories: the tables of the first nine entries, and of all entries."""
     log, made = two_days(), tmp_path_factory.mktemp("completeness")
     write(made / "before", part(log, 1, 9))
     shutil.copytree(made / "before", made / "after")

@@ -164,7 +164,7 @@ def actual_columns(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
 def test_entries_get_verdict_and_columns_of_farm_decoder(count: int) -> None:
     seed = int(os.environ.get(SEED_VARIABLE, "0")) or randrange(2**32)
-    print(f"{count} entries, {SEED_VARIABLE}={seed}")  # noqa: T201 - what a failure is repeated with
+    print(f"{count} entries, {SEED_VARIABLE}={seed}")  # noqa: T201 - to repeat a failure
     # given entries of all kinds, valid and invalid
     made = [*bodies(Random(seed), count)]
     rows: list[Row] = [(index, 1, "application", EPOCH_MS, body) for index, body in enumerate(made, 1)]

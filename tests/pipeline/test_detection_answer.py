@@ -71,7 +71,7 @@ def test_detection_time_starts_at_last_report(tmp_path: Path) -> None:
 def test_member_alive_without_restart_is_false_suspicion(tmp_path: Path) -> None:
     events = [
         *trace_of("c", 1_200),
-        # given a refuted suspicion, a refuted death, and a death around a restart of the member
+        # given a refuted suspicion, a refuted death, and a suspicion around a restart of the member
         *observed("a", 300, back=302),
         *observed("a", 600, dead=605, back=607),
         *observed("a", 1_195, back=1_203),

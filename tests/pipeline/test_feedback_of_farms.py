@@ -1,6 +1,6 @@
 """Feedback to several farms: separate weights and submissions, and farms that delay only themselves.
 
-Each farm has its own reach, its own client key and its own place in the queue. A few threads serve all farms.
+Each farm has its own nodes, its own client key and its own place in the queue. A few threads serve all farms.
 """
 
 import base64
@@ -32,9 +32,9 @@ from tests.pipeline.test_feedback import slow_farm
 
 
 def a_farm(number: int, periods: int = 6, slow_from: int = 3) -> MadeUpLog:
-    """Return the log of a farm with a reason for factors."""
+    """Return the log of a farm whose slow server needs a factor."""
     log = slow_farm(periods, slow_from)
-    # Without the configuration, the batch contains the whole log.
+    # The oldest entry is the one after the configuration, so the batch contains the whole log.
     log.first_index, log.entries = 2, log.entries[1:]
     log.cluster_id = f"{number:032x}"
     log.submit_answer = (HTTPStatus.OK, {"outcome": "committed", "index": 100 + number, "reason": ""})

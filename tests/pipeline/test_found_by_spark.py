@@ -1,6 +1,6 @@
 """Discovery of the sources by Spark's naming convention, without a registration call.
 
-Spark imports every package named `pyspark_*`. Without the extra, ours must not raise: that would hide other sources.
+Spark imports every package named `pyspark_*`. Without the extra, ours must not raise; an error would hide others.
 """
 
 import importlib

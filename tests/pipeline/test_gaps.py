@@ -1,4 +1,4 @@
-"""Gaps of the log in answers, the report, the replay of factors, and alert messages."""
+"""Gaps of the log in query results, the report, the replay of factors, and alert messages."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def test_answer_over_gap_names_entries_days_and_repair(options: tuple[str, ...],
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1", "completeness", "SELECT * FROM ranges", "DESCRIBE events"])
-def test_answer_that_gap_does_not_concern_is_plain(sql: str, with_gap: Path) -> None:
+def test_gap_is_reported_only_if_answer_depends_on_log(sql: str, with_gap: Path) -> None:
     shown = errors_of(with_gap, sql)
     assert ("has a gap" in shown) is (sql == "completeness")
 

@@ -129,7 +129,7 @@ def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
         for row, expected_row in zip(found[name], rows, strict=True):
             for column, value in expected_row.items():
                 actual = row[column].isoformat() if isinstance(row[column], datetime) else row[column]
-                # Now shares are rounded to millionths, percentages to thousandths. The old offsets are truncated.
+                # Today shares are rounded to millionths, percentages to thousandths. The old offsets are truncated.
                 if isinstance(value, float):
                     assert actual == pytest.approx(value, rel=1e-4), (name, column)
                 elif column == "clock_offset_ms" and value is not None:

@@ -234,7 +234,7 @@ CONF = (("spark.driver.memory", "2g"),)
 
 
 def no_spark(*_: object, **__: object) -> SparkSession:
-    """Fail, since no session is wanted."""
+    """Fail: the test must not start Spark."""
     raise AssertionError("Spark was started")
 
 

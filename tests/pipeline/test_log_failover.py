@@ -161,7 +161,7 @@ def test_new_stream_starts_at_oldest_entry_of_any_node(tmp_path: Path) -> None:
 
 
 def test_stream_start_skips_entries_before_gap(tmp_path: Path) -> None:
-    # given a node without entries, an isolated node, and two nodes that have compacted the log since
+    # given a node without entries, an isolated node, and two nodes with compacted logs
     whole = three_servers(minutes=1)
     empty, cut_off, compacted, lagging = (copy.deepcopy(whole) for _ in range(4))
     empty.entries = []

@@ -60,7 +60,7 @@ def read(stream: FarmStreamReader, start: Offset, end: Offset) -> dict[str, list
 
 @contextmanager
 def hanging(path: Path) -> Iterator[None]:
-    """Run a node that accepts connections and does not reply."""
+    """Run a node that accepts connections and does not return its log."""
     ended = threading.Event()
 
     class Hanging(MadeUpLog):

@@ -29,7 +29,7 @@ class Farm:
     figures: dict[int, dict[int, Figures]]
 
     def signal(self, label: Label, until_ms: int) -> float:
-        """Return the median of the label's signal in the ten periods before."""
+        """Return the median of the label's signal in the ten periods before `until_ms`."""
         last = period(until_ms)
         rows = (self.figures[label.server_id].get(each) for each in range(last - 10, last))
         return median(row[str(label.signal)] for row in rows if row is not None)

@@ -1,6 +1,6 @@
 """Repair of damaged tables: lost rows return, a checkpoint of another age is replaced, gone entries are recorded.
 
-Every test damages the tables of an undisturbed run, and compares the repaired tables with the undamaged ones.
+Most tests damage the tables of an undisturbed run, and compare the repaired tables with the undamaged ones.
 """
 
 import json

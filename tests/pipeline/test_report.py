@@ -191,7 +191,7 @@ def test_verdict_uses_watch_state_or_else_last_report(
     reports = [
         last_report(1),
         last_report(2, attached=False),
-        # given one bad report among good ones, which the watch ignores
+        # given one bad report among good ones: the watch ignores it
         last_report(3, attached=False),
         # a server that reports again after an outage
         last_report(4),
@@ -441,7 +441,7 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     assert "100 of 150 detections shown, the newest." in page
     assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
     assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
-    # even if the color in the strips of the worst servers changes everywhere
+    # The strips of the worst servers change their color in each window, and the page is still small.
     assert len(page) < 2_000_000
 
 

@@ -56,7 +56,7 @@ def test_lag_excludes_farm_without_reply() -> None:
         offsets = [None if each is None else json.dumps({"farms": each}) for each in (read, newest)]
         return {"sources": [{"endOffset": offsets[0], "latestOffset": offsets[1]}]}
 
-    # given a farm that was read far, and did not reply since the start of the run
+    # given a farm read up to a high index, which has not replied since the start of the run
     read, newest, farms, _ = places(progress({"gone": 1_000_001, "here": 11}, {"here": 101, "new": 6}))
     assert newest - read == 90 + 5
     assert farms == {"here", "new"}
@@ -121,7 +121,7 @@ def test_lost_starts_are_counted_from_zero() -> None:
 
 def test_address_defaults_to_loopback() -> None:
     assert address("9400") == (LOOPBACK, 9400)
-    assert address("0.0.0.0:9400") == ("0.0.0.0", 9400)  # noqa: S104 - not listened at
+    assert address("0.0.0.0:9400") == ("0.0.0.0", 9400)  # noqa: S104 - the test does not listen there
     assert address("[::1]:9400") == ("::1", 9400)
     for wrong in ("", "nine", "host:", "65536", "a b:1", "http://host:1", "::1:9400"):
         with pytest.raises(ValueError, match="neither a port nor HOST:PORT"):

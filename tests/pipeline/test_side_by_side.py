@@ -135,7 +135,7 @@ def test_start_failing_without_query_counts_as_lost() -> None:
 
 
 def _py4j_error(text: str) -> Any:
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - beside its only use
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - at its only use
 
     return Py4JError(text)
 

@@ -1,7 +1,7 @@
 """Reads of a farm's log from a state directory: committed entries, in parallel ranges, with log time.
 
-Most logs are written by `StoredFarmWriter`. The directory may belong to a running server, a copy without all files,
-another cluster, or a log compacted by a snapshot.
+`StoredFarmWriter` writes most logs. Some directories change during the read, lack files or belong to another cluster;
+in some, a snapshot has replaced the first entries.
 """
 
 import json

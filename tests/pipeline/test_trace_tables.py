@@ -1,6 +1,6 @@
 """Tables of the nodes' traces: detections, convergence and members, from made-up events in one or many batches.
 
-Random traces are taken in random steps, with kills between them. The tables must equal the tables of one batch.
+Random traces are processed in random batches, with kills between them. The tables must equal the tables of one batch.
 """
 
 import json
@@ -214,7 +214,7 @@ def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.M
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 
     def killed_around(table: Table, *arguments: Any) -> None:
-        # the commit of a derived table is either the last step of the run, or the first missing one
+        # kill the run before or after a commit of a derived table, or not at all
         place = random.choice(("before", "after", "never"))
         if table.spec.name not in TRACED or place == "never":
             commit(table, *arguments)

@@ -35,7 +35,7 @@ _MACRO = re.compile(r"\$__timeFilter\(([^()]+)\)")
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the tables of a farm with failures, refused entries, leaders and a detection. The name has a quote."""
+    """Return the tables of a farm with failures, refused entries, leaders and a detection. Its path has a quote."""
     made = tmp_path_factory.mktemp("tables") / "farm's"
     gold = Gold(made, MINUTE_MS)
     tables_of(generated_log(routers=5, days=0.15, seed=3), made, gold=gold, watch=True)

@@ -30,7 +30,7 @@ def flat(_: int) -> float:
 
 
 def season(slot: int) -> float:
-    """Return a load that is five times as high in the evening as in the morning."""
+    """Return a load whose daily maximum is five times its minimum."""
     return 30.0 + 20.0 * math.sin(2 * math.pi * slot / DAY_SLOTS)
 
 

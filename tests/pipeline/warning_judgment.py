@@ -22,7 +22,7 @@ from pipeline.planned_failures import DAY_MS, Kind, Label, Signal
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning in the form for operators."""
+    """A warning: its server, its signal and its time."""
 
     server_id: int
     signal: str
