@@ -156,7 +156,7 @@ def dropped_keyrings(node: Node) -> int:
 
 
 def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Path) -> None:
-    # Given: a farm, and an unknown node with a copy of the farm key, and with an identity of its own.
+    # Given: a farm, and an unknown node with a new identity and a copy of the farm key.
     copy = tmp_path / "copy.key"
     keys(farm, "export", copy)
     ring = load_farm_key(copy).key_ring

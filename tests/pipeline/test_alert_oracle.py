@@ -2,7 +2,7 @@
 
 The oracle knows the plan of each farm: crashes, illness, planned stops, removals, and absences below the limit. It does
 not read the tables. Each crash and each illness (a router not attached) needs exactly one alert at its log time.
-Nothing else causes an alert. Some events are stored twice, with and without log time, and one observer has no log time.
+Nothing else causes an alert. Some events are stored twice, with and without log time, and the events of one observer lack it.
 """
 
 import json
@@ -25,7 +25,7 @@ SERVERS = (2, 3, 4)
 """Server 1 always reports, so that log time advances."""
 OBSERVERS = ("node-1", "node-5", "node-6", "node-7")
 UNDATED = OBSERVERS[-1]
-"""The observer whose events have no log time."""
+"""The observer whose events lack the log time."""
 SKEW_MAX_MS = 3_600_000
 CALM = KEEP_MS // PERIOD_MS + 5
 """Reporting periods of health that end an outage."""

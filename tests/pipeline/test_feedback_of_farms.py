@@ -34,7 +34,7 @@ from tests.pipeline.test_feedback import slow_farm
 def a_farm(number: int, periods: int = 6, slow_from: int = 3) -> MadeUpLog:
     """Return the log of a farm whose slow server needs a factor."""
     log = slow_farm(periods, slow_from)
-    # The oldest entry is the one after the configuration, so the batch contains the whole log.
+    # The log begins after the configuration, so the batch contains the whole log.
     log.first_index, log.entries = 2, log.entries[1:]
     log.cluster_id = f"{number:032x}"
     log.submit_answer = (HTTPStatus.OK, {"outcome": "committed", "index": 100 + number, "reason": ""})
