@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from inspect import cleandoc
 
 import click
 
@@ -20,7 +21,7 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 | `--json` | print [JSON](json.md) with stable keys, for scripts |
 | `--timeout SECONDS` | the limit for replies, from 0.1 to 3600 s |
 | `--watch` | print new events, entries or records as they come, or print a view again every 2 s, until Ctrl-C |
-| `--output FILE` | the file to make, for commands that have a name for it; other commands take it as an argument |
+| `--output FILE` | the new file, if the command has a name for it; other commands take the file as an argument |
 | `--yes` | skip confirmation prompts |
 
 Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
@@ -51,7 +52,7 @@ def _command(context: click.Context) -> str:
     usage = command.get_usage(context).removeprefix("Usage: ")
     text = [f"\n## {context.command_path}\n\n```text\n{_joined(usage)}\n```\n"]
     if command.help:
-        text.append(f"\n{_paragraphs(command.help)}\n")
+        text.append(f"\n{_paragraphs(cleandoc(command.help))}\n")
     common = [
         f"`{each}`" for each in COMMON if any(each in parameter.opts for parameter in command.get_params(context))
     ]
