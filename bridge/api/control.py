@@ -182,7 +182,7 @@ class InvitationUseView(Record, frozen=True):
     time_ms: int
     """Unix time of its request, milliseconds."""
     waits: bool
-    """True while this node waits for it, to have it admitted."""
+    """True while this node waits until it can approve it."""
 
 
 class InvitationView(Record, frozen=True):

@@ -27,7 +27,7 @@ class ProcessorProfile(Record, frozen=True):
     processor_s: float
     """Processor time that the process used in this time."""
     interval_s: float
-    """After so much processor time a sample is taken; the system may take them more rarely."""
+    """Processor time between two samples; the system may take them more rarely."""
     stacks: tuple[SampledStack, ...]
     """The stacks of the main thread, the most frequent first."""
     others: int

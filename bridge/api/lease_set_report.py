@@ -76,7 +76,7 @@ class EntryReport(Record, frozen=True):
     cost: int
     """A lower cost is preferred: 0 to 200 in the structures of a farm; the format has room for 0 to 255."""
     end: int
-    """When the entry ends."""
+    """End of the entry, seconds since the epoch."""
     remaining: int
     """Seconds until its end; negative after its end."""
 

@@ -118,7 +118,7 @@ class CostOrder(RequestBody, frozen=True):
 
 
 class ForceOrder(RequestBody, frozen=True):
-    """Publish the list of a *master* (an address of the service) again."""
+    """Publish the structure of a *master* (an address of the service) again."""
 
     master: str
     """The address of the master."""
@@ -161,7 +161,7 @@ class CommandRequest(RequestBody, frozen=True):
     cost: CostOrder | UnsetType = UNSET
     """Multiply the cost of a leaf."""
     force: ForceOrder | UnsetType = UNSET
-    """Publish the list of a *master* (an address of the service) again."""
+    """Publish the structure of a *master* (an address of the service) again."""
     removal: RemovalOrder | UnsetType = UNSET
     """Remove a server from the group, or allow it to join again."""
     client: ClientOrder | UnsetType = UNSET

@@ -332,7 +332,7 @@ class RaftView(Record, frozen=True):
     udp_blocked: tuple[int, ...] = ()
     """Raft ids of the servers that Raft has reached for 10 s, or longer, although gossip marks them dead."""
     not_reporting: tuple[int, ...] = ()
-    """Raft ids of the servers that gossip and Raft have reached for so long, and whose last report is out of date."""
+    """Raft ids of the servers that gossip and Raft have reached for 10 s or longer, with an outdated last report."""
 
 
 class MetaEntryView(Record, frozen=True):
@@ -505,7 +505,7 @@ class ReportView(Record, frozen=True):
     publishing: bool
     """The server is the publisher of a master."""
     attached: bool
-    """The server has its router."""
+    """The server is connected to its router."""
     clock_off: bool
     """The server's clock differs too much from the other clocks."""
     healthy_destinations: int

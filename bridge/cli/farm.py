@@ -186,7 +186,7 @@ def _print_weights(weights: WeightsView) -> None:
 @click.pass_context
 @watchable
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
-    """List the servers of the Raft group and the servers that may fail; remove one, or allow it to join again."""
+    """List the servers of the Raft group, and the loss if each fails; remove one, or allow it to join again."""
     if context.invoked_subcommand is None:
         _show_servers(call_node(node, VIEW), as_json=as_json)
 

@@ -30,7 +30,7 @@ from bridge.node.security.key_files import KeyFileError, load_public_client_key
 
 @click.group()
 def node() -> None:
-    """List who belongs to the farm; approve a newcomer, or a new identity; evict one; admit client keys."""
+    """List the identities of the farm; approve a new one; evict one; admit client keys."""
 
 
 @node.command("list")
@@ -70,9 +70,9 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
     """Approve a new node, or let a new identity take the name of another identity.
 
-    NODE is the id of the new identity, or its name. If another identity has the name, that one is retired permanently:
-    the leader removes its server when the new one votes instead. A holder of a copied key file can use any name, so
-    compare the id with `garlicfarm status` on the node itself.
+    NODE is the id of the new identity, or its name. If another identity has the name, that identity is retired
+    permanently: the leader removes its server when the new one votes instead. A holder of a copied key file can use
+    any name, so compare the id with `garlicfarm status` on the node itself.
     """
     if not yes:
         query_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
@@ -186,8 +186,8 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
 def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[str, ...], as_json: bool) -> None:
     """Allow a client key to submit entries of these scopes only.
 
-    FILE-OR-KEY is the file FILE.pub of a client key, or its public key in base64 (then with --name). A key file itself
-    is read as well; its private key stays in the file, and need not be on this machine at all.
+    FILE-OR-KEY is the file FILE.pub of a client key, or its public key in base64 (then with --name). The key file
+    itself is accepted, too, but FILE.pub is enough: the command does not use the private key.
     """
     if Path(key).exists():
         with failures(KeyFileError):

@@ -108,7 +108,7 @@ def loaded_when_addressed(
 @click.option(
     "--log-level",
     type=click.Choice([each.value for each in LogLevel]),
-    help="Write only this and worse (default: log.level, info).",
+    help="Write only records of this severity or worse (default: log.level, info).",
 )
 @click.option("--stop-with-stdin", is_flag=True, help="Stop when standard input closes; for a parent process.")
 def run(

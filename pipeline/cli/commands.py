@@ -108,7 +108,7 @@ class RunOptions:
 
 @click.group()
 def pipeline() -> None:
-    """History and health of the routers, from the farm's log, on Spark."""
+    """History and health of the routers, from the farm's log."""
 
 
 pipeline.add_command(query)
@@ -191,7 +191,7 @@ pipeline.add_command(what_if_alerts)
 @alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options_given: Any) -> None:
-    """Read the log and keep the tables; with --once print router health and end."""
+    """Read the log and update the tables; with --once print router health and end."""
     options = RunOptions(place=place, engine=engine, alerts=alerts, **options_given)
     options.refuse_contradictions()
     trigger_seconds = LOCAL_TRIGGER_SECONDS if engine.is_local(place) else SPARK_TRIGGER_SECONDS

@@ -43,7 +43,7 @@ def doctor_alone() -> click.Command:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """History and health of the routers, on Spark."""
+    """History and health of the routers, from the farm's log."""
     command = doctor_alone() if arguments[:1] == ("doctor",) else load()
     with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
         try:

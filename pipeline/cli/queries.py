@@ -194,7 +194,7 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
 @click.command()
 @tables_option
 def views(*, output: Path) -> None:
-    """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each question."""
+    """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each named query."""
     with reported_query_errors():
         from pipeline.serve.views import view_statements  # noqa: PLC0415 - DuckDB is large
 

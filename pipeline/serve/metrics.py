@@ -56,9 +56,9 @@ class RunMetrics:
         self._lag_entries.set(math.nan)
         lag_seconds = self._gauge(
             "lag_seconds",
-            "Seconds since the log time of the newest entry in the tables, of the farm with the most. A healthy farm"
-            " commits each reporting period; more is a lag of the pipeline, or a farm without commits. Farms removed"
-            " from the file of several farms do not count.",
+            "Seconds since the log time of the newest entry in the tables, for the farm with the largest value. A"
+            " healthy farm commits each reporting period; more is a lag of the pipeline, or a farm without commits."
+            " Farms removed from the file of several farms do not count.",
         )
         lag_seconds.set_function(self._lag_s)
         farms = self._gauge("farms", "Farms with entries that this run has read since its start.")
@@ -102,7 +102,9 @@ class RunMetrics:
             "Farms without alerts now, because their batches are full and contain only old entries.",
         )
         self._delivered = Counter(
-            f"{PREFIX}_alert_messages_delivered", "Messages that a receiver of alerts took.", registry=self._registry
+            f"{PREFIX}_alert_messages_delivered",
+            "Messages that a receiver of alerts accepted.",
+            registry=self._registry,
         )
         self._undelivered = Counter(
             f"{PREFIX}_alert_messages_failed",

@@ -32,9 +32,9 @@ COUNTERS = """
 ## Counters
 
 Each name ends in `_total`. A counter starts at 0 with the process, and is exported from 0 on. Counters of `kafka`,
-`zmq` and `directory` exist if the node has that endpoint. The view has the same counters. Without labels, the key in
-the view is the metric's name, without `gossip_` and `raft_` in these parts. The tables of the labels have the
-other keys.
+`zmq` and `directory` exist if the node has that endpoint. The view has the same counters. The key of a
+counter without labels is the name of its metric; in the parts `gossip` and `raft` without this prefix. The tables of
+the labels list the other keys.
 
 | counter | labels | meaning |
 |---|---|---|

@@ -31,7 +31,7 @@ payload_argument = click.argument("payload", default="")
 @node_option
 @json_option
 def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
-    """Send the user event NAME to all nodes. Each notes it in its trace: `garlicfarm events --kind user-event`.
+    """Send the user event NAME to all nodes. Each records it: `garlicfarm events --kind user-event`.
 
     NAME has at most 32 characters, PAYLOAD at most 512 bytes. An event that a node misses is not repeated.
     """
@@ -53,8 +53,7 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
 def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_json: bool) -> None:
     """Query all nodes, and print each reply. Ends when all nodes have replied, or after the timeout.
 
-    Every node answers the queries `ping` (its name) and `version`. It notes a query of another name in its trace, and
-    does not answer.
+    Every node answers the queries `ping` (its name) and `version`. It only records other queries in its trace.
     """
     request = QueryRequest(name, payload, round(timeout_s * 1000))
     answer = query_node(node, lambda client: client.query(request))

@@ -101,7 +101,8 @@ def init(
     """Make a new farm with this machine, and print the command for the other machines.
 
     It writes the farm key and the configuration, and starts the node: the service of the Debian package if root runs
-    the command there, otherwise a node in this terminal. Existing files are never overwritten. --json only writes.
+    the command there, otherwise a node in this terminal. Existing files are never overwritten. With --json it only
+    writes files.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
     makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C or Ctrl-D the

@@ -44,7 +44,7 @@ def invite() -> None:
 @node_option
 @json_option
 def new(node: str | None, *, uses: int, minutes: int, no_qr: bool, as_json: bool) -> None:
-    """Print the command for another machine to join. A pipe gets the command alone."""
+    """Print the command for another machine to join. To a pipe it prints only the command."""
     made = call_node(node, INVITATIONS_NEW, InvitationRequest(uses, minutes * 60))
     if as_json:
         print_json(made)

@@ -72,7 +72,8 @@ def join(
     """Make this machine a node of a farm, with the TOKEN of `garlicfarm init` or `garlicfarm invite new`.
 
     Without TOKEN the command prompts for it. Arguments are visible to other users of this machine, and stay in the
-    history of the shell; a prompt and --token-file are not. Existing files are never overwritten. --json only writes.
+    history of the shell; a prompt and --token-file are not. Existing files are never overwritten. With --json it
+    only writes files.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does.
     """

@@ -11,7 +11,7 @@ def join_command(token: Token | str) -> str:
 
 
 def print_token(token: Token | str, nodes: int, lifetime_s: int, *, qr: bool) -> None:
-    """Print the command for the new machines, and its limits. A pipe gets the command alone."""
+    """Print the command for the new machines, and its limits. To a pipe it prints only the command."""
     command = join_command(token)
     if not is_terminal():
         echo(command)

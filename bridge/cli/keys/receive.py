@@ -43,7 +43,8 @@ def receive(*, token: str | None, token_file: Path | None, as_json: bool) -> Non
     """Let this node publish: get a spare signing key with the TOKEN of `garlicfarm invite new`.
 
     Run `invite new` on the machine where `keys master` has run. Without TOKEN the command prompts for it, as
-    `garlicfarm join` does. It is for a node that joined before that; later nodes get their keys by `join`.
+    `garlicfarm join` does. Only nodes that joined before `keys master` need this; later nodes
+    get their keys by `join`.
     """
     places = node_places()
     with (

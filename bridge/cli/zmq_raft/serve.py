@@ -155,7 +155,7 @@ class PeerReporter(Lines):
     multiple=True,
     required=True,
     help="A member when the cluster was created, as in 1=tcp://127.0.0.1:8047; once for each. A peer that joins names"
-    " the present members, and not itself. Once the log names the members, that counts.",
+    " the present members, and not itself. Once the log lists the members, that list applies.",
 )
 @click.option("--directory", metavar="DIR", required=True, type=directory_path, help="Directory of the log.")
 @click.option("--bind", metavar="URL", help="Address to listen at (default: this peer's URL among --peer).")

@@ -105,8 +105,8 @@ GAUGES: Final[Mapping[str, str]] = {
         " `garlicfarm farm`."
     ),
     "lease_set_seconds_to_expiry": (
-        "Seconds of log time until a structure expires that a router took. It is renewed every five minutes; below 600"
-        " no router takes the next one: check the alarms of the publisher."
+        "Seconds of log time until the first of the structures that routers took expires. Structures are renewed every"
+        " five minutes; below 600 no router takes the next one: check the alarms of the publisher."
     ),
     "lease_set_seen": (
         "Masters whose last structure was found by a look-up of another node's router after it was handed over. Only"

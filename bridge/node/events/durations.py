@@ -29,8 +29,8 @@ TEXTS: Final = {
         " to a faster one."
     ),
     "apply": (
-        "Seconds to take a batch of committed entries through the state machine. It grows with the processor's load"
-        " and with batches after a restart."
+        "Seconds to apply a batch of committed entries to the state machine. It grows with the processor's load and"
+        " with batches after a restart."
     ),
     "request": (
         "Seconds from a Raft request to another server until its reply. Above the election timeout leaders change"
@@ -41,8 +41,8 @@ TEXTS: Final = {
         " suspected without being dead."
     ),
     "detection": (
-        "Seconds from the first suspicion of a member until it is declared dead. It is how long the farm takes to"
-        " notice a dead node."
+        "Seconds from the first suspicion of a member until it is declared dead: the longer part of the time to"
+        " detect a dead node."
     ),
     "take_over": (
         "Seconds from the loss of a leader until this node knows the next one. Nothing is committed until then;"

@@ -88,7 +88,7 @@ class GossipSettings:
     seeds: Annotated[
         tuple[str, ...],
         Setting(
-            '`["host:port", …]`, tried permanently; needed for nodes outside the reach of broadcast',
+            '`["host:port", …]`, tried repeatedly; needed for nodes outside the reach of broadcast',
             maximum=SEEDS_LIMIT,
             shared=True,
             example=(f"192.168.1.11:{GOSSIP_PORT}", f"192.168.1.12:{GOSSIP_PORT}"),
@@ -196,7 +196,10 @@ class ConsensusSettings:
         ),
     ] = 64 * 1024 * 1024
     voters_max: Annotated[
-        int, Setting("number of voters, odd; applies while this node leads", 1, 9, shared=True, reported="votersMax")
+        int,
+        Setting(
+            "maximum number of voters, odd; applies while this node leads", 1, 9, shared=True, reported="votersMax"
+        ),
     ] = VOTERS_MAX_DEFAULT
     grace_ms: Annotated[
         int,

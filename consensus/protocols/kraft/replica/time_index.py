@@ -5,12 +5,12 @@
     latest()    ──▶ the first block with the highest time        ──▶ offset
 
 Records may have any timestamps, so a bisection of the records is impossible, and reading the log for each request is
-too slow. Each record is read once, by the first request that needs it, and takes a fifth of a byte. Committed records
-do not change, but the log's start rises: then the first block is read again, because its latest record may have been
-dropped.
+too slow. Each record is read once, by the first request that needs it, and the index uses a fifth of a byte for it.
+Committed records do not change, but the log's start rises: then the first block is read again, because its latest
+record may have been dropped.
 
-A log that grows has other clients, whose commits wait while records are read. So a long read takes a quarter of the
-time then, in parts of a few milliseconds.
+While the log grows, commits of other clients wait during each read. So a long read then uses at most a quarter of the
+time, in parts of a few milliseconds.
 """
 
 from array import array
