@@ -4,7 +4,7 @@
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
 
 A batch touches the windows of its rows, and the farm's newest window before the batch: only the next reporting period
-shows if the last one of that window was complete. The table `gold_windows` keeps both until all derived tables have
+shows if the last period of that window was complete. The table `gold_windows` keeps both until all derived tables have
 them. So a killed run does not lose a window, and batches may be combined.
 
 A derived table has its batches in its commits. The commits have a query name with the width of windows and a checksum

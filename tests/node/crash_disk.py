@@ -76,7 +76,7 @@ class CrashDisk:
                     self._name(file, None)
                     self._name(to, stored)
                 else:
-                    assert to in self.names, "a rename repeated that was never done"
+                    assert to in self.names, "a rename that was never done is repeated"
             case RemoveFile(file):
                 self._name(file, None)
             case SyncDirectory():

@@ -1,8 +1,8 @@
 """A fake router that speaks I2CP over memory streams or sockets, with faults that a test selects.
 
 It makes the checks of a real router: signature and date of the session, owner and signature of the structure. Like a
-Java router, it disconnects with a reason, and closes the connection of an ended session. As i2pd, it verifies a session
-with the destination's key only, and ignores its date. Everything except the selected faults is correct.
+Java router, it disconnects with a reason, and closes the connection of an ended session. Like i2pd, it verifies a
+session with the destination's key only, and ignores its date. Everything except the selected faults is correct.
 """
 
 from collections.abc import Iterator

@@ -62,7 +62,7 @@ class _Line:
         self.stream = stream
 
     async def receive(self) -> bytes:
-        """Return the next line; empty at the end of the connection. The bytes after it stay."""
+        """Return the next line; empty at the end of the connection. Bytes after the line stay unread."""
         line = bytearray()
         with trio.fail_after(STEP_S):
             while not line.endswith(b"\n"):

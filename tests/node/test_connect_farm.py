@@ -91,7 +91,7 @@ async def test_java_race_opens_next_leaf_after_half_of_timeout(tmp_path: Path, a
 
 async def test_late_reply_shows_that_leaf_is_alive(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
-        stage.leaves[0].delay_s = 9.0  # As if i2pd repeats a lost packet.
+        stage.leaves[0].delay_s = 9.0  # A reply may be so late if i2pd repeats a lost packet.
         with pytest.raises(LeafSilentError):
             await request(farm)
         assert state_of(farm, stage, 0) == "failed"

@@ -33,7 +33,7 @@ RECORDED_STATIC = (
 RECORDED_DYNAMIC = (
     b'{"leaderId":1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"oZPctUIFRnmqhzQZ1Clfcw","data_version":1}'
 )
-"""Both recorded from Kafka 4.1.2."""
+"""Kafka 4.1.2 wrote both files."""
 
 
 def settings(path: Path, text: str = "controller.quorum.voters=1@localhost:9093,2@[::1]:9094") -> VoterSettings:

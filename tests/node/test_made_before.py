@@ -1,4 +1,4 @@
-"""A farm from before foundings certified themselves: refused with a remedy; its backup continues in a new cluster.
+"""A farm of a version without certified foundings is refused with a remedy; its backup continues in a new cluster.
 
 tests/vectors/made-before/ was recorded with commit 9fd374a, the last version of that kind: a farm of three nodes on
 loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` from a running

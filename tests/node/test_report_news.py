@@ -79,7 +79,7 @@ async def test_failing_leaf_has_events_and_no_further_reports(autojump_clock: Mo
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(200)
         faults = (LeafFault.SERVICE,)
-        # Ends before the next publication: the node reports it immediately.
+        # The fault ends before the next publication: the node reports it immediately.
         await trio.sleep(200)
         faults = ()
         await trio.sleep(PERIOD_MS / 1_000)

@@ -38,7 +38,7 @@ ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEX
 
 
 def why_empty(name: str) -> str | None:
-    """Return why one of `ANSWERS` has no rows although each of its tables has some; None if that cannot be."""
+    """Return the reason why one of `ANSWERS` may lack rows although its tables have some; None if its text has none."""
     reasons = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
     return next(reasons, None)
 

@@ -1,8 +1,8 @@
 """Checks of a trial: pure functions of the calls and the observer's record; each returns the violations.
 
 acknowledged        each acknowledged write is committed at its index, and is the first with its request
-linearizable        one order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
-    publications        at most one agreed structure per second and master; acceptable; signed by the master
+linearizable        an order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
+publications        at most one agreed structure per second and master; acceptable; signed by the master
 exclusions          no structure has a leaf whose exclusion its publisher had applied
 """
 
