@@ -73,7 +73,7 @@ _MAKE_KEYS = "run `garlicfarm keys master` on one node; `garlicfarm help signing
 _FAILING_ACTION = "`garlicfarm farm` shows why the router did not accept the structure; see the router's own log"
 _DO_ABOUT: Mapping[str, str] = {
     Inability.FAILING.value: _FAILING_ACTION,
-    Inability.UNATTACHED.value: "run `garlicfarm router detect` next to a router (`garlicfarm help attach-a-router`)",
+    Inability.UNATTACHED.value: "start the I2P router of a node, and run `garlicfarm router detect` there",
     Inability.OFF.value: 'set publish = "auto" on a node that holds a signing key',
     Inability.NO_KEY.value: _MAKE_KEYS,
     Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",

@@ -256,7 +256,9 @@ def test_missing_services_have_lines_to_add(files: RouterFiles, node: Path) -> N
         "To switch I2CP and I2PControl on, add these lines to /etc/i2pd/i2pd.conf:\n    [i2cp]\n    enabled = true\n"
         "    [i2pcontrol]\n    enabled = true\nFor instance: printf '%s\\n' '' '[i2cp]' 'enabled = true' '[i2pcontrol]'"
         " 'enabled = true' | sudo tee -a /etc/i2pd/i2pd.conf\nThen run `sudo systemctl restart i2pd.service`, and"
+        " run `garlicfarm router detect` again.\n"
     ) in done.stdout
+    assert "problem " not in done.stdout, "a closed port is not reported as another problem"
     assert "does not accept a node yet" in done.stderr
 
 
