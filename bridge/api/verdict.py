@@ -98,7 +98,7 @@ class Meaning(Struct, frozen=True):
     is_ready: bool
     """`/readyz` answers 200."""
     alarm: AlarmType | None
-    """The alarm that is active as long as the concern exists."""
+    """The alarm that is active while the concern exists."""
     text: str
     """For the table of the reference."""
 
