@@ -13,9 +13,15 @@ from bridge.api.verdict import concerns_of
 from bridge.api.view import AlarmView, ConditionView, FarmView, LeafView, OtherFarmView, RaftRole, WeightsView
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import LeafFault
+from bridge.core.publishing.score import Inability
 from tests.operator_views import farm_view, forming_view, judged, leaf
 
 SERVERS: Final = 3
+CHOICES: Final = {
+    2: "its score 880 is kept: the best of 3 is 890, of node-1; a change needs a lead of 100 points",
+    3: "not chosen: its score 870 is below the 880 of node-2",
+}
+NO_ROUTER: Final = Inability.UNATTACHED.value
 ROUTER_ERROR: Final = "127.0.0.1:7654: connection refused"
 
 
@@ -43,7 +49,10 @@ def healthy() -> FarmView:
         replace(
             each,
             entries=tuple(replace(entry, healthy=True) for entry in each.entries),
-            standings=tuple(replace(one, inability=None) for one in each.standings),
+            reason=CHOICES[2],
+            standings=tuple(
+                replace(one, inability=None, choice=CHOICES.get(one.raft_id, one.choice)) for one in each.standings
+            ),
         )
         for each in view.publishing
     )
@@ -120,16 +129,18 @@ def _without_router() -> FarmView:
         replace(each, attached=False, healthy_destinations=0, leaves=(broken,)) if each.raft_id == 1 else each
         for each in view.reports
     )
+    without_first = {2: "its score 880 is the best of 2", 3: CHOICES[3]}
     publishing = tuple(
         replace(
             each,
             entries=tuple(
                 replace(one, healthy=False, faults=faults) if one.name == "node-1" else one for one in each.entries
             ),
+            reason=without_first[2],
             standings=tuple(
-                replace(one, inability="no router attached", choice="cannot publish: no router attached", standby=False)
+                replace(one, inability=NO_ROUTER, choice=f"cannot publish: {NO_ROUTER}", standby=False)
                 if one.raft_id == 1
-                else one
+                else replace(one, choice=without_first[one.raft_id])
                 for one in each.standings
             ),
         )
