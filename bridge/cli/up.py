@@ -231,8 +231,10 @@ def _client_command(bridge: SamBridge, options: Options) -> str:
 def _program() -> str:
     """Return the command that starts this program in the user's shell."""
     installed = Path(sys.executable).with_name("garlicfarm")
-    on_path = shutil.which("garlicfarm") == str(installed)
-    return os.path.relpath(installed) if installed.exists() and not on_path else "garlicfarm"
+    found = shutil.which("garlicfarm")
+    # pipx and the Debian package put a link on the path.
+    is_on_path = found is not None and os.path.realpath(found) == os.path.realpath(installed)
+    return os.path.relpath(installed) if installed.exists() and not is_on_path else "garlicfarm"
 
 
 async def _print_events(watch: LocalWatch) -> None:

@@ -80,6 +80,22 @@ def up(directory: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["up", "--servers", "1", "--state-dir", str(directory), *arguments])
 
 
+def test_up_names_program_on_path_by_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given the program of an environment, and the link that pipx makes
+    environment, links = tmp_path / "environment", tmp_path / "links"
+    for each in (environment, links):
+        each.mkdir()
+    program = environment / "garlicfarm"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(environment / "python"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(links))
+    assert up_command._program() == "environment/garlicfarm"
+    (links / "garlicfarm").symlink_to(program)
+    assert up_command._program() == "garlicfarm"
+
+
 def test_up_stopped_before_publication_exits_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def stop(_commands: object, _use: object) -> None:
         await trio.lowlevel.checkpoint()

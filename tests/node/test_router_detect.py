@@ -307,10 +307,14 @@ def test_second_run_does_not_add_the_other_tunnel(files: RouterFiles, node: Path
     files.debian_i2pd(I2PD_CONF, WEB, SSH)
     files.key("/var/lib/i2pd/web.dat")
     files.key("/var/lib/i2pd/ssh.dat")
-    detect(node, "--tunnel", "web", "--yes")
+    files.run(70, I2PD_COMMAND, "i2pd.service")
+    files.ports = [(7654, files.path("/proc/70").stat().st_uid)]
+    done = detect(node, "--tunnel", "web", "--yes")
+    assert "To use the settings, start the node again: " in done.stdout
     written = node.read_text()
     again = detect(node, "--yes")
     assert node.read_text() == written
+    assert "If the node does not use these settings yet, start it again: " in again.stdout
     assert "has these settings already" in again.stderr
     assert "not chosen: it is a leaf already" in again.stdout
 

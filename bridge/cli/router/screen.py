@@ -27,7 +27,7 @@ from bridge.cli.founding.starting import restart_service
 from bridge.cli.printing import echo
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login
 from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, Service, ServiceState
-from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile
+from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile, read_node_file
 from bridge.node.detecting.plan import NOT_NAMED
 from bridge.node.detecting.proposal import Proposal
 from bridge.node.doctor.router_checks import ROUTER, STATUS
@@ -92,7 +92,11 @@ def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
         echo("The service has started again with the settings.")
         return
     start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
-    echo(f"To use the settings, start the node again: {start}")
+    is_new = read_node_file(file.path).text != file.text
+    advice = (
+        "To use the settings, start the node" if is_new else "If the node does not use these settings yet, start it"
+    )
+    echo(f"{advice} again: {start}")
 
 
 def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
