@@ -3,10 +3,10 @@
     fill      a process: one voter with the farm's state machine commits ENTRIES, then ends
     restart   a process: open the storage │ restore the snapshot and apply the rest │ take one more snapshot
 
-The last snapshot is as old as it becomes in such a log, so a restart has the most entries to apply. Clients fill the
-table of sessions with requests under their ids. In each reporting period all 64 servers report, and the leader writes a
-clock entry. One voter suffices: other voters do not add to
-the work of a restart. The files are in the page cache, since they have just been written.
+The last snapshot is as old as it becomes in such a log, so a restart has the most entries to apply. In the log of 64
+servers, all servers report in each reporting period, the leader writes a clock entry, and clients fill the table of
+sessions with their requests. One voter suffices: other voters do not add to the work of a restart. The files are in the
+page cache, since they have just been written.
 """
 
 import json
@@ -73,7 +73,7 @@ class Restart:
 
     entries: int
     after_snapshot: int
-    """Entries after the stored snapshot: the restart applies them."""
+    """Number of entries after the stored snapshot."""
     opened_s: float
     applied_s: float
     processor_s: float
