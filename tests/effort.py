@@ -53,11 +53,7 @@ def each_case(
     arguments = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
     is_one = isinstance(names, str) and len(arguments) == 1
     table = [tuple(case.values if isinstance(case, ParameterSet) else (case,) if is_one else case) for case in cases]
-    labels = (
-        ["-".join(str(ids(value)) for value in case) for case in table]
-        if callable(ids)
-        else list(ids or (f"{case!r:.200}" for case in table))
-    )
+    names_of_cases = list(ids) if isinstance(ids, Iterable) else None
     if not table:
         raise ValueError(f"no case of {names}")
 
@@ -68,14 +64,17 @@ def each_case(
         def run(**fixtures: object) -> None:
             failures = list[BaseException]()
             path = fixtures.get("tmp_path")
-            for number, (label, values) in enumerate(zip(labels, table, strict=True)):
+            for number, values in enumerate(table):
                 if isinstance(path, Path):
                     fixtures["tmp_path"] = path / str(number)
                     (path / str(number)).mkdir()
                 try:
                     test(**dict(zip(arguments, values, strict=True)), **fixtures)
                 except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001 - all failures are reported
-                    failure.add_note(f"case {label}")
+                    of_values = map(ids, values) if callable(ids) else [f"{values!r:.200}"]
+                    failure.add_note(
+                        f"case {names_of_cases[number] if names_of_cases else '-'.join(map(str, of_values))}"
+                    )
                     failures.append(failure)
             if failures:
                 raise BaseExceptionGroup(f"{len(failures)} of {len(table)} cases failed", failures)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from bridge.cli.help import documents
 from bridge.cli.main import cli
+from tests.effort import few_of
 from tests.structure.sources import ROOT
 
 DOCS = ROOT / "docs"
@@ -62,7 +63,11 @@ def test_topic_list_shows_task_of_each_topic() -> None:
     assert output.count("\n") > len(documents.topics(DOCS))
 
 
-@pytest.mark.parametrize("topic", documents.topics(DOCS), ids=lambda topic: topic.place)
+TOPICS = {topic.place: topic for topic in documents.topics(DOCS)}
+SHORT = [place for place in TOPICS if (DOCS / f"{place}.md").stat().st_size < 20_000]
+
+
+@pytest.mark.parametrize("topic", few_of(TOPICS, *SHORT))
 def test_document_is_shown_without_markdown_or_paths(topic: documents.Topic) -> None:
     code, output = help_of(topic.name)
     assert code == 0

@@ -161,7 +161,7 @@ def test_pre_vote_server_cut_off_for_long_keeps_terms(features: Features) -> Non
     (leader,) = servers.leaders()
     lagging = next(number for number in servers.rafts if number != leader)
     servers.off = {lagging}
-    servers.run(600_000)
+    servers.run(120_000)
     terms = {raft.describe().term for raft in servers.rafts.values()}
     servers.off = set()
     servers.run(5_000)

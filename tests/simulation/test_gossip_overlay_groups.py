@@ -13,7 +13,7 @@ from gossip.core.member import Status
 from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node
 
-SEEDS = [1, 19]
+SEEDS = (1, pytest.param(19, marks=pytest.mark.soak))
 MEMBERS = 24
 CAPACITY = 6
 PRESETS = {"lan": SwimOptions.lan(), "overlay": replace(SwimOptions.for_overlay(), directory_limit=16)}
