@@ -111,13 +111,14 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
             return session.readStream.schema(ENTRIES).option("maxFilesPerTrigger", files).parquet(str(parquet))
 
         def timed(entries: DataFrame | None) -> Took:
-            settings = RunSettings(directory / "tables", source)
+            output = directory / "tables"
+            settings = RunSettings(output, source)
             prepare(settings.output)
             with measured() as took:
                 await_end(
                     session, settings, lambda: start_query(session, settings, available_now=True, entries=entries)
                 )
-            shutil.rmtree(settings.output)
+            shutil.rmtree(output)
             return took
 
         for number in range(runs + 1):

@@ -13,7 +13,8 @@ waiting, is committed first, and the state of the watch last.
 *One writer.* With two writers of the same batch, each would treat the other's commit as its own, and both would keep
 separate states in memory. A commit by a local rename does not exclude a second writer. So a run holds a lock on
 `<output>/.lock` until its end; the kernel releases it, even after a kill. The process with the lock makes the commits.
-Processes that survive a killed run, the JVM and its tasks, can only leave files that are not in a commit.
+Processes that survive a killed run, the JVM and its tasks, can only leave files that are not in a commit. In a bucket
+the lock is an object, and conditional writes exclude a second writer (`pipeline/output/leases.py`).
 """
 
 import fcntl
@@ -28,6 +29,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+from pipeline.output.buckets import Output
+from pipeline.output.leases import leased
 from pipeline.schemas import EVENTS as EVENTS_SCHEMA
 from pipeline.schemas import arrow_schema
 from pipeline.source.log_client import FarmLogError
@@ -59,12 +62,20 @@ def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
     """Record nothing, the default without derived tables."""
 
 
+def wait_unnoticed(_: str) -> None:
+    """Report nothing, the default."""
+
+
 @contextmanager
-def alone_in(output: Path) -> Iterator[None]:
-    """Exclude other pipelines from `output` while the block runs.
+def alone_in(output: Output, notify: Callable[[str], None] = wait_unnoticed) -> Iterator[None]:
+    """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
     Raise FarmLogError if one runs, or if it is unwritable.
     """
+    if not isinstance(output, Path):
+        with leased(output / LOCK_FILE, notify):
+            yield
+        return
     try:
         output.mkdir(parents=True, exist_ok=True)
         lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -89,7 +100,7 @@ class Lake:
 
     def __init__(
         self,
-        output: Path,
+        output: Output,
         window_ms: int,
         *,
         watch: bool = False,
@@ -212,7 +223,7 @@ def _ranges_of(outcome: Outcome) -> dict[str, Range]:
 class EventsTable:
     """The writer of the query over the nodes' traces."""
 
-    def __init__(self, output: Path, keep_ms: int | None = None) -> None:
+    def __init__(self, output: Output, keep_ms: int | None = None) -> None:
         """Raise TableDamagedError if the table lacks a batch that it had."""
         self._table = Table(output, EVENTS_SPEC)
         self._notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)

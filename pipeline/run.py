@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +31,8 @@ from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, runni
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, note_nothing
 from pipeline.local.query import LocalQuery, SourceReader, WriteBatch
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 from pipeline.schemas import EVENTS as EVENTS_SCHEMA
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.events import FarmEventsDataSource
@@ -131,7 +132,7 @@ def _check_nothing() -> None:
 class RunSettings:
     """The output, the source (options of the source `farm`), and the mode of a run."""
 
-    output: Path
+    output: Output
     source: dict[str, str]
     window: str = DEFAULT_WINDOW
     trigger_seconds: int = 5
@@ -231,7 +232,7 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
         _follow(session, settings, kept, settings.patience(None), deriving.check)
 
 
-def prepare(output: Path, *, part: bool = False) -> None:
+def prepare(output: Output, *, part: bool = False) -> None:
     """Create the output directory; raise FarmLogError when it cannot be continued.
 
     `part`: the run reads a part of the log with an end, for which the directory is made.
@@ -372,7 +373,7 @@ def _trigger_s(settings: RunSettings, checkpoint: str) -> int:
     return settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
 
 
-def refuse_orphaned(output: Path) -> None:
+def refuse_orphaned(output: Output) -> None:
     """Raise FarmLogError if a checkpoint is missing: batches would get known numbers again, and be skipped."""
     for checkpoint, tables in TABLES_OF.items():
         found = [name for name in tables if stored_version(output / name) > 0]
@@ -383,17 +384,21 @@ def refuse_orphaned(output: Path) -> None:
             )
 
 
-def claim_layout(output: Path) -> None:
+def claim_layout(output: Output) -> None:
     """Record the layout of the directory; raise FarmLogError when it has another one."""
-    note = output / LAYOUT_FILE
+    note = Document(output / LAYOUT_FILE)
+    content = note.read()
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))["layout"]
-    except FileNotFoundError:
-        # The first version did not write this note; its layout has the number 1.
-        found = 1 if (output / "checkpoint").exists() else LAYOUT
-        _note(note, {"layout": found})
+        if content is None:
+            # The first version did not write this note; its layout has the number 1.
+            found = 1 if (output / "checkpoint").exists() else LAYOUT
+            _write(note, {"layout": found})
+        else:
+            found = json.loads(content)["layout"]
     except (ValueError, KeyError, TypeError) as error:
-        raise FarmLogError(f"{note} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it") from error
+        raise FarmLogError(
+            f"{output / LAYOUT_FILE} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it"
+        ) from error
     if found != LAYOUT:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
@@ -402,27 +407,25 @@ def claim_layout(output: Path) -> None:
         )
 
 
-def claim_range(output: Path, first: int, last: int) -> None:
+def claim_range(output: Output, first: int, last: int) -> None:
     """Record the directory's part of the log; raise FarmLogError when it holds another part, or all of it."""
-    note, part = output / RANGE_FILE, {"first": first, "last": last}
-    if not note.exists() and not (output / "checkpoint").exists():
+    note, part = Document(output / RANGE_FILE), {"first": first, "last": last}
+    content = note.read()
+    if content is None and not (output / "checkpoint").exists():
         output.mkdir(parents=True, exist_ok=True)
-        _note(note, part)
+        _write(note, part)
         return
     try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(content or b"")
+    except ValueError:
         found = None
     if found != part:
-        content = "the tables of another run" if found is None else f"another part of the log ({found})"
-        raise FarmLogError(f"{output} contains {content}; choose another output directory")
+        tables = "the tables of another run" if found is None else f"another part of the log ({found})"
+        raise FarmLogError(f"{output} contains {tables}; choose another output directory")
 
 
-def _note(path: Path, content: dict[str, int]) -> None:
-    """Write a file aside and rename it: a run that is killed here does not leave a partial file."""
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    aside.rename(path)
+def _write(note: Document, content: dict[str, int]) -> None:
+    note.write(json.dumps(content).encode() + b"\n")
 
 
 def await_end(session: SparkSession | None, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:

@@ -39,6 +39,7 @@ from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Delivery, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import Silence, Silences, SilencesError
+from pipeline.output.buckets import Output
 from pipeline.serve.gaps import sentence
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import QueryError, documents, stored_gaps
@@ -68,7 +69,7 @@ class AlertStore:
     its subclass TableDamagedError.
     """
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Output) -> None:
         self._table, self._states_table = Table(output, ALERTS_SPEC), Table(output, STATES_SPEC)
         self._upkeep = Upkeep(None)
         self._batch = self._table.committed(_QUERY)
@@ -116,7 +117,7 @@ class AlertStore:
         self._upkeep.after_batch([self._table, self._states_table])
 
 
-def note_run_without_alerts(output: Path) -> None:
+def note_run_without_alerts(output: Output) -> None:
     """Record that alerts are off, if an earlier run sent some and was killed."""
     if stored_version(output / STATES_SPEC.name) > 0:
         store = AlertStore(output)
@@ -129,7 +130,7 @@ class Alerting:
 
     def __init__(
         self,
-        output: Path,
+        output: Output,
         channels: Sequence[Channel],
         keep_firing_ms: int,
         notify: Callable[[str], None],

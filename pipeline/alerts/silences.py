@@ -2,9 +2,9 @@
 
     garlicfarm pipeline silence --server 3 --for 2h --reason … ──▶ <output>/silences.json ──▶ read by the run
 
-The silences are in a file, since only the run may write the tables. It is written aside and renamed, under a lock, so
-that two concurrent commands lose nothing, and the run reads a complete file. A silence ends automatically, by the clock
-of the reading machine; the next file omits ended silences.
+The silences are in a file, since only the run may write the tables. It is replaced as a whole, under a lock (in a
+bucket by a conditional write), so that two concurrent commands lose nothing, and the run reads a complete file. A
+silence ends automatically, by the clock of the reading machine; the next file omits ended silences.
 """
 
 import fcntl
@@ -18,6 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.alerts.outages import FailedServer
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 
 SILENCES_FILE = "silences.json"
 LOCK_FILE = ".silences.lock"
@@ -51,50 +53,50 @@ class Silence(Struct, frozen=True, forbid_unknown_fields=True):
 class Silences:
     """The silences of an output directory."""
 
-    output: Path
+    output: Output
 
     def active(self, now_ms: int) -> list[Silence]:
         """Return the silences that have not ended. Raise SilencesError."""
-        return [each for each in self._all() if now_ms < each.until_ms]
+        return [each for each in self._all(Document(self.output / SILENCES_FILE)) if now_ms < each.until_ms]
 
     def add(self, servers: tuple[str, ...], until_ms: int, reason: str, farm: str, now_ms: int) -> list[Silence]:
         """Add silences of servers, and return them. Raise SilencesError."""
-        with self._alone():
-            known = self._all()
+        with self._alone() as document:
+            known = self._all(document)
             number = max((each.number for each in known), default=0)
             added = [Silence(number + place, server, until_ms, reason, farm) for place, server in enumerate(servers, 1)]
             kept = [each for each in known if now_ms < each.until_ms]
             if len(kept) + len(added) > SILENCES_MAX:
                 raise SilencesError(f"there are {len(kept)} silences, and {SILENCES_MAX} at most: end some with --end")
-            self._write([*kept, *added])
+            _write(document, [*kept, *added])
         return added
 
     def end(self, numbers: tuple[int, ...], now_ms: int) -> None:
         """End silences by their numbers. Raise SilencesError."""
-        with self._alone():
-            kept = [each for each in self._all() if now_ms < each.until_ms]
+        with self._alone() as document:
+            kept = [each for each in self._all(document) if now_ms < each.until_ms]
             missing = set(numbers) - {each.number for each in kept}
             if missing:
                 raise SilencesError(f"silence {', '.join(map(str, sorted(missing)))} does not exist, or has ended")
-            self._write([each for each in kept if each.number not in numbers])
+            _write(document, [each for each in kept if each.number not in numbers])
 
-    def _all(self) -> list[Silence]:
-        path = self.output / SILENCES_FILE
+    def _all(self, document: Document) -> list[Silence]:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=list[Silence])
-        except FileNotFoundError:
-            return []
+            return msgspec.json.decode(document.read() or b"[]", type=list[Silence])
         except (OSError, msgspec.MsgspecError) as error:
+            path = self.output / SILENCES_FILE
             raise SilencesError(f"{path} cannot be read ({error}): correct it, or remove it to end all") from error
 
-    def _write(self, silences: list[Silence]) -> None:
-        path = self.output / SILENCES_FILE
-        aside = path.with_name(f".{SILENCES_FILE}.new")
-        aside.write_bytes(msgspec.json.format(msgspec.json.encode(silences), indent=1) + b"\n")
-        aside.rename(path)
-
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[Document]:
+        """Yield the file; no other command writes it until the end of the block. Raise SilencesError."""
+        document = Document(self.output / SILENCES_FILE)
+        if not isinstance(self.output, Path):
+            try:
+                yield document
+            except OSError as error:
+                raise SilencesError(f"{self.output / SILENCES_FILE} was not changed: {error}") from error
+            return
         if not self.output.is_dir():
             raise SilencesError(f"{self.output} does not exist: name the --output of the run")
         try:
@@ -103,10 +105,14 @@ class Silences:
             raise SilencesError(f"{self.output} cannot be written: {error.strerror or error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            yield document
         except OSError as error:
             raise SilencesError(
                 f"{self.output / SILENCES_FILE} cannot be written: {error.strerror or error}"
             ) from error
         finally:
             os.close(lock)
+
+
+def _write(document: Document, silences: list[Silence]) -> None:
+    document.write(msgspec.json.format(msgspec.json.encode(silences), indent=1) + b"\n")

@@ -16,6 +16,7 @@ import click
 from pipeline.alerts.delivery import Channel, Command, Webhook, webhook_of
 from pipeline.alerts.silences import REASON_MAX, Silence, Silences, SilencesError
 from pipeline.cli.options import Finite, tables_option
+from pipeline.output.buckets import Output
 from pipeline.serve.printing import echo, print_json
 
 KEEP_FIRING_MINUTES = 10.0
@@ -121,7 +122,7 @@ def silence(
     reason: str,
     farm: str,
     ended: tuple[int, ...],
-    output: Path,
+    output: Output,
     as_json: bool,
 ) -> None:
     """Suppress the alerts of a server for a time, such as during maintenance; without options, list all silences.

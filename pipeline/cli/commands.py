@@ -41,6 +41,7 @@ from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
 from pipeline.lake import alone_in
 from pipeline.load_model import LoadModel
+from pipeline.output.buckets import Output
 from pipeline.planned_failures import KINDS
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.serve.printing import echo, print_json, print_table, span
@@ -48,7 +49,7 @@ from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
 
 ROWS_SHOWN = 60
-LOCAL_TRIGGER_SECONDS, SPARK_TRIGGER_SECONDS = 1, 5
+LOCAL_TRIGGER_SECONDS, SPARK_TRIGGER_SECONDS, BUCKET_TRIGGER_SECONDS = 1, 5, 30
 DAY_MS = 86_400_000
 
 
@@ -60,7 +61,7 @@ class RunOptions:
     engine: Engine
     alerts: AlertPlace | None
     once: bool
-    output: Path
+    output: Output
     start: str
     window: str
     trigger_seconds: int | None
@@ -125,7 +126,7 @@ pipeline.add_command(what_if_alerts)
 @pipeline.command()
 @click.option("--once", is_flag=True, help="Read the committed entries, print the table, and end.")
 @place_options
-@output_option("Directory of the tables and of the checkpoint.")
+@output_option("Place of the tables and of the checkpoint.")
 @click.option(
     "--start",
     type=Start(),
@@ -141,8 +142,8 @@ pipeline.add_command(what_if_alerts)
     "--trigger",
     "trigger_seconds",
     type=click.IntRange(1, 3600),
-    help=f"Seconds between batches. Default: {LOCAL_TRIGGER_SECONDS}, and {SPARK_TRIGGER_SECONDS} with Spark, whose"
-    " batches cost more.",
+    help=f"Seconds between batches. Default: {LOCAL_TRIGGER_SECONDS}; {SPARK_TRIGGER_SECONDS} with Spark, whose batches"
+    f" cost more; {BUCKET_TRIGGER_SECONDS} with a bucket, which charges for each request.",
 )
 @click.option(
     "--entries-per-batch",
@@ -194,7 +195,10 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
     """Read the log and update the tables; with --once print router health and end."""
     options = RunOptions(place=place, engine=engine, alerts=alerts, **options_given)
     options.refuse_contradictions()
+    engine = engine.writing(options.output)
     trigger_seconds = LOCAL_TRIGGER_SECONDS if engine.is_local(place) else SPARK_TRIGGER_SECONDS
+    if not isinstance(options.output, Path):
+        trigger_seconds = BUCKET_TRIGGER_SECONDS
     line = ProgressLine()
 
     def show() -> None:
@@ -208,7 +212,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
                 f"Spark takes {package} from its cache, or from Maven's repository if this is the first time"
             )
         reaches = place.reaches(options.client_key, line.print_line) if options.submits else None
-        held.enter_context(alone_in(options.output))
+        held.enter_context(alone_in(options.output, line.print_line))
         prepare(options.output)
         metrics = None
         if options.metrics_at is not None:
@@ -250,12 +254,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
 @place_options
 @click.option("--from", "first", required=True, type=click.IntRange(min=1), help="The first index.")
 @click.option("--to", "last", required=True, type=click.IntRange(min=1), help="The last index.")
-@click.option(
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="A separate directory. After an interruption the same command continues in it.",
-)
+@output_option("A separate directory. After an interruption the same command continues in it.", is_required=True)
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
 )
@@ -279,7 +278,7 @@ def backfill(
     place: LogPlace,
     first: int,
     last: int,
-    output: Path,
+    output: Output,
     window: str,
     engine: Engine,
     entries_per_batch: int,
@@ -288,7 +287,7 @@ def backfill(
     """Write the tables of a range of the log, including both ends, into a separate directory."""
     if last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
-    line = ProgressLine()
+    engine, line = engine.writing(output), ProgressLine()
     with reported_errors(line), ExitStack() as held:
         source = {
             **place.options(),
@@ -296,10 +295,10 @@ def backfill(
             "end": str(last),
             "maxEntriesPerBatch": str(entries_per_batch),
         }
-        if not (output / RANGE_FILE).exists():
+        if not (output / RANGE_FILE).is_file():
             # Once its range is recorded, a directory is not used for another.
             place.refuse_outside(first, last)
-        held.enter_context(alone_in(output))
+        held.enter_context(alone_in(output, line.print_line))
         claim_range(output, first, last)
         prepare(output, part=True)
         session = held.enter_context(engine.opened(place, last - first + 1))

@@ -23,6 +23,8 @@ import click
 import psutil
 
 from pipeline import INSTALL
+from pipeline.output.buckets import BucketError, Output, output_of, refuse_unconditional
+from pipeline.output.data_files import cache_directory
 from pipeline.serve.printing import echo, print_json
 from pipeline.spark.java import NoJavaError, find_java
 from pipeline.spark.scratch import ScratchError, scratch_directory
@@ -46,19 +48,26 @@ class Finding:
     action: str = ""
 
 
-def examine(output: Path, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Make all checks; change nothing except a small directory of this user below the temporary one."""
+def examine(output: Output, node: str | None, environment: dict[str, str]) -> list[Finding]:
+    """Make all checks; leave nothing except a small directory of this user below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _packages,
         lambda: _java(environment),
         _loopback,
         _memory,
-        lambda: _disk("disk", output, "choose another --output", "keep fewer days with --keep-days"),
+        lambda: _output(output),
         lambda: _disk("scratch", Path(tempfile.gettempdir()), _OTHER_TMPDIR, _OTHER_TMPDIR),
         lambda: _farm(node),
     ]
     return [finding for check in checks for finding in check()]
+
+
+def _an_output(_: click.Context, __: click.Parameter, value: str) -> Output:
+    try:
+        return output_of(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
 
 
 @click.command()
@@ -66,12 +75,13 @@ def examine(output: Path, node: str | None, environment: dict[str, str]) -> list
     "--output",
     default="farm-tables",
     show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The directory of the tables.",
+    metavar="DIRECTORY|s3://BUCKET/PREFIX",
+    callback=_an_output,
+    help="The place of the tables.",
 )
 @click.option("--node", metavar="ADDRESS", help="The node to read: as for `pipeline run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
+def doctor(*, output: Output, node: str | None, as_json: bool) -> None:
     """Check Java, versions, ports, memory and disk; list missing parts and remedies."""
     findings = examine(output, node, dict(os.environ))
     problems = [finding.name for finding in findings if finding.result == "problem"]
@@ -153,6 +163,20 @@ def _memory() -> Iterator[Finding]:
         yield Finding("memory", "warning", text, "a run without Spark takes 0.3 GB; Spark with its workers needs 2 GiB")
     else:
         yield Finding("memory", "ok", text)
+
+
+def _output(output: Output) -> Iterator[Finding]:
+    if isinstance(output, Path):
+        yield from _disk("disk", output, "choose another --output", "keep fewer days with --keep-days")
+        return
+    try:
+        refuse_unconditional(output)
+    except BucketError as error:
+        text, _, action = str(error).rpartition(": ")
+        yield Finding("bucket", "problem", text, action)
+    else:
+        yield Finding("bucket", "ok", f"{output} can be written, with conditions")
+    yield from _disk("cache", cache_directory(), "set XDG_CACHE_HOME to another directory", "free some space")
 
 
 def _disk(name: str, required: Path, elsewhere: str, less: str) -> Iterator[Finding]:

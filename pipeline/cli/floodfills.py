@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli.options import reported_errors, spark_options, tables_option
+from pipeline.cli.options import output_option, reported_errors, spark_options
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
@@ -49,7 +49,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     type=click.IntRange(1, 64),
     help="Number of floodfills for each day.",
 )
-@tables_option
+@output_option("Directory of the tables.", is_local=True)
 @spark_options
 def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spark: Callable[[], SparkSession]) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.

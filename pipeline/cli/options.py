@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
+from pipeline.output.buckets import SCHEME, Output, output_of
 from pipeline.run import Progress
 from pipeline.serve.metrics import RunMetrics, address
 from pipeline.serve.printing import echo, overwrite_line
@@ -63,6 +64,16 @@ class Engine:
         # A master in Spark's settings, or spark-submit, selects Spark.
         is_set_up = "spark.master" in operator_settings(os.environ) or "PYSPARK_GATEWAY_PORT" in os.environ
         return not (reasons or is_set_up or isinstance(place, Farms) or entries > LOCAL_ENTRIES_MAX)
+
+    def writing(self, output: Output) -> "Engine":
+        """Return the engine for a place of tables. Raise click.UsageError if it cannot write there."""
+        if isinstance(output, Path):
+            return self
+        if self.name == SPARK or self.master or self.conf:
+            raise click.UsageError(
+                f"--output {output} needs --engine local: Spark's engine writes a local or shared directory"
+            )
+        return replace(self, name=LOCAL)
 
     def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
         """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""
@@ -132,18 +143,41 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
     return tuple(found)
 
 
-def output_option(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option `--output` of commands about a run's directory."""
+class OutputType(click.Path):
+    """The place of tables: a directory, or `s3://BUCKET/PREFIX` unless `is_local`."""
+
+    def __init__(self, *, is_local: bool = False) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+        self._is_local = is_local
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a `Path` or a `BucketPath`."""
+        if not isinstance(value, str) or not value.startswith(SCHEME):
+            return super().convert(value, param, ctx)
+        if self._is_local:
+            self.fail("this command works with Spark, which needs a local or shared directory.", param, ctx)
+        try:
+            return output_of(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+def output_option(
+    meaning: str, *, is_required: bool = False, is_local: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option `--output` of commands about the tables of a run."""
     return click.option(
         "--output",
-        default="farm-tables",
+        default=None if is_required else "farm-tables",
         show_default=True,
-        type=click.Path(path_type=Path, file_okay=False),
+        required=is_required,
+        type=OutputType(is_local=is_local),
+        metavar="DIRECTORY" if is_local else "DIRECTORY|s3://BUCKET/PREFIX",
         help=meaning,
     )
 
 
-tables_option = output_option("Directory of the tables.")
+tables_option = output_option("Place of the tables.")
 """The option of commands that read existing tables."""
 
 

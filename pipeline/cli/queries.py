@@ -26,6 +26,7 @@ from pipeline.gold.answers import (
     answer_sql,
     why_empty,
 )
+from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
@@ -116,7 +117,7 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 def query(
     *,
     sql: str,
-    output: Path,
+    output: Output,
     as_json: bool,
     as_csv: bool,
     objective: float | None,
@@ -181,7 +182,7 @@ def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     show_default=True,
     help="The objective of error budgets, in percent of time.",
 )
-def report(*, html: Path, output: Path, show_destinations: bool, objective: float) -> None:
+def report(*, html: Path, output: Output, show_destinations: bool, objective: float) -> None:
     """Write one page: the health of the servers, the worst first, and charts of their history."""
     with reported_query_errors():
         from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
@@ -193,7 +194,7 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
 
 @click.command()
 @tables_option
-def views(*, output: Path) -> None:
+def views(*, output: Output) -> None:
     """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each named query."""
     with reported_query_errors():
         from pipeline.serve.views import view_statements  # noqa: PLC0415 - DuckDB is large

@@ -4,13 +4,13 @@ A module of its own, because the other commands start Spark or only read tables.
 """
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import click
 
 from pipeline.cli.options import StatusLine, output_option, reported_errors
 from pipeline.cli.places import LogPlace, Topic, place_options
 from pipeline.lake import alone_in
+from pipeline.output.buckets import Output
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import refuse_damaged_watch
 from pipeline.repair.repairing import repair as repair_tables
@@ -20,20 +20,20 @@ from pipeline.source.farm import FarmDataSource
 
 @click.command()
 @place_options
-@output_option("Directory of the tables.")
+@output_option("Place of the tables.")
 @click.option("--dry-run", is_flag=True, help="Only list the damage. The farm is not read.")
-def repair(*, place: LogPlace, output: Path, dry_run: bool) -> None:
+def repair(*, place: LogPlace, output: Output, dry_run: bool) -> None:
     """Read lost entries again, and replace a checkpoint that does not fit the tables.
 
     Stop the pipeline first. Entries that the farm does not have any more are recorded as gone.
     """
     if isinstance(place, Topic):
         raise click.UsageError("entries are read again by index: name the farm with --node, --directory or --farms")
-    if not output.is_dir():
-        raise click.UsageError(f"{output} is not a directory: name the --output of a run")
     line = StatusLine()
     with reported_errors(line), ExitStack() as held:
-        held.enter_context(alone_in(output))
+        if not output.is_dir():
+            raise click.UsageError(f"{output} does not contain tables: name the --output of a run")
+        held.enter_context(alone_in(output, line.print_line))
         refuse_damaged_watch(output)
         found = examine(output)
         for each in found.lines():

@@ -8,7 +8,6 @@ Nothing is submitted, and no farm is reached: only tables are read.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from pipeline.cli.options import Finite, StatusLine, reported_errors, tables_opt
 from pipeline.cli.queries import reported_query_errors
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
+from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_json, print_table, span
 
@@ -75,7 +75,7 @@ SHARES_OFF = 1e-6
 )
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each farm.")
-def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **parameters: Any) -> None:
+def what_if(*, left_at: float, days: float, output: Output, as_json: bool, **parameters: Any) -> None:
     """Compute the factors of the recorded past with another setting, and compare them with the present ones."""
     setting = _setting(**parameters)
     line = StatusLine()

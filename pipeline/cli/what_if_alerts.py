@@ -9,7 +9,6 @@ same alert if they overlap.
 import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from rich.table import Table
 from pipeline.cli.alerts import KEEP_FIRING_MINUTES
 from pipeline.cli.options import Finite, tables_option
 from pipeline.cli.queries import reported_query_errors
+from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
 from pipeline.serve.printing import echo, print_json, print_table, span
 from pipeline.watch.machine import PRESENT_RULES, SILENT_AFTER_PERIODS
@@ -62,7 +62,7 @@ SHOWN = 100
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each alert.")
 def what_if_alerts(
-    *, keep_minutes: float | None, silent_periods: int | None, days: float, output: Path, as_json: bool, **rules: Any
+    *, keep_minutes: float | None, silent_periods: int | None, days: float, output: Output, as_json: bool, **rules: Any
 ) -> None:
     """Compute the alerts of the recorded past with another setting, and compare them with the present ones."""
     changes = {name: value for name, value in rules.items() if value is not None}

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pipeline.gold.sources import Sources, literal
+from pipeline.output.data_files import files_on_disk
 from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.spark.settings import is_local
@@ -284,7 +285,8 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: 
     for day in sorted({each.day for each in older if each.day is not None}, reverse=True):
         if not sought.num_rows:
             break
-        paths = [str(job.table.root / each.path) for each in older if each.day == day]
+        of_day = [each.path for each in older if each.day == day]
+        paths = [*map(str, files_on_disk(job.table.root, of_day))]
         connection.register("sought", sought)
         last = connection.execute(
             "SELECT farm, server_id, max_by(uptime_ms, window_start) AS uptime_ms,"  # noqa: S608 - own
@@ -310,7 +312,7 @@ def _by_spark(session: SparkSession, job: _Job) -> list[DataFile]:
     session.createDataFrame(job.windows).createOrReplaceTempView("touched")
     session.createDataFrame(earlier).createOrReplaceTempView("earlier")
     for name, listed in job.files.items():
-        paths = (job.sources.output / name / each.path for each in listed)
+        paths = files_on_disk(job.sources.output / name, [each.path for each in listed])
         found = rows_of_files(session, HISTORY[name], paths).drop(DAY)
         timed = found.where(f"log_time >= {literal(job.begin)} AND log_time < {literal(job.end)}")
         timed.createOrReplaceTempView(name)

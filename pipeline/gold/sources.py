@@ -19,6 +19,8 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
+from pipeline.output.buckets import Output
+from pipeline.output.data_files import files_on_disk
 from pipeline.tables.delta import StoredFile, StoredTables
 from pipeline.tables.files import DAY, check_files
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC
@@ -64,7 +66,7 @@ def database(memory_limit: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
 class Sources(StoredTables):
     """The source tables of one refresh, and the DuckDB instance for its queries, until the end of a `with` block."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Output) -> None:
         super().__init__(output)
         self._instance = database()
 
@@ -82,30 +84,31 @@ class Sources(StoredTables):
                 yield connection
             except duckdb.Error as error:
                 if not isinstance(error, OWN_FAULTS):
-                    check_files(_files_of_views(connection))
+                    check_files(Path("/"), _files_of_views(connection))
                 raise
 
     def view(self, connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[StoredFile]) -> None:
         """Create `all_NAME`: the rows of these files of a base table, with NULL for columns that an old file lacks."""
         schema = pa.schema([each for each in _SOURCES[name].schema if each.name != DAY])
         connection.register(f"_{name}", schema.empty_table())
-        paths = ", ".join("'" + str(self.output / name / each.path).replace("'", "''") + "'" for each in files)
+        root, listed = self.output / name, [each.path for each in files]
+        paths = ", ".join("'" + str(each).replace("'", "''") + "'" for each in files_on_disk(root, listed))
         read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
         selected = ", ".join(f'"{column}"' for column in schema.names)
         try:
             connection.execute(f"CREATE TEMP VIEW all_{name} AS SELECT {selected} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
         except duckdb.Error:
-            check_files(self.output / name / each.path for each in files)
+            check_files(root, listed)
             raise
 
 
-def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[Path]:
+def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Return the files that the views of base tables read."""
     try:
         texts = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
     except duckdb.Error:
         return []
-    return [Path(path.replace("''", "'")) for (text,) in texts for path in _PARQUET.findall(text)]
+    return [path.replace("''", "'") for (text,) in texts for path in _PARQUET.findall(text)]
 
 
 def literal(moment: datetime) -> str:

@@ -30,6 +30,7 @@ from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_
 from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, refresh
 from pipeline.gold.sources import Sources
 from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
+from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
 from pipeline.tables.files import read_file
@@ -98,7 +99,7 @@ SPECS = {name: each.spec for name, each in (GOLD | FOLDED | TRACED).items()}
 class Gold:
     """The derived tables of an output directory. Two threads may call `note` and `refresh`."""
 
-    def __init__(self, output: Path, window_ms: int, keep_ms: int | None = None) -> None:
+    def __init__(self, output: Output, window_ms: int, keep_ms: int | None = None) -> None:
         self._output, self.window_ms = output, window_ms
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = Table(output, WINDOWS_SPEC)
@@ -219,13 +220,14 @@ def window_ms(window: str) -> int:
     return width_ms
 
 
-def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
+def last_rows(output: Output, count: int) -> list[dict[str, Any]]:
     """Return the last rows of the routers' health, by windows, farms and servers. Raise TableDamagedError."""
-    schema, files = GOLD[ROUTER_HEALTH].spec.schema, stored_files(output / ROUTER_HEALTH)
+    root = output / ROUTER_HEALTH
+    schema, files = GOLD[ROUTER_HEALTH].spec.schema, stored_files(root)
     order = [(each, "ascending") for each in ("window_start", "farm", "server_id")]
     rows: list[dict[str, Any]] = []
     for day in sorted({each.day or date.min for each in files}, reverse=True):
-        of_day = [read_file(output / ROUTER_HEALTH / each.path, schema, each.day) for each in files if each.day == day]
+        of_day = [read_file(root, each.path, schema, each.day) for each in files if each.day == day]
         found = pa.concat_tables(of_day).sort_by(order)
         rows = found.slice(max(0, found.num_rows - (count - len(rows)))).to_pylist() + rows
         if len(rows) >= count:

@@ -18,8 +18,10 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document, sync
 from pipeline.tables.batch_notes import RESTORE
-from pipeline.tables.files import TableDamagedError, sync
+from pipeline.tables.files import TableDamagedError
 
 KEPT: Final = 100
 _VERSION = "v1"
@@ -32,7 +34,7 @@ SourceOffset = dict[str, Any]
 class StoredCheckpoint:
     """The checkpoint of one query, which one process writes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Output) -> None:
         self._root = root
 
     @property
@@ -53,44 +55,54 @@ class StoredCheckpoint:
             raise TableDamagedError(f"{file} is missing or damaged; {RESTORE}")
         return found
 
+    def begin(self) -> None:
+        """Make a checkpoint without batches. A bucket does not have empty folders."""
+        if isinstance(self._root, Path):
+            self._root.mkdir()
+        else:
+            self._write_id()
+
     def plan(self, number: int, offset: SourceOffset) -> None:
         """Record the end of a batch, before it begins."""
-        if not (self._root / "metadata").exists():
-            self._write("", "metadata", json.dumps({"id": str(uuid.uuid4())}))
+        if not (self._root / "metadata").is_file():
+            self._write_id()
         properties = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000, "conf": {}}
         self._write(_OFFSETS, str(number), "\n".join((_VERSION, json.dumps(properties), json.dumps(offset))))
 
     def commit(self, number: int) -> None:
         """Record that all tables have a batch."""
         self._write(_COMMITS, str(number), "\n".join((_VERSION, json.dumps({"nextBatchWatermarkMs": 0}))))
-        for folder in (_OFFSETS, _COMMITS):
-            for name in (f"{number - KEPT}", f".{number - KEPT}.crc"):
-                (self._root / folder / name).unlink(missing_ok=True)
+        for folder in (_OFFSETS, _COMMITS) if number >= KEPT else ():
+            old = self._root / folder / f"{number - KEPT}"
+            old.unlink(missing_ok=True)
+            if isinstance(old, Path):
+                old.with_name(f".{old.name}.crc").unlink(missing_ok=True)
+
+    def _write_id(self) -> None:
+        self._write("", "metadata", json.dumps({"id": str(uuid.uuid4())}))
 
     def _write(self, folder: str, name: str, content: str) -> None:
         directory = self._root / folder
-        if not directory.is_dir():
+        if isinstance(directory, Path) and not directory.is_dir():
             directory.mkdir(parents=True)
-            sync(directory.parent, self._root.parent)
-        aside = directory / f".{name}.new"
-        aside.write_text(content, encoding="utf-8")
-        sync(aside)
-        aside.replace(directory / name)
+            sync(directory.parent, directory.parent.parent)
+        Document(directory / name).write(content.encode())
         # A checksum of Spark's for an earlier file of this name would be wrong.
-        (directory / f".{name}.crc").unlink(missing_ok=True)
-        sync(directory)
+        if isinstance(directory, Path):
+            (directory / f".{name}.crc").unlink(missing_ok=True)
 
 
-def last_number(directory: Path) -> int:
+def last_number(directory: Output) -> int:
     """Return the highest number among the names of a directory's files; -1 without one."""
-    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    is_local = isinstance(directory, Path)
+    names = [each.name for each in directory.iterdir()] if not is_local or directory.is_dir() else []
     return max((int(each) for each in names if each.isdecimal()), default=-1)
 
 
-def read_offset(file: Path) -> SourceOffset | None:
+def read_offset(file: Output) -> SourceOffset | None:
     """Return the offset in a file of `offsets`; None if it is missing or damaged."""
     try:
-        version, _, text = file.read_text(encoding="utf-8").splitlines()
+        version, _, text = (Document(file).read() or b"").decode().splitlines()
         offset = json.loads(text)
     except (OSError, ValueError):
         return None

@@ -14,7 +14,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from pipeline.local.checkpoint import SourceOffset, StoredCheckpoint
+from pipeline.output.buckets import Output
 from pipeline.source.log_client import FarmLogError
 
 WriteBatch = Callable[[Iterable[pa.RecordBatch], int], None]
@@ -67,7 +67,7 @@ class _StoppedError(Exception):
 class LocalQuery:
     """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end."""
 
-    def __init__(self, reader: SourceReader, write: WriteBatch, checkpoint: Path, trigger_s: float | None) -> None:
+    def __init__(self, reader: SourceReader, write: WriteBatch, checkpoint: Output, trigger_s: float | None) -> None:
         self._reader = reader
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)

@@ -10,14 +10,16 @@ the record begins new numbers. The next checkpoint's batch 0 follows the last ba
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from pipeline.local.checkpoint import last_number
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 from pipeline.run import EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes
 
 
-def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
+def checkpoint_fault(output: Output, name: str, notes: BatchNotes) -> str:
     """Return the fault of a checkpoint; empty if it fits, or if no record of batches exists.
 
     The offsets of a trace are not compared: their cursors begin again with each start of a node.
@@ -27,7 +29,7 @@ def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
     checkpoint = output / name
     if not checkpoint.exists():
         return "it is missing"
-    planned, committed = _last_number(checkpoint / "offsets"), _last_number(checkpoint / "commits")
+    planned, committed = last_number(checkpoint / "offsets"), last_number(checkpoint / "commits")
     done = notes.done - notes.base
     # The last planned batch may be incomplete, or complete in the tables but not recorded by Spark.
     fits = (planned == done + 1 and committed == done) or (planned == done and done - 1 <= committed <= done)
@@ -40,7 +42,7 @@ def checkpoint_fault(output: Path, name: str, notes: BatchNotes) -> str:
     return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
 
 
-def _offsets_fault(file: Path, notes: BatchNotes) -> str:
+def _offsets_fault(file: Output, notes: BatchNotes) -> str:
     offsets = _next_entries(file)
     if offsets is None:
         return f"its file offsets/{file.name} is damaged"
@@ -50,7 +52,7 @@ def _offsets_fault(file: Path, notes: BatchNotes) -> str:
     return ""
 
 
-def set_aside(output: Path, name: str) -> Path | None:
+def set_aside(output: Output, name: str) -> Output | None:
     """Rename a checkpoint or a table, so that runs no longer use it; return its new place."""
     path = output / name
     if not path.exists():
@@ -58,24 +60,19 @@ def set_aside(output: Path, name: str) -> Path | None:
     number = 1
     while (aside := output / f".replaced-{name}-{number}").exists():
         number += 1
-    return path.rename(aside)
+    return path.rename(aside)  # type: ignore[arg-type]
 
 
-def _last_number(directory: Path) -> int:
-    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
-    return max((int(each) for each in names if each.isdecimal()), default=-1)
-
-
-def _offset(file: Path) -> Mapping[str, Any] | None:
+def _offset(file: Output) -> Mapping[str, Any] | None:
     """Return the offset of the source from a file of Spark: version, metadata, and the offset."""
     try:
-        offset = json.loads(file.read_text(encoding="utf-8").splitlines()[2])
+        offset = json.loads((Document(file).read() or b"").decode().splitlines()[2])
     except (OSError, ValueError, IndexError):
         return None
     return offset if isinstance(offset, dict) else None
 
 
-def _next_entries(file: Path) -> Mapping[str, int] | None:
+def _next_entries(file: Output) -> Mapping[str, int] | None:
     """Return the next entry of each farm."""
     try:
         return {str(farm): int(entry) for farm, entry in (_offset(file) or {})["farms"].items()}

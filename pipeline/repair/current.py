@@ -7,12 +7,12 @@ it is NULL until the next batch has the farm.
 A module of its own, because it changes with the columns of the current state, not with the steps of a repair.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+from pipeline.output.buckets import Output
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, last_rows
 from pipeline.tables.delta import TableSpec, stored_rows
 from pipeline.tables.files import BATCH
@@ -20,7 +20,7 @@ from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, RANGES_SPEC
 
 
-def current_rows(output: Path, spec: TableSpec) -> pa.Table:
+def current_rows(output: Output, spec: TableSpec) -> pa.Table:
     """Return all rows of a table of the current state except `current_watched`. Raise TableDamagedError."""
     name = spec.name.removeprefix(PREFIX)
     if name == "farm":
@@ -30,7 +30,7 @@ def current_rows(output: Path, spec: TableSpec) -> pa.Table:
     return last_rows(rows, KEYS[name], ORDER[name]).select(spec.schema.names)
 
 
-def _farms(output: Path) -> pa.Table:
+def _farms(output: Output) -> pa.Table:
     farms: dict[str, dict[str, Any]] = {}
     for row in stored_rows(output / RANGES_SPEC.name, RANGES_SPEC.schema).to_pylist():
         if row["name"] == LOG_NAME and row["kind"] in {RangeKind.READ, RangeKind.UNCOUNTED}:

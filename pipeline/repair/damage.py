@@ -13,12 +13,12 @@ all batches. After the range is read again, every table is correct, even if it a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
+from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
@@ -90,7 +90,7 @@ class Damage:
             yield f"{name}: the derived table is damaged"
 
 
-def examine(output: Path) -> Damage:
+def examine(output: Output) -> Damage:
     """Return the damage of an output directory. Raise TableDamagedError if the record of batches is damaged."""
     notes = BatchNotes(output, LOG)
     # Only some tables have the rows of an interrupted batch. Its repetition completes it.
@@ -107,7 +107,7 @@ def examine(output: Path) -> Damage:
             unreadable.append(spec)
             continue
         files = table.files()
-        lost = tuple(file for file in files if not _is_readable(table.root / file.path))
+        lost = tuple(file for file in files if not _is_readable(table.root, file.path))
         readable = [file for file in files if file not in lost]
         if lost:
             lost_files[spec.name] = lost
@@ -124,20 +124,20 @@ def examine(output: Path) -> Damage:
     )
 
 
-def _damaged_derived(output: Path) -> tuple[str, ...]:
+def _damaged_derived(output: Output) -> tuple[str, ...]:
     return tuple(name for name, spec in DERIVED_SPECS.items() if (output / name).exists() and is_damaged(output, spec))
 
 
-def is_damaged(output: Path, spec: TableSpec) -> bool:
+def is_damaged(output: Output, spec: TableSpec) -> bool:
     """Return True if a table lacks rows, or has unreadable files or an unreadable log."""
     try:
         table = Table(output, spec)
     except TableDamagedError:
         return True
-    return not all(_is_readable(table.root / file.path) for file in table.files())
+    return not all(_is_readable(table.root, file.path) for file in table.files())
 
 
-def _events_fault(output: Path) -> str:
+def _events_fault(output: Output) -> str:
     notes = BatchNotes(output, EVENTS)
     if notes.is_empty:
         return ""
@@ -156,9 +156,9 @@ def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
     return rows
 
 
-def _is_readable(file: Path) -> bool:
+def _is_readable(root: Output, path: str) -> bool:
     try:
-        check_files([file])
+        check_files(root, [path])
     except OSError:
         return False
     return True
@@ -172,7 +172,7 @@ def _count(
 ) -> None:
     """Add the rows of a base table, by farm and day."""
     for file in files:
-        rows = _before(read_file(table.root / file.path, _COUNTED), begun, "index")
+        rows = _before(read_file(table.root, file.path, _COUNTED), begun, "index")
         for each in pc.value_counts(rows.column("farm")).to_pylist():
             key = (each["values"], file.day, table.spec.name)
             counts[key] = counts.get(key, 0) + each["counts"]

@@ -17,13 +17,14 @@ Every step is a commit that can be repeated. A killed repair is completed by the
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.decode.columns import record_batches
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
+from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
 from pipeline.repair.current import current_rows
 from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged
@@ -53,7 +54,7 @@ class _Found:
     ranges: pa.Table
 
 
-def refuse_damaged_watch(output: Path) -> None:
+def refuse_damaged_watch(output: Output) -> None:
     """Raise TableDamagedError if a table of the watch is damaged."""
     notes = BatchNotes(output, LOG)
     for spec in (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"]):
@@ -67,7 +68,7 @@ def refuse_damaged_watch(output: Path) -> None:
             )
 
 
-def repair(output: Path, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
+def repair(output: Output, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
     """Repair the tables below `output`, and return the repaired damage.
 
     Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
@@ -101,7 +102,7 @@ def repair(output: Path, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
 
 
 def _make_exact(
-    output: Path, inexact: Collection[TableSpec], lost_files: Collection[str], notes: BatchNotes, notify: Notify
+    output: Output, inexact: Collection[TableSpec], lost_files: Collection[str], notes: BatchNotes, notify: Notify
 ) -> None:
     """Make damaged tables of the current state, and state the number of rows of all tables."""
     for spec in REPAIRABLE:
@@ -114,13 +115,13 @@ def _make_exact(
             notify(f"{spec.name}: made from the base tables")
 
 
-def _begin_numbers(output: Path, checkpoint: str, notes: BatchNotes) -> None:
+def _begin_numbers(output: Output, checkpoint: str, notes: BatchNotes) -> None:
     set_aside(output, checkpoint)
-    (output / checkpoint).mkdir()
+    StoredCheckpoint(output / checkpoint).begin()
     notes.begin_numbers()
 
 
-def _remove_unreadable(output: Path, damage: Damage, notify: Notify) -> None:
+def _remove_unreadable(output: Output, damage: Damage, notify: Notify) -> None:
     for spec in damage.unreadable:
         aside = set_aside(output, spec.name)
         notify(f"{spec.name}: the damaged table is in {aside}")
@@ -140,7 +141,7 @@ def _logs(farms: OneFarm | ManyFarms, clusters: set[str]) -> Mapping[str, Select
     return logs
 
 
-def _replace(output: Path, lost: LostRange, log: SelectedLog, notify: Notify) -> None:
+def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) -> None:
     """Read a range again, and replace its rows in all tables."""
     if lost.last > log.status.commit_index:
         raise FarmLogError(
@@ -170,7 +171,7 @@ def _number_of(part: LostRange) -> int:
     return -part.first
 
 
-def _read(output: Path, part: LostRange, log: SelectedLog) -> _Found:
+def _read(output: Output, part: LostRange, log: SelectedLog) -> _Found:
     pseudonyms = Pseudonyms(salt_of(output))
     partition = log.place.ranges.plan(part.first, part.last + 1, part.farm)
     base: dict[str, list[pa.Table]] = {}
@@ -186,7 +187,7 @@ def _read(output: Path, part: LostRange, log: SelectedLog) -> _Found:
     return _Found(tables, batch_rows(merged(pa.concat_tables(counts)), _number_of(part)))
 
 
-def _remember(output: Path, rows: pa.Table) -> None:
+def _remember(output: Output, rows: pa.Table) -> None:
     named = "destination" if "destination" in rows.column_names else "master"
     if ADDRESS in rows.column_names:
         pairs = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
@@ -213,7 +214,7 @@ def _is_within(rows: pa.Table, part: LostRange, first: str, last: str) -> pa.Chu
     return pc.fill_null(of_part, False)  # noqa: FBT003 - pyarrow's parameter
 
 
-def _record_gone(output: Path, gone: LostRange) -> None:
+def _record_gone(output: Output, gone: LostRange) -> None:
     """Record entries that cannot be read again; their remaining rows count as the rows of these entries."""
     table = Table(output, RANGES_SPEC, is_checked=False)
     known = table.rows()
@@ -254,7 +255,7 @@ def _gone_row(gone: LostRange, day: date | None) -> dict[str, object]:
     }
 
 
-def _remaining(output: Path, gone: LostRange) -> Iterator[tuple[str, pa.Table]]:
+def _remaining(output: Output, gone: LostRange) -> Iterator[tuple[str, pa.Table]]:
     for name, spec in BASE_SPECS.items():
         rows = Table(output, spec, is_checked=False).rows()
         yield name, rows.filter(_is_within(rows, gone, "index", "index"))

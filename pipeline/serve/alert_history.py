@@ -11,12 +11,12 @@ Silences, removals and orderly departures are ignored here: they suppress an ale
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
+from pipeline.output.buckets import Output
 from pipeline.serve.query import SqlQuery, of_one_version
 from pipeline.watch.machine import HEALTHY, PRESENT_RULES, SILENT, SILENT_AFTER_PERIODS, Rules, Transition
 from pipeline.watch.watching import FarmsWatch
@@ -81,7 +81,7 @@ class _History:
         return sorted(found, key=lambda each: (each.began_ms, each.farm, each.server_id))
 
 
-def alert_history(output: Path, settings: Sequence[AlertSetting], days: float) -> list[list[Outage]]:
+def alert_history(output: Output, settings: Sequence[AlertSetting], days: float) -> list[list[Outage]]:
     """Return, for each setting, the outages in the last `days` days before each farm's latest log time.
 
     Raises QueryError.

@@ -11,10 +11,10 @@ started shortly before the entry had less history.
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pipeline.feedback.weighing import FactorsRow, Row, Weighing
+from pipeline.output.buckets import Output
 from pipeline.serve.gaps import gaps_of
 from pipeline.serve.history import record_rows, removals_of
 from pipeline.serve.query import Answer, SqlQuery, of_one_version
@@ -33,7 +33,7 @@ _ENTRIES = """
 """
 
 
-def factor_steps(output: Path, moment: datetime | None) -> Answer:
+def factor_steps(output: Output, moment: datetime | None) -> Answer:
     """Return a row for each factor of each farm's last entry up to a moment. Raise QueryError."""
 
     def read(run_query: SqlQuery) -> Answer:

@@ -10,12 +10,12 @@ if the entry is long before the period.
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from pipeline.feedback.replay import Past, Removal, Window
 from pipeline.feedback.rows import named
 from pipeline.feedback.weighing import LAG_WORST_MS, ClockRow, FactorsRow, ReportRow, Row, Setting
+from pipeline.output.buckets import Output
 from pipeline.serve.query import SqlQuery, documents, query_result
 
 BAD_SHARE = 0.5
@@ -65,7 +65,7 @@ _REMOVALS = """
 
 
 def replayed(
-    output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
+    output: Output, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
 ) -> dict[str, Past]:
     """Return the past of each farm up to `span_ms` before the end of its tables. Raise QueryError."""
     removals = removals_of(lambda sql: documents(output, sql))

@@ -30,6 +30,8 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.gold.sources import MEMORY_LIMIT, OWN_FAULTS, database
+from pipeline.output.buckets import Output
+from pipeline.output.data_files import files_on_disk, place_on_disk
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
@@ -73,18 +75,18 @@ class Answer:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
-def documents(output: Path, sql: str) -> list[dict[str, Any]]:
+def documents(output: Output, sql: str) -> list[dict[str, Any]]:
     """Return all rows of a small answer. Raises QueryError."""
     with query_result(output, sql) as answer:
         return list(answer.documents())
 
 
-def stored_gaps(output: Path) -> tuple[Gap, ...]:
+def stored_gaps(output: Output) -> tuple[Gap, ...]:
     """Return the entries that the tables lack. Raises QueryError."""
     return gaps_of(lambda sql: documents(output, sql))
 
 
-def of_one_version(output: Path, read: Callable[[SqlQuery], Read]) -> Read:
+def of_one_version(output: Output, read: Callable[[SqlQuery], Read]) -> Read:
     """Return the result of `read`, whose questions all see one version of each table. Raises QueryError."""
     with _retried(
         output, frozenset(TABLES), lambda tables: read(lambda sql: [*tables.answer(sql).documents()])
@@ -92,16 +94,16 @@ def of_one_version(output: Path, read: Callable[[SqlQuery], Read]) -> Read:
         return result
 
 
-def refuse_without_tables(output: Path) -> None:
+def refuse_without_tables(output: Output) -> None:
     """Raise QueryError if no run has made a table there."""
-    if not any((output / name).exists() for name in TABLES):
+    if (isinstance(output, Path) and not output.is_dir()) or not any(each.name in TABLES for each in output.iterdir()):
         raise QueryError(
             f"{output} does not contain tables; make them with `garlicfarm pipeline run --output {output}`"
         )
 
 
 @contextmanager
-def query_result(output: Path, sql: str, *, with_gaps: bool = False) -> Iterator[Answer]:
+def query_result(output: Output, sql: str, *, with_gaps: bool = False) -> Iterator[Answer]:
     """Yield the answer to one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
     named = _read_by(sql)
     names, is_concerned = named or frozenset(TABLES), with_gaps and concerns(named)
@@ -116,7 +118,7 @@ def query_result(output: Path, sql: str, *, with_gaps: bool = False) -> Iterator
 
 
 @contextmanager
-def _retried(output: Path, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
+def _retried(output: Output, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
     """Yield the result of `begin`, repeated with newer versions of the tables when a file is gone."""
     refuse_without_tables(output)
     lost: Exception | None = None
@@ -124,7 +126,7 @@ def _retried(output: Path, names: Collection[str], begin: Callable[["_OpenTables
         with database(MEMORY_LIMIT) as connection:
             try:
                 result = begin(_OpenTables(connection, output, names))
-            except duckdb.IOException as error:
+            except (duckdb.IOException, FileNotFoundError) as error:
                 lost = error
                 continue
             except (duckdb.Error, TableDamagedError) as error:
@@ -140,13 +142,13 @@ def _retried(output: Path, names: Collection[str], begin: Callable[["_OpenTables
     raise QueryError(f"a file of the tables could not be read: {lost}") from lost
 
 
-def _refuse_damaged(output: Path, names: Collection[str], error: Exception | None) -> None:
+def _refuse_damaged(output: Output, names: Collection[str], error: Exception | None) -> None:
     """Raise QueryError with the file and the remedy if a file of these tables is the cause of this error."""
     if isinstance(error, OWN_FAULTS):
         return
     try:
         for root in (output.resolve() / name for name in names if name in TABLES):
-            check_files(root / file.path for file in stored_files(root))
+            check_files(root, (file.path for file in stored_files(root)))
     except (TableDamagedError, OSError) as damage:
         raise QueryError(_words(damage)) from error
 
@@ -157,11 +159,15 @@ class _OpenTables:
     A view is made when a question names its table first: to make all of them would open every file of every table.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, output: Path, names: Collection[str]) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, output: Output, names: Collection[str]) -> None:
         self._connection = connection
-        self._files = {name: _paths(output.resolve() / name) for name in TABLES if name in names}
+        self._roots = {name: output.resolve() / name for name in TABLES if name in names}
+        self._files = {name: [each.path for each in stored_files(root)] for name, root in self._roots.items()}
         self._without_view = set(self._files)
-        _lock(connection, [*chain.from_iterable(self._files.values())])
+        _lock(
+            connection,
+            [str(place_on_disk(root, each)) for name, root in self._roots.items() for each in self._files[name]],
+        )
 
     def answer(self, sql: str) -> Answer:
         """Answer one SELECT. Raises QueryError or duckdb.Error; taking rows raises duckdb.Error."""
@@ -170,7 +176,8 @@ class _OpenTables:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise QueryError("a query is one statement that selects; the tables can only be read")
         for name in self._without_view & (named or self._files.keys()):
-            _make_view(self._connection, name, self._files[name], TABLES[name])
+            files = files_on_disk(self._roots[name], self._files[name])
+            _make_view(self._connection, name, [*map(str, files)], TABLES[name])
             self._without_view.remove(name)
         empty = tuple(name for name, files in self._files.items() if name in named and not files)
         with _interruptible():
@@ -185,10 +192,6 @@ class _OpenTables:
         first = next_rows()
         rest = iter(next_rows, [])
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
-
-
-def _paths(table: Path) -> list[str]:
-    return [str(table / file.path) for file in stored_files(table)]
 
 
 def _read_by(sql: str) -> frozenset[str]:

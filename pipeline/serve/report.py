@@ -23,10 +23,10 @@ from datetime import datetime
 from hashlib import sha256
 from html import escape
 from itertools import groupby, zip_longest
-from pathlib import Path
 from typing import Any
 
 from pipeline.gold.answers import OBJECTIVE_PERCENT
+from pipeline.output.buckets import Output
 from pipeline.serve.answer_sections import (
     Names,
     budgets,
@@ -76,7 +76,7 @@ reporting period, the farm as a whole was stopped: a gap, which ends a run of wi
 
 
 def make_report(
-    output: Path, made_at: datetime, *, show_destinations: bool, objective_percent: float = OBJECTIVE_PERCENT
+    output: Output, made_at: datetime, *, show_destinations: bool, objective_percent: float = OBJECTIVE_PERCENT
 ) -> str:
     """Return the page as text, of one version of each table. Raises QueryError."""
     names = read_names(output) if show_destinations else {}

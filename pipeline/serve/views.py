@@ -14,13 +14,13 @@ A module of its own: `query` must work without a network, so without that extens
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.sources import MACROS
+from pipeline.output.buckets import Output
 from pipeline.serve.query import TABLES, refuse_without_tables
 
 _HEAD = """\
@@ -29,7 +29,7 @@ _HEAD = """\
 -- Make the views again after an upgrade, and when new tables exist."""
 
 
-def view_statements(output: Path) -> Iterator[str]:
+def view_statements(output: Output) -> Iterator[str]:
     """Yield the script, statement by statement. Raise QueryError when there are no tables."""
     refuse_without_tables(output)
     place = output.resolve()
@@ -44,7 +44,7 @@ def view_statements(output: Path) -> Iterator[str]:
         yield f"CREATE OR REPLACE VIEW {name} AS\n{answer_sql(name).strip()};"
 
 
-def _rows(output: Path, name: str, schema: pa.Schema) -> str:
+def _rows(output: Output, name: str, schema: pa.Schema) -> str:
     if (output / name / "_delta_log").is_dir():
         place = str(output / name).replace("'", "''")
         return f"SELECT * FROM delta_scan('{place}')"  # noqa: S608 - a path of the operator's, quoted

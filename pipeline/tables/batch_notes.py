@@ -10,19 +10,19 @@ either case.
 
 So the range of a batch is written here before its first commit, and the batches of all tables after its last one.
 `TableDamagedError` refuses a batch that does not continue after the last one, a known number with another range, and a
-table without a batch that it had. The file is synced before it replaces the old one.
+table without a batch that it had. The file is replaced as a whole (`pipeline/output/documents.py`).
 """
 
 import json
-import os
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 from pipeline.tables.files import TableDamagedError
 
 RESTORE: Final = (
@@ -69,9 +69,10 @@ class _Noted(Struct, frozen=True, rename="camel"):
 class BatchNotes:
     """The notes about the batches of one query."""
 
-    def __init__(self, output: Path, query: str, continuity: Continuity = Continuity.NEXT) -> None:
+    def __init__(self, output: Output, query: str, continuity: Continuity = Continuity.NEXT) -> None:
         """Raise TableDamagedError if the file cannot be read."""
         self.path = output / f"batches-{query}.json"
+        self._document = Document(self.path)
         self._continuity = continuity
         self._noted = self._load()
 
@@ -176,25 +177,14 @@ class BatchNotes:
         )
 
     def _load(self) -> _Noted | None:
+        content = self._document.read()
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=_Noted)
-        except FileNotFoundError:
-            return None
+            return None if content is None else msgspec.json.decode(content, type=_Noted)
         except msgspec.MsgspecError as error:
             raise TableDamagedError(f"{self.path} is damaged ({error}); {RESTORE}") from error
 
     def _store(self, noted: _Noted) -> None:
-        aside = self.path.with_name(f".{self.path.name}.new")
-        with aside.open("wb") as file:
-            file.write(json.dumps(msgspec.to_builtins(noted)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        self._document.write(json.dumps(msgspec.to_builtins(noted)).encode())
         self._noted = noted
 
 

@@ -15,12 +15,12 @@ a repeated batch changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.output.buckets import Output
 from pipeline.schemas import TRANSITIONS, arrow_schema
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import DAY
@@ -72,7 +72,7 @@ SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, 
 class CurrentState:
     """The tables, with their rows in memory."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Output) -> None:
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._rows = {name: table.rows() for name, table in self._tables.items()}
 
@@ -106,7 +106,7 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
     return in_order.take(last.column("_place_max").sort())
 
 
-def read(output: Path, table: str) -> list[dict[str, Any]]:
+def read(output: Output, table: str) -> list[dict[str, Any]]:
     """Return all rows of one table, in the order of its keys, for a reader. Raise TableDamagedError, OSError."""
     rows = stored_rows(output / f"{PREFIX}{table}", SCHEMAS[table])
     in_order = rows.sort_by([(each, "ascending") for each in KEYS[table]])

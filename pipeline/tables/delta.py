@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +33,9 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from pipeline.output.buckets import Output, delta_options
+from pipeline.output.data_files import files_on_disk
+from pipeline.output.documents import sync
 from pipeline.tables.files import (
     BATCH,
     DAY,
@@ -42,7 +44,6 @@ from pipeline.tables.files import (
     DataFile,
     TableDamagedError,
     read_file,
-    sync,
     write_files,
 )
 
@@ -89,7 +90,7 @@ class StoredFile:
 class Table:
     """A table that this process writes; it is created if missing, and widened if it lacks a column."""
 
-    def __init__(self, output: Path, spec: TableSpec, *, is_checked: bool = True) -> None:
+    def __init__(self, output: Output, spec: TableSpec, *, is_checked: bool = True) -> None:
         """Raise TableDamagedError; `is_checked` is False for a repair, which opens a table without some of its rows."""
         self.spec = spec
         self.root = output / spec.name
@@ -160,7 +161,7 @@ class Table:
         """Return the current files of the table."""
         table = self._fresh()
         if self._files[0] != table.version():
-            self._files = (table.version(), _files_of(table))
+            self._files = (table.version(), _files_of(self.root, table))
         return [*self._files[1]]
 
     def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
@@ -216,13 +217,18 @@ class Table:
             for each in removed
         ]
         with _naming_table_in_errors(self.root):
-            self._delta.create_write_transaction(
-                [*adds, *removes],
-                "append",
-                _delta_schema(self.spec.schema),
-                [DAY] if by_day else [],
-                commit_properties=CommitProperties(app_transactions=transactions),
-            )
+            try:
+                self._delta.create_write_transaction(
+                    [*adds, *removes],
+                    "append",
+                    _delta_schema(self.spec.schema),
+                    [DAY] if by_day else [],
+                    commit_properties=CommitProperties(app_transactions=transactions),
+                )
+            except DeltaError:
+                # A store may have made the commit and lost the reply: the client's repetition then fails.
+                if not added or all(each.path != added[0].path for each in self.files()):
+                    raise
             self._sync_after(before)
         self._known = known | {each.app_id: each.version for each in transactions}
 
@@ -230,14 +236,17 @@ class Table:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
         if HELD not in self._known:
             found = self._delta.transaction_version(HELD)
-            self._known[HELD] = _rows_of(_files_of(self._delta)) if found is None else int(found)
+            self._known[HELD] = _rows_of(_files_of(self.root, self._delta)) if found is None else int(found)
         return self._known[HELD]
 
     def _sync_after(self, version: int) -> None:
         """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
+        last = self._fresh().version()
+        if not isinstance(self.root, Path):
+            return
         log = self.root / "_delta_log"
-        for number in range(version + 1, self._fresh().version() + 1):
-            sync(_commit_file(self.root, number))
+        for number in range(version + 1, last + 1):
+            sync(log / _commit_name(number))
             if number % CHECKPOINT_COMMITS == 0:
                 sync(*log.glob(f"{number:020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"))
         sync(log)
@@ -246,7 +255,7 @@ class Table:
         """Return the current table: another program may have optimized it."""
         # `update_incremental` lists the entire log, and most calls follow no commit.
         following = self._delta.version() + 1
-        if _commit_file(self.root, following).exists():
+        if (self.root / "_delta_log" / _commit_name(following)).is_file():
             reopened = None if following % CHECKPOINT_COMMITS else _opened(self.root)
             if reopened is None:
                 self._delta.update_incremental()
@@ -268,7 +277,7 @@ class Table:
 class StoredTables:
     """The tables of an output directory for a reader, each at its version at the first use. Raise TableDamagedError."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Output) -> None:
         self.output = output
         self._read: dict[str, tuple[DeltaTable | None, list[StoredFile]]] = {}
 
@@ -288,25 +297,25 @@ class StoredTables:
         if table not in self._read:
             root = self.output / table
             found = _opened(root)
-            files = [] if found is None else _files_of(found)
+            files = [] if found is None else _files_of(root, found)
             if found is not None:
                 _refuse_lost_rows(root, found, files)
             self._read[table] = found, files
         return self._read[table]
 
 
-def stored_files(root: Path) -> list[StoredFile]:
+def stored_files(root: Output) -> list[StoredFile]:
     """Return the current files of a table, for a reader; none without a table. Raise TableDamagedError."""
     return StoredTables(root.parent).files(root.name)
 
 
-def stored_version(root: Path) -> int:
+def stored_version(root: Output) -> int:
     """Return the number of commits after the first one; -1 without a table. Raise TableDamagedError."""
     found = _opened(root)
     return NOTHING_COMMITTED if found is None else int(found.version())
 
 
-def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
+def stored_rows(root: Output, schema: pa.Schema) -> pa.Table:
     """Return all rows of a small table; none without a table. Raise TableDamagedError."""
     return _read_all(root, schema, stored_files(root))
 
@@ -316,17 +325,17 @@ def _batch_of(table: DeltaTable | None, query: str) -> int:
     return NOTHING_COMMITTED if batch is None else int(batch)
 
 
-def _read_all(root: Path, schema: pa.Schema, files: Iterable[StoredFile]) -> pa.Table:
-    found = [read_file(root / file.path, schema, file.day) for file in files]
+def _read_all(root: Output, schema: pa.Schema, files: Iterable[StoredFile]) -> pa.Table:
+    found = [read_file(root, file.path, schema, file.day) for file in files]
     return pa.concat_tables(found) if found else schema.empty_table()
 
 
-def _commit_file(root: Path, number: int) -> Path:
-    return root / "_delta_log" / f"{number:020}.json"
+def _commit_name(number: int) -> str:
+    return f"{number:020}.json"
 
 
 @contextmanager
-def _naming_table_in_errors(root: Path) -> Iterator[None]:
+def _naming_table_in_errors(root: Output) -> Iterator[None]:
     """Convert delta-rs errors of the block into OSError with the table's path."""
     try:
         yield
@@ -335,25 +344,26 @@ def _naming_table_in_errors(root: Path) -> Iterator[None]:
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
 
 
-def _opened(root: Path) -> DeltaTable | None:
-    if not (root / "_delta_log").is_dir():
+def _opened(root: Output) -> DeltaTable | None:
+    if isinstance(root, Path) and not (root / "_delta_log").is_dir():
         return None
     try:
-        return DeltaTable(root)
+        return DeltaTable(str(root), storage_options=delta_options(root))
     except TableNotFoundError:
         return None
     except DeltaError as error:
         raise TableDamagedError(f"{root} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
 
 
-def _created(root: Path, spec: TableSpec) -> DeltaTable:
+def _created(root: Output, spec: TableSpec) -> DeltaTable:
     root.mkdir(parents=True, exist_ok=True)
     return DeltaTable.create(
-        root,
+        str(root),
         _delta_schema(spec.schema),
         mode="ignore",
         partition_by=[DAY] if DAY in spec.schema.names else None,
         configuration={**_properties(spec)},
+        storage_options=delta_options(root),
     )
 
 
@@ -365,7 +375,7 @@ def _properties(spec: TableSpec) -> dict[str, str]:
     }
 
 
-def _files_of(delta: DeltaTable) -> list[StoredFile]:
+def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
     actions = pa.table(delta.get_add_actions(flatten=True))
     time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in actions.column_names), None)
 
@@ -376,7 +386,7 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
         values("path"),
         values("size_bytes"),
         [
-            _counted(delta, path) if rows is None else rows
+            _counted(root, path) if rows is None else rows
             for path, rows in zip(values("path"), values("num_records"), strict=True)
         ],
         values(f"partition.{DAY}"),
@@ -391,16 +401,16 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
 
 
-def _counted(delta: DeltaTable, path: str) -> int:
+def _counted(root: Output, path: str) -> int:
     """Return the rows of a file that another program added without statistics."""
-    file = Path(urlsplit(delta.table_uri).path) / path
     try:
+        (file,) = files_on_disk(root, [path])
         return int(pq.read_metadata(file).num_rows)
     except (pa.ArrowException, OSError) as error:
-        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+        raise TableDamagedError(f"{root / path} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
 
 
-def _refuse_lost_rows(root: Path, delta: DeltaTable, files: Iterable[StoredFile]) -> None:
+def _refuse_lost_rows(root: Output, delta: DeltaTable, files: Iterable[StoredFile]) -> None:
     """Raise TableDamagedError if the files have other rows than the last commit states."""
     held, found = delta.transaction_version(HELD), _rows_of(files)
     if held is not None and held != found:

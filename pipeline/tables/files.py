@@ -11,7 +11,6 @@ groups skip the others.
 """
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from pipeline.output.buckets import Output
+from pipeline.output.data_files import files_on_disk, make_durable, make_folder, place_on_disk, refresh_copy, shown
 
 DAY = "day"
 UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
@@ -61,14 +63,12 @@ class _Range:
 class _Part:
     """One open file."""
 
-    def __init__(self, root: Path, day: date | None, schema: pa.Schema, *, by_day: bool) -> None:
+    def __init__(self, root: Output, day: date | None, schema: pa.Schema, *, by_day: bool) -> None:
         self.day = None if day is None else day.isoformat()
         directory = f"{DAY}={self.day or UNKNOWN_DAY}/" if by_day else ""
         self.path = f"{directory}part-{uuid.uuid4()}.parquet"
-        self.file = root / self.path
-        if not self.file.parent.exists():
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            sync(root)
+        self.root, self.file = root, place_on_disk(root, self.path)
+        make_folder(root, self.file)
         self.writer = pq.ParquetWriter(self.file, schema, compression=COMPRESSION)
         self.rows = 0
         self.ranges = {each.name: _Range() for each in schema if _is_counted(each)}
@@ -88,8 +88,7 @@ class _Part:
     def close(self) -> DataFile:
         """Complete the file."""
         self.writer.close()
-        # A commit may name the file only when a power failure cannot take the content or the name.
-        sync(self.file, self.file.parent)
+        make_durable(self.root, self.path)
         known = {name: each for name, each in self.ranges.items() if each.least is not None}
         stats = {
             "numRecords": self.rows,
@@ -100,20 +99,10 @@ class _Part:
         return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats))
 
 
-def sync(*paths: Path) -> None:
-    """Make files, and the names in directories, durable."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 class PartWriter:
     """The writer of a table's rows, with a file per day (or one file, if the table is not partitioned)."""
 
-    def __init__(self, root: Path, schema: pa.Schema) -> None:
+    def __init__(self, root: Output, schema: pa.Schema) -> None:
         self._root = root
         self._by_day = DAY in schema.names
         self._schema = pa.schema([each for each in schema if each.name != DAY])
@@ -142,22 +131,25 @@ class PartWriter:
             yield day, rows.filter(of_day)
 
 
-def write_files(root: Path, schema: pa.Schema, rows: pa.Table) -> list[DataFile]:
+def write_files(root: Output, schema: pa.Schema, rows: pa.Table) -> list[DataFile]:
     """Write all rows, with a file per day."""
     writer = PartWriter(root, schema)
     writer.write(rows)
     return writer.close()
 
 
-def check_files(files: Iterable[Path]) -> None:
-    """Read each file; raise TableDamagedError for the first missing or unreadable one."""
-    for file in files:
+def check_files(root: Output, paths: Iterable[str]) -> None:
+    """Read each data file; raise TableDamagedError for the first missing or unreadable one."""
+    for path in paths:
+        file = place_on_disk(root, path)
         try:
+            refresh_copy(root, path)
+            files_on_disk(root, [path])
             found = pq.ParquetFile(file)
             for group in range(found.num_row_groups):
                 found.read_row_group(group)
         except FileNotFoundError as error:
-            raise TableDamagedError(f"{file} is missing: {FROM_THE_LOG}") from error
+            raise TableDamagedError(f"{shown(file)} is missing: {FROM_THE_LOG}") from error
         except (pa.ArrowException, OSError) as error:
             raise _damaged(file, error) from error
 
@@ -167,12 +159,14 @@ def _damaged(file: Path, error: Exception) -> OSError:
     if isinstance(error, OSError) and error.errno is not None:
         return error
     # One line, since it may pass through the JVM, whose report is read by lines.
-    return TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
+    return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
 
 
-def read_file(file: Path, schema: pa.Schema, day: date | None = None) -> pa.Table:
+def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = None) -> pa.Table:
     """Return the rows of a file with the columns of `schema`; a missing column is NULL. Raise TableDamagedError."""
+    file = place_on_disk(root, path)
     try:
+        files_on_disk(root, [path])
         found = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
         raise _damaged(file, error) from error

@@ -3,10 +3,12 @@
     <output>/pseudonym.salt   the secret                                   mode 0600
     <output>/names.sqlite     pseudonym and b32 address of a destination   mode 0600
 
-They are separate from the tables, which others may be allowed to read.
+They are separate from the tables, which others may be allowed to read. In a bucket the names are one JSON object,
+`names.json`, and the policy of the bucket must protect both objects.
 """
 
 import errno
+import json
 import os
 import secrets
 import sqlite3
@@ -15,10 +17,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
+
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.files import TableDamagedError
 
 NAMES_FILE = "names.sqlite"
+NAMES_OBJECT = "names.json"
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
 SALT_BYTES_MAX = 4_096
@@ -29,8 +36,27 @@ _OTHERS = 0o077
 _DAMAGED = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT"})
 
 
-def salt_of(output: Path) -> str:
+def salt_of(output: Output) -> str:
     """Return the secret that makes pseudonyms; create it once per output. Raise FarmLogError when it is damaged."""
+    content = _salt_in_directory(output) if isinstance(output, Path) else _salt_in_bucket(Document(output / SALT_FILE))
+    salt = content.decode("utf-8", "replace").strip()
+    if len(salt) < SALT_LEAST or not salt.isascii():
+        raise FarmLogError(
+            f"{output / SALT_FILE} is damaged: it should hold {2 * SALT_BYTES} hexadecimal digits. Restore it, since"
+            " the pseudonyms in the tables are made with it; or read the log again into another output directory"
+        )
+    return salt
+
+
+def _salt_in_bucket(document: Document) -> bytes:
+    content = document.read()
+    if content is None:
+        content = secrets.token_hex(SALT_BYTES).encode() + b"\n"
+        document.write(content)
+    return content[:SALT_BYTES_MAX]
+
+
+def _salt_in_directory(output: Path) -> bytes:
     path = output / SALT_FILE
     refuse_writable_by_others(output)
     if not path.exists() and not path.is_symlink():
@@ -42,17 +68,17 @@ def salt_of(output: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         aside.rename(path)
-    salt = _secret(path).decode("utf-8", "replace").strip()
-    if len(salt) < SALT_LEAST or not salt.isascii():
-        raise FarmLogError(
-            f"{path} is damaged: it should hold {2 * SALT_BYTES} hexadecimal digits. Restore it, since the pseudonyms"
-            " in the tables are made with it; or read the log again into another output directory"
-        )
-    return salt
+    return _secret(path)
 
 
-def remember_names(output: Path, names: Mapping[str, str]) -> None:
+def remember_names(output: Output, names: Mapping[str, str]) -> None:
     """Store the address of each pseudonym. Raise TableDamagedError, OSError."""
+    if not isinstance(output, Path):
+        document = Document(output / NAMES_OBJECT)
+        known = _names_in(document, output)
+        if names.keys() - known.keys():
+            document.write(json.dumps({**names, **known}, indent=0).encode())
+        return
     path = output / NAMES_FILE
     with _own_only(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
@@ -62,8 +88,10 @@ def remember_names(output: Path, names: Mapping[str, str]) -> None:
         connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", names.items())
 
 
-def read_names(output: Path) -> dict[str, str]:
+def read_names(output: Output) -> dict[str, str]:
     """Return pseudonyms and their addresses. Raise TableDamagedError, OSError."""
+    if not isinstance(output, Path):
+        return _names_in(Document(output / NAMES_OBJECT), output)
     path = output / NAMES_FILE
     if not path.exists() and not path.is_symlink():
         return {}
@@ -71,6 +99,16 @@ def read_names(output: Path) -> dict[str, str]:
         os.close(os.open(path, os.O_RDONLY | os.O_NOFOLLOW))
     with _naming_damaged_table(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
         return dict(connection.execute("SELECT destination, address FROM names").fetchall())
+
+
+def _names_in(document: Document, output: Output) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(document.read() or b"{}", type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise TableDamagedError(
+            f"{output / NAMES_OBJECT} is damaged ({error}): stop the run and delete it; the next entries write its"
+            " content again"
+        ) from error
 
 
 def refuse_writable_by_others(output: Path) -> None:

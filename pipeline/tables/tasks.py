@@ -23,7 +23,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pipeline.decode.entries import SNAPSHOT
+from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
 from pipeline.source.farms import ManyFarms, OneFarm
@@ -180,7 +180,7 @@ def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     yield pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(contents, pa.binary())], schema=_OUTCOME)
 
 
-def write_in_tasks(rows: DataFrame, root: Path, schema: pa.Schema) -> list[DataFile]:
+def write_in_tasks(rows: DataFrame, root: Output, schema: pa.Schema) -> list[DataFile]:
     """Write rows with a table's columns as its files, in Spark's tasks; they count when they are committed."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -243,7 +243,7 @@ class _Worker:
     def _flush(self) -> None:
         for name, tables in self._rows.items():
             if name not in self._writers:
-                self._writers[name] = PartWriter(Path(self._plan.output) / name, BASE[name])
+                self._writers[name] = PartWriter(output_of(self._plan.output) / name, BASE[name])
             self._writers[name].write(pa.concat_tables(tables))
         self._rows.clear()
         self._kept = 0

@@ -14,11 +14,11 @@ beginning of the batch, a run without a watch came between. Then the watch start
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from pipeline.output.buckets import Output
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
 from pipeline.tables.files import DAY
 from pipeline.tables.specs import TRANSITIONS_SPEC
@@ -105,7 +105,7 @@ class FarmsWatch:
 class Watching:
     """The servers of all farms, by the batches so far."""
 
-    def __init__(self, output: Path, period_range_ms: tuple[int, int]) -> None:
+    def __init__(self, output: Output, period_range_ms: tuple[int, int]) -> None:
         self._state = Table(output, STATE_SPEC)
         self.transitions = Table(output, TRANSITIONS_SPEC)
         self._watch = FarmsWatch(period_range_ms)

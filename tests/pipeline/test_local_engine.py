@@ -25,11 +25,12 @@ from pipeline.cli.places import Farms, LogPlace, Nodes, Topic
 from pipeline.local import checkpoint
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
+from pipeline.output import data_files, documents
 from pipeline.repair.damage import examine
 from pipeline.run import RunSettings, run_once
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
-from pipeline.tables import batch_notes, delta, files
+from pipeline.tables import batch_notes, delta
 from pipeline.tables.files import TableDamagedError
 from tests.effort import IS_SOAK
 from tests.pipeline.farm_log_server import serve_log, three_servers
@@ -70,7 +71,7 @@ class Kills:
             return counting
 
         with pytest.MonkeyPatch.context() as patch:
-            for module in (checkpoint, delta, files):
+            for module in (checkpoint, data_files, delta, documents):
                 patch.setattr(module, "sync", counted(module.sync))
             patch.setattr(delta.Table, "_commit", counted(delta.Table._commit))
             patch.setattr(batch_notes.BatchNotes, "_store", counted(batch_notes.BatchNotes._store))

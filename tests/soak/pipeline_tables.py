@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.generate import generate
 from pipeline.gold.tables import SPECS
 from pipeline.load_model import LoadModel
+from pipeline.output.buckets import Output
 from pipeline.tables import current
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.names import SALT_FILE
@@ -62,7 +63,7 @@ def wait_for_success(process: subprocess.Popen[bytes], log: Path, timeout_s: flo
         raise RuntimeError(f"the run ended with {code} (None: not within {timeout_s:.0f} s):\n{tail}")
 
 
-def tables_of(output: Path, without: Mapping[str, frozenset[str]] | None = None) -> dict[str, Counter[str]]:
+def tables_of(output: Output, without: Mapping[str, frozenset[str]] | None = None) -> dict[str, Counter[str]]:
     """Return every table below `output` as a multiset of rows: history, derived tables, current state.
 
     `without`: further columns of a table to leave out.

@@ -1,0 +1,281 @@
+"""Paths of objects in a bucket: the part of `pathlib.Path` that the pipeline uses, with conditional writes.
+
+    s3://BUCKET/PREFIX ──▶ `output_of` ──▶ BucketPath / "reports" / "_delta_log" ──▶ one request for each operation
+
+The code of the tables uses an `Output`, which is a `Path` or a `BucketPath`. A directory costs what it did before, and
+obstore is imported only for a bucket. A bucket has neither locks nor renames. It has *conditional writes* instead: an
+object is created only if there is none (`If-None-Match`), or replaced only if its entity tag is a known one
+(`If-Match`). delta-rs makes its commits with the first kind. `refuse_unconditional` refuses a store that ignores a
+condition.
+
+Address, region and credentials are those of the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, …),
+or of the machine's role. A command line does not have them, because other users can read it.
+"""
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Self, TypeAlias
+from urllib.parse import urlsplit
+
+SCHEME: Final = "s3://"
+CONNECT_SECONDS: Final = 5.0
+RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
+_ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
+_IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
+_REFUSED = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
+
+
+class BucketError(OSError):
+    """The store refused a request, or did not reply; the text has the bucket and the remedy."""
+
+
+class OvertakenError(BucketError):
+    """An object is not as this process left it: another process writes."""
+
+
+class MissingObjectError(FileNotFoundError):
+    """An object was deleted, such as a data file that a table does not need any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPath:
+    """The path of an object, or of a folder, which is the common prefix of its objects."""
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}".rstrip("/")
+
+    def __truediv__(self, name: str) -> "BucketPath":
+        return BucketPath(self.bucket, "/".join(part for part in (self.key, name) if part))
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "BucketPath":
+        """The path without its last part."""
+        return BucketPath(self.bucket, self.key.rpartition("/")[0])
+
+    def resolve(self) -> Self:
+        """Return the path itself: objects do not have links."""
+        return self
+
+    def mkdir(self, mode: int = 0o777, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing: a folder exists with its first object."""
+
+    def is_file(self) -> bool:
+        """Return True if there is an object with this key."""
+        return self.size() is not None
+
+    def is_dir(self) -> bool:
+        """Return True if there is an object below this path."""
+        with self._named():
+            return any(True for _ in _client(self.bucket).list(self.key, chunk_size=1))
+
+    def exists(self) -> bool:
+        """Return True for an object or a folder."""
+        return self.is_file() or self.is_dir()
+
+    def size(self) -> int | None:
+        """Return the length of the object in bytes; None without one."""
+        with self._named():
+            try:
+                return int(_client(self.bucket).head(self.key)["size"])
+            except FileNotFoundError as error:
+                self._refuse_no_bucket(error)
+                return None
+
+    def iterdir(self) -> Iterator["BucketPath"]:
+        """Yield the objects and folders directly below this path."""
+        with self._named():
+            found = _client(self.bucket).list_with_delimiter(self.key)
+        for key in (*found["common_prefixes"], *(each["path"] for each in found["objects"])):
+            yield BucketPath(self.bucket, str(key))
+
+    def objects(self) -> Iterator["BucketPath"]:
+        """Yield all objects below this path."""
+        with self._named():
+            for page in _client(self.bucket).list(self.key):
+                yield from (BucketPath(self.bucket, str(each["path"])) for each in page)
+
+    def read(self) -> tuple[bytes, str] | None:
+        """Return the content of the object, and its entity tag; None without one."""
+        with self._named():
+            try:
+                found = _client(self.bucket).get(self.key)
+            except FileNotFoundError as error:
+                self._refuse_no_bucket(error)
+                return None
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def write(self, content: bytes | Path, tag: str | None) -> str:
+        """Replace the object with this entity tag, or create it (None); return the new tag. Raise OvertakenError."""
+        return self._put(content, mode="create" if tag is None else {"e_tag": tag})
+
+    def upload(self, file: Path) -> None:
+        """Write an object from a file, whose name no other object has."""
+        self._put(file)
+
+    def download(self, file: Path) -> None:
+        """Write the object into a new file. Raise FileNotFoundError if it is missing."""
+        with self._named():
+            try:
+                found = _client(self.bucket).get(self.key)
+            except FileNotFoundError as error:
+                self._refuse_no_bucket(error)
+                raise MissingObjectError(f"{self} is missing") from error
+            with file.open("xb") as opened:
+                for part in found.stream():
+                    opened.write(part)
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Delete the object. S3 does not report whether it existed."""
+        del missing_ok
+        with self._named():
+            _client(self.bucket).delete(self.key)
+
+    def rename(self, target: "BucketPath") -> "BucketPath":
+        """Copy all objects below this path to another one, and then delete them; a killed call can be repeated."""
+        client, keys = _client(self.bucket), [each.key for each in self.objects()]
+        with self._named():
+            for key in keys:
+                client.copy(key, f"{target.key}{key.removeprefix(self.key)}")
+            client.delete(keys)
+        return target
+
+    def _put(self, content: bytes | Path, **options: Any) -> str:
+        with self._named():
+            try:
+                return str(_client(self.bucket).put(self.key, content, **options)["e_tag"])
+            except Exception as error:
+                if type(error).__name__ not in _IS_PRESENT:
+                    raise
+                # The client repeats a request without a reply, whose first try may have been successful.
+                if isinstance(content, bytes) and (found := self.read()) is not None and found[0] == content:
+                    return found[1]
+                raise OvertakenError(
+                    f"{self} was written by another process in the meantime: let one pipeline write into"
+                    f" {SCHEME}{self.bucket}, and start this one again"
+                ) from error
+
+    def _refuse_no_bucket(self, error: Exception) -> None:
+        if "NoSuchBucket" in str(error):
+            raise error
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Convert errors of the store into BucketError with the bucket and the remedy."""
+        try:
+            yield
+        except (BucketError, MissingObjectError):
+            raise
+        except Exception as error:
+            raise BucketError(f"{SCHEME}{self.bucket}: {_remedy(error)}") from error
+
+
+Output: TypeAlias = Path | BucketPath
+"""The place of the tables of a run."""
+
+
+def output_of(text: str) -> Output:
+    """Return the place with this name. Raise ValueError for a bucket without a name."""
+    if not text.startswith(SCHEME):
+        return Path(text)
+    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    parts = [each for each in prefix.split("/") if each]
+    if not bucket or not all(each.isalnum() or each in "-._" for each in bucket):
+        raise ValueError(f"{text!r} does not have a bucket: write s3://BUCKET/PREFIX")
+    if any(each in {".", ".."} for each in parts):
+        raise ValueError(f"{text!r} has a part that is . or ..: write s3://BUCKET/PREFIX")
+    return BucketPath(bucket, "/".join(parts))
+
+
+def delta_options(root: Output) -> dict[str, str] | None:
+    """Return the options of delta-rs for a table; None in a directory."""
+    if isinstance(root, Path):
+        return None
+    is_plain = os.environ.get(_ENDPOINT, "").startswith("http://")
+    return {"aws_conditional_put": "etag", **({"allow_http": "true"} if is_plain else {})}
+
+
+def refuse_unconditional(output: BucketPath) -> None:
+    """Raise BucketError if the store ignores the condition of a write, or refuses a needed request."""
+    _refuse_unreachable(output.bucket)
+    probe = output / f".probe-{uuid.uuid4()}"
+    try:
+        tag = probe.write(b"1", None)
+        for condition, known in (("If-None-Match", None), ("If-Match", '"another"')):
+            try:
+                probe.write(b"2", known)
+            except OvertakenError:
+                continue
+            raise BucketError(
+                f"{SCHEME}{output.bucket}: the store ignores {condition}, so two writers would damage the tables: use"
+                " a store with conditional writes"
+            )
+        probe.write(b"3", tag)
+        if not any(each == probe for each in output.iterdir()):
+            raise BucketError(f"{SCHEME}{output.bucket}: the list of objects lacks a new object: use another store")
+    finally:
+        with suppress(BucketError):
+            probe.unlink()
+
+
+def _refuse_unreachable(bucket: str) -> None:
+    """Raise BucketError if the endpoint of the environment does not accept connections; the client would retry."""
+    if endpoint := os.environ.get(_ENDPOINT):
+        try:
+            url = urlsplit(endpoint)
+            port = url.port or {"http": 80, "https": 443}[url.scheme]
+            with socket.create_connection((str(url.hostname), port), CONNECT_SECONDS):
+                return
+        except (OSError, ValueError, KeyError) as error:
+            raise BucketError(
+                f"{SCHEME}{bucket}: {_ENDPOINT}={endpoint} does not reply ({error}): start the store, or correct the"
+                " variable"
+            ) from error
+
+
+def _remedy(error: Exception) -> str:
+    """Return the reason of an error of obstore in one line, and the next step."""
+    text = str(error).partition("\n\nDebug source")[0]
+    reason = " ".join(text.rpartition("Server returned ")[2].split())
+    if "NoSuchBucket" in text:
+        return "this bucket does not exist: create it, or choose another --output"
+    if type(error).__name__ in _REFUSED:
+        return f"access was refused ({reason}): set {_KEY} and AWS_SECRET_ACCESS_KEY to a key with the rights {RIGHTS}"
+    if isinstance(error, FileNotFoundError):
+        return f"an object was deleted ({reason}): run `garlicfarm pipeline repair`"
+    if isinstance(error, ImportError):
+        return "the package obstore is missing: pip install 'garlicfarm[pipeline]'"
+    endpoint = os.environ.get(_ENDPOINT)
+    where = f"{_ENDPOINT} is {endpoint}" if endpoint else f"{_ENDPOINT} is not set, so the store is that of AWS"
+    return f"the store cannot be used ({reason}): {where}; check it, and AWS_REGION and {_KEY}"
+
+
+def _client(bucket: str) -> Any:
+    if _PROFILE in os.environ and _KEY not in os.environ:
+        raise BucketError(
+            f"{SCHEME}{bucket}: {_PROFILE} is not supported: set {_KEY} and AWS_SECRET_ACCESS_KEY, as `aws configure"
+            " export-credentials --format env` prints them"
+        )
+    return _made_client(bucket, os.environ.get(_ENDPOINT), os.environ.get(_KEY))
+
+
+@cache
+def _made_client(bucket: str, endpoint: str | None, _key: str | None) -> Any:
+    """Return a client of the bucket, one for each endpoint and key."""
+    from obstore.store import S3Store  # noqa: PLC0415 - only for a bucket
+
+    is_plain = endpoint is not None and endpoint.startswith("http://")
+    return S3Store(bucket, config={"conditional_put": "etag"}, client_options={"allow_http": is_plain})

@@ -1,0 +1,143 @@
+"""The data files of a table on the disk of this machine: the files themselves, or copies of a bucket's objects.
+
+    directory   <table>/day=2026-11-25/part-….parquet
+    bucket      <cache>/BUCKET/PREFIX/<table>/day=2026-11-25/part-….parquet, written here first, or downloaded once
+
+A data file never changes and its name is used once, so a copy is never outdated. DuckDB and pyarrow read local files in
+both cases, with the same code and results: DuckDB's extension for S3 is not in its package, and `pipeline query` must
+work without fetching code. A run downloads nothing that it has written itself.
+
+The cache is `$XDG_CACHE_HOME/garlicfarm/tables` (`~/.cache/…`), for this user alone. Above `CACHE_BYTES`, files that
+were not used for an hour are removed, the longest unused first.
+"""
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from pipeline.output.buckets import SCHEME, BucketPath, Output
+from pipeline.output.documents import sync
+
+CACHE_BYTES: Final = 4 * 1024**3
+UNUSED_S: Final = 3_600.0
+TRIM_BYTES: Final = 256 * 1024**2
+"""The bytes of new files between two looks at the size of the cache."""
+DOWNLOADS: Final = 8
+"""The number of simultaneous downloads."""
+_new_bytes: list[int] = []
+"""The sizes of new files since the last look."""
+
+
+def cache_directory() -> Path:
+    """Return the directory of copies."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        base = Path(given) if given else Path.home() / ".cache"
+    except RuntimeError:
+        base = Path(tempfile.gettempdir()) / f"garlicfarm-cache-{os.getuid()}"
+    return base / "garlicfarm" / "tables"
+
+
+def place_on_disk(root: Output, path: str) -> Path:
+    """Return the place of a table's data file on the disk; a copy may not exist yet."""
+    return root / path if isinstance(root, Path) else cache_directory() / root.bucket / root.key / path
+
+
+def make_folder(root: Output, file: Path) -> None:
+    """Create the directory of a data file if it is missing."""
+    if not isinstance(root, Path):
+        cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+    elif not file.parent.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        sync(root)
+
+
+def make_durable(root: Output, path: str) -> None:
+    """Make a written data file durable: a commit may name it only when a power failure cannot take it."""
+    file = place_on_disk(root, path)
+    if isinstance(root, Path):
+        sync(file, file.parent)
+    else:
+        (root / path).upload(file)
+        _note_new([file])
+
+
+def files_on_disk(root: Output, paths: Iterable[str]) -> list[Path]:
+    """Return data files, after downloading missing copies. Raise FileNotFoundError if an object was deleted."""
+    places = [(path, place_on_disk(root, path)) for path in paths]
+    if not isinstance(root, Path):
+        missing = [(path, place) for path, place in places if not _is_used(place)]
+        if missing:
+            with ThreadPoolExecutor(DOWNLOADS) as pool:
+                # Iterated, so that an error of a download is raised here.
+                list(pool.map(lambda each: _download(root, *each), missing))
+            _note_new(place for _, place in missing)
+    return [place for _, place in places]
+
+
+def _note_new(files: Iterable[Path]) -> None:
+    """Count new files of the cache, and remove unused ones if it is too large."""
+    is_first = not _new_bytes
+    _new_bytes.extend(each.stat().st_size for each in files)
+    if is_first or sum(_new_bytes) > TRIM_BYTES:
+        _new_bytes[:] = [0]
+        trim(cache_directory(), CACHE_BYTES, time.time() - UNUSED_S)
+
+
+def trim(directory: Path, limit_bytes: int, used_before_s: float) -> None:
+    """Remove files that were last used before this time, the longest unused first, down to a size of all files."""
+    found = []
+    for each in directory.rglob("*"):
+        if each.is_file():
+            known = each.stat()
+            found.append((known.st_mtime, known.st_size, each))
+    total = sum(size for _, size, _ in found)
+    for used_s, size, file in sorted(found):
+        if total <= limit_bytes or used_s >= used_before_s:
+            return
+        file.unlink(missing_ok=True)
+        total -= size
+
+
+def refresh_copy(root: Output, path: str) -> None:
+    """Remove a copy that differs from its object. Raise FileNotFoundError if the object is missing."""
+    if isinstance(root, Path):
+        return
+    place, size = place_on_disk(root, path), (root / path).size()
+    if size is None:
+        raise FileNotFoundError(f"{root / path} is missing")
+    if place.exists() and place.stat().st_size != size:
+        place.unlink(missing_ok=True)
+
+
+def shown(file: Path) -> str:
+    """Return the name of a data file for an operator: the URL of the object of a copy."""
+    try:
+        return f"{SCHEME}{file.relative_to(cache_directory())}"
+    except ValueError:
+        return str(file)
+
+
+def _is_used(place: Path) -> bool:
+    """Return True if a copy exists, and mark it as used."""
+    try:
+        os.utime(place)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _download(root: BucketPath, path: str, place: Path) -> None:
+    make_folder(root, place)
+    aside = place.with_name(f".{place.name}.{uuid.uuid4()}")
+    try:
+        (root / path).download(aside)
+        aside.replace(place)
+    finally:
+        aside.unlink(missing_ok=True)

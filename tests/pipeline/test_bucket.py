@@ -1,0 +1,325 @@
+"""Tables in a bucket: equal to tables in a directory, one writer, and errors that have the remedy.
+
+The server is our own (`s3_server.py`), so that a test can refuse writes and drop replies.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import options
+from pipeline.cli.commands import pipeline
+from pipeline.cli.options import LOCAL, SPARK, Engine
+from pipeline.lake import alone_in
+from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.output import data_files, leases
+from pipeline.output.buckets import BucketError, BucketPath, OvertakenError, output_of, refuse_unconditional
+from pipeline.output.documents import Document
+from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease
+from pipeline.repair.damage import examine
+from pipeline.run import RunSettings, run_once
+from pipeline.serve.query import QueryError, documents
+from pipeline.source.log_client import FarmLogError
+from pipeline.tables.delta import Table, stored_files, stored_rows
+from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_names
+from pipeline.tables.specs import BASE_SPECS, LOG
+from tests.pipeline.farm_log_server import serve_log, three_servers
+from tests.pipeline.made_tables import rows_of
+from tests.pipeline.s3_server import BUCKET, NEVER, S3Server, serving_s3
+from tests.soak.pipeline_tables import differences, tables_of
+
+CLOCKS = BASE_SPECS["clocks"]
+KILLS = 40
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """Return the server of all tests here."""
+    with serving_s3() as served:
+        yield served
+
+
+@pytest.fixture
+def s3(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """Return the server without faults; the environment has its address."""
+    server.ignores_conditions, server.denied_methods, server.writes_left = False, frozenset(), NEVER
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return server
+
+
+@pytest.fixture
+def place(s3: S3Server) -> BucketPath:
+    """Return a new prefix."""
+    del s3
+    return BucketPath(BUCKET, f"tests/{next(_numbers)}")
+
+
+def clock(index: int) -> dict[str, object]:
+    """Return a row of the table `clocks`."""
+    return {"index": index, "log_time": datetime(2026, 1, 1, tzinfo=UTC)}
+
+
+def append(table: Table, batch: int) -> bool:
+    """Append a batch with one row."""
+    return table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+
+
+def indexes(place: BucketPath) -> list[int]:
+    """Return the indexes in the table `clocks`."""
+    return sorted(stored_rows(place / "clocks", CLOCKS.schema).column("index").to_pylist())
+
+
+def run(address: str, output: Path | BucketPath) -> None:
+    """Read the log once."""
+    run_once(None, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
+
+
+def test_tables_in_bucket_equal_tables_in_directory(s3: S3Server, place: BucketPath, tmp_path: Path) -> None:
+    local, log = tmp_path / "tables", three_servers(minutes=1)
+    with serve_log(log, tmp_path / "control.sock") as address:
+        with alone_in(place):
+            run(address, place)
+            # The next run reads the tables from the bucket.
+            shutil.rmtree(tmp_path / "cache")
+            log.tick(60_000)
+            log.report(1, uptime=1_000, jobLag=2.0)
+            run(address, place)
+        local.mkdir()
+        (local / SALT_FILE).write_bytes(s3.objects[f"{place.key}/{SALT_FILE}"])
+        run(address, local)
+    expected, found = tables_of(local), tables_of(place)
+    # It has rows for each batch.
+    assert (expected.pop("ranges") == found.pop("ranges"), differences(expected, found)) == (False, [])
+    assert (read_names(place), not examine(place)) == (read_names(local), True)
+    assert [each for each in s3.objects if each.startswith(f"{place.key}/.")] == []
+    # when the commands read the bucket
+    given = ["--output", str(place)]
+    answer = CliRunner().invoke(pipeline, ["query", "completeness", "--json", *given])
+    assert answer.exit_code == 0, answer.output
+    assert all(json.loads(line)["complete"] for line in answer.stdout.splitlines())
+    silenced = CliRunner().invoke(pipeline, ["silence", "--server", "3", "--for", "2h", "--json", *given])
+    assert json.loads(silenced.stdout)["server"] == "3"
+    assert "delta_scan('s3://" in CliRunner().invoke(pipeline, ["views", *given]).stdout
+
+
+@pytest.mark.soak
+def test_tables_are_equal_after_kills_at_any_write(s3: S3Server, place: BucketPath, tmp_path: Path) -> None:
+    local, log, random = tmp_path / "tables", three_servers(minutes=2), Random(7)
+    with serve_log(log, tmp_path / "control.sock") as address:
+        run(address, local)
+        number = kills = 0
+        while kills < KILLS:
+            number += 1
+            killed = place / str(number)
+            (killed / SALT_FILE).write((local / SALT_FILE).read_bytes(), None)
+            while True:
+                s3.writes_left = random.randint(1, 60)
+                try:
+                    run(address, killed)
+                    break
+                except (FarmLogError, OSError):
+                    kills += 1
+            s3.writes_left = NEVER
+            run(address, killed)
+            assert differences(tables_of(local), tables_of(killed)) == []
+            assert not examine(killed)
+
+
+def test_second_writer_of_table_is_refused(place: BucketPath) -> None:
+    one, other = Table(place, CLOCKS), Table(place, CLOCKS)
+    assert append(one, 0)
+    assert other.known_batch(LOG) == 0
+    # Both are at batch 1: the second commit does not add its rows.
+    assert append(one, 1)
+    with pytest.raises(OSError, match=f"{place}/clocks cannot be written"):
+        append(other, 1)
+    assert indexes(place) == [0, 1]
+    assert not append(other, 1)
+    assert append(other, 2)
+
+
+def test_second_writer_of_document_and_checkpoint_is_refused(place: BucketPath) -> None:
+    one, other = Document(place / "batches-log.json"), Document(place / "batches-log.json")
+    one.write(b"1")
+    with pytest.raises(OvertakenError, match="was written by another process"):
+        other.write(b"2")
+    assert (other.read(), one.read()) == (b"1", b"1")
+    other.write(b"2")
+    with pytest.raises(OvertakenError):
+        one.write(b"3")
+    checkpoints = StoredCheckpoint(place / "checkpoint"), StoredCheckpoint(place / "checkpoint")
+    checkpoints[0].plan(0, {"farms": {"a": 7}})
+    with pytest.raises(OvertakenError):
+        checkpoints[1].plan(0, {"farms": {"a": 8}})
+    assert (checkpoints[1].planned, checkpoints[1].committed, checkpoints[1].offset(0)) == (0, -1, {"farms": {"a": 7}})
+
+
+def test_write_with_lost_reply_counts_once(s3: S3Server, place: BucketPath) -> None:
+    table, document = Table(place, CLOCKS), Document(place / "batches-log.json")
+    s3.drops_reply_to = "_delta_log/00000000000000000001.json"
+    assert append(table, 0)
+    s3.drops_reply_to = "batches-log.json"
+    document.write(b"1")
+    document.write(b"2")
+    assert (s3.drops_reply_to, indexes(place), Document(place / "batches-log.json").read()) == ("", [0], b"2")
+
+
+class _Waits:
+    """A clock that a wait advances; `during` runs in each wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.during = list[object]()
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        """Advance the time."""
+        self.now += seconds
+        if self.during:
+            self.during.pop().renew()  # type: ignore[attr-defined]  # a lease
+
+
+def test_lock_of_killed_run_ends_and_lock_of_active_run_is_refused(place: BucketPath) -> None:
+    waits, notes = _Waits(), list[str]()
+    leases_of_runs = [Lease(place / ".lock", waits.clock, waits.wait) for _ in range(3)]
+    killed, active, refused = leases_of_runs
+    killed.take(notes.append)
+    assert (notes, waits.now) == ([], 0.0)
+    active.take(notes.append)
+    assert ("held by process" in notes[0], waits.now) == (True, LIFETIME_S)
+    with pytest.raises(OvertakenError):
+        killed.renew()
+    waits.during.append(active)
+    with pytest.raises(FarmLogError, match=r"another pipeline \(process \d+ on .*\) writes into s3://"):
+        refused.take(notes.append)
+    assert waits.now == LIFETIME_S + LOOK_S
+    killed.release()
+    assert (place / ".lock").is_file()
+    active.release()
+    assert not (place / ".lock").exists()
+
+
+def test_run_renews_its_lock_until_its_end(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    with alone_in(place):
+        first = (place / ".lock").read()
+        deadline = time.monotonic() + LIFETIME_S
+        while (place / ".lock").read() == first and time.monotonic() < deadline:
+            pass
+        assert (place / ".lock").read() != first
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "match"),
+    [
+        (
+            {"AWS_ACCESS_KEY_ID": "wrong"},
+            r"s3://farm: access was refused \(.*InvalidAccessKeyId.*SECRET_ACCESS_KEY",
+        ),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, r"AWS_ENDPOINT_URL=http://127.0.0.1:9 does not reply"),
+        ({"AWS_ENDPOINT_URL": "127.0.0.1:9"}, r"AWS_ENDPOINT_URL=127.0.0.1:9 does not reply"),
+        ({"bucket": "another"}, r"s3://another: this bucket does not exist: create it"),
+        ({"denied": "PUT"}, r"access was refused \(.*AccessDenied.*s3:PutObject"),
+        ({"ignores": "yes"}, r"the store ignores If-None-Match, so two writers would damage the tables"),
+        ({"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": ""}, r"AWS_PROFILE is not supported"),
+    ],
+)
+def test_unusable_store_is_refused_with_remedy(
+    fault: dict[str, str], match: str, s3: S3Server, place: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in fault.items():
+        if name.startswith("AWS"):
+            monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    s3.ignores_conditions = "ignores" in fault
+    s3.denied_methods = frozenset({fault["denied"]} if "denied" in fault else ())
+    with pytest.raises(BucketError, match=match) as refused:
+        refuse_unconditional(BucketPath(fault.get("bucket", BUCKET), place.key))
+    assert "\n" not in str(refused.value)
+    assert s3.environment()["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
+    if "bucket" not in fault:
+        found = CliRunner().invoke(pipeline, ["doctor", "--json", "--output", str(place)])
+        (checked,) = (each for each in json.loads(found.stdout)["checks"] if each["name"] == "bucket")
+        assert (checked["result"], bool(checked["action"])) == ("problem", True)
+
+
+def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) -> None:
+    append(Table(place, CLOCKS), 0)
+    (file,) = stored_files(place / "clocks")
+    assert documents(place, "SELECT index FROM clocks") == [{"index": 0}]
+    del s3.objects[f"{place.key}/clocks/{file.path}"]
+    assert next(examine(place).lines()) == "clocks: 1 data files are missing or damaged"
+    data_files.place_on_disk(place / "clocks", file.path).unlink()
+    with pytest.raises(QueryError, match=rf"s3://farm/.*{file.path} is missing: restore it"):
+        documents(place, "SELECT index FROM clocks")
+
+
+def test_unused_copies_are_removed_first(tmp_path: Path) -> None:
+    for number, name in enumerate(("old", "older", "used")):
+        (tmp_path / name).write_bytes(b"0" * 100)
+        used_s = (200.0, 100.0, 1000.0)[number]
+        os.utime(tmp_path / name, (used_s, used_s))
+    data_files.trim(tmp_path, 250, 900.0)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["old", "used"]
+    data_files.trim(tmp_path, 0, 900.0)
+    assert [each.name for each in tmp_path.iterdir()] == ["used"]
+
+
+def test_renamed_folder_has_all_objects(place: BucketPath) -> None:
+    for name in ("a", "b"):
+        (place / "checkpoint" / "offsets" / name).write(name.encode(), None)
+    (place / "checkpoint-events").write(b"another", None)
+    (place / "checkpoint").rename(place / ".replaced-checkpoint-1")
+    found = [each.key.removeprefix(f"{place.key}/") for each in place.objects()]
+    assert sorted(found) == [
+        ".replaced-checkpoint-1/offsets/a",
+        ".replaced-checkpoint-1/offsets/b",
+        "checkpoint-events",
+    ]
+
+
+def test_names_are_added_to_earlier_ones(s3: S3Server, place: BucketPath) -> None:
+    remember_names(place, {"a": "1"})
+    remember_names(place, {"b": "2", "a": "1"})
+    writes = s3.requests["PUT"]
+    remember_names(place, {"a": "1"})
+    assert (read_names(place), s3.requests["PUT"] - writes) == ({"a": "1", "b": "2"}, 0)
+    s3.objects[f"{place.key}/{NAMES_OBJECT}"] = b"{"
+    with pytest.raises(OSError, match=r"names.json is damaged .*: stop the run and delete it"):
+        read_names(place)
+
+
+@pytest.mark.parametrize("name", ["s3://", "s3:///prefix", "s3://b u/x", "s3://bucket/../x"])
+def test_place_without_bucket_is_refused(name: str) -> None:
+    refused = CliRunner().invoke(pipeline, ["query", "SHOW TABLES", "--output", name])
+    assert (refused.exit_code, "write s3://BUCKET/PREFIX" in refused.output) == (2, True)
+
+
+def test_engine_for_bucket_is_local_and_spark_is_refused(place: BucketPath, tmp_path: Path) -> None:
+    assert Engine(None, None, ()).writing(place).name == LOCAL
+    assert Engine(SPARK, None, ()).writing(tmp_path).name == SPARK
+    for engine in (Engine(SPARK, None, ()), Engine(None, "local[2]", ()), Engine(None, None, (("spark.a", "b"),))):
+        with pytest.raises(click.UsageError, match="needs --engine local"):
+            engine.writing(place)
+    refused = CliRunner().invoke(pipeline, ["floodfills", "--routers", str(tmp_path), "--output", str(place)])
+    assert (refused.exit_code, "which needs a local or shared directory" in refused.output) == (2, True)
+
+
+def test_directory_does_not_load_client_of_buckets(tmp_path: Path) -> None:
+    assert (output_of(str(tmp_path)), options.OutputType().convert(str(tmp_path), None, None)) == (tmp_path, tmp_path)
