@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from bridge.api.alarms import STRUCTURE_NOT_FOUND
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, PublishConfig, Report
-from bridge.core.publishing.arrival import KEPT_MS, SETTLE_MS
+from bridge.core.publishing.arrival import SETTLE_MS
 from bridge.core.publishing.publication import Pace
 from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
 
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("_clock")
 DESTINATION = MASTER.destination.base64
 DECIDED_S = (SETTLE_MS + 4 * PERIOD_MS) / 1000
 """Seconds until a look-up without a result decides."""
+REFRESHED_S = 1.2 * Pace().refresh_ms / 1000
+"""Seconds until the publisher has handed over its structure again."""
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock
     async with on_duty_with_looker(stage, finds=False):
         report = replace(rival_report(), server_id=3, request="03-1-0-1", masters=(), destinations=())
         await stage.append_record(replace(report, remote_metas=found))
-        await trio.sleep(2 * Pace.of_period(PERIOD_MS).refresh_ms / 1000 + DECIDED_S)
+        await trio.sleep(REFRESHED_S)
         assert "and the routers of server 2 do not find it" in (stage.alarm(STRUCTURE_NOT_FOUND.kind) or "")
 
 
@@ -111,7 +113,7 @@ async def test_alarm_ends_after_other_nodes_stop_looking_up(autojump_clock: Mock
     async with on_duty_with_looker(stage, finds=False) as looker:
         await trio.sleep(DECIDED_S)
         looker.finds = None
-        await trio.sleep((KEPT_MS + 2 * Pace().refresh_ms) / 1000)
+        await trio.sleep(REFRESHED_S)
         assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
         looker.finds = False
         await trio.sleep(DECIDED_S)

@@ -68,6 +68,16 @@ SHOWN_AT = {
     "kraft-vote-for-another-directory": 8,
     "kraft-fetch-of-another-directory": 8,
     "kraft-high-watermark-of-a-moment-later": 9,
+    "joint-majority-of-the-new": 6,
+    "configuration-outlives-its-entry": 3,
+    "snapshot-over-a-better-log": 20,
+    "fetch-reply-for-another-end": 3,
+    "divergence-by-whole-terms": 4,
+    "snapshot-without-directory-sync": 4,
+    "covered-before-the-snapshot-is-durable": 4,
+    "refusal-of-a-stranger-counts": 4,
+    "zmq-refusal-without-hint-begins-anew": 4,
+    "kraft-leader-of-another-epoch": 2,
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
 SHOWN_WITHIN = 100
