@@ -162,3 +162,8 @@ def test_by_key_prefixes_members_with_their_class() -> None:
         "garlic_farm_malformed": 1,
         "dropped_malformed": 2,
     }
+
+
+def test_equal_members_of_two_families_have_different_keys() -> None:
+    assert len({str(member) for _, member in MEMBERS}) < len(MEMBERS)
+    assert [set(by_key([(member, 1)])) for _, member in MEMBERS] == [{family.key(member)} for family, member in MEMBERS]

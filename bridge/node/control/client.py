@@ -230,7 +230,7 @@ class ControlClient:
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:
-            await self.request("GET", routes.CLUSTER.path)
+            await self.request("GET", routes.HEALTHZ.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
         # A request with an effect gets a new connection. If a kept connection closed, the client could not determine if
         # the node closed it before or after it received the request.

@@ -12,6 +12,7 @@ A key of the view consists of a prefix and the identifier. `_ZMQ_KEYS` and `_KAF
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct, field
@@ -342,4 +343,9 @@ _FAMILY_OF: Final = {type(member): family for family in FAMILIES for member in f
 
 def by_key(*counted: Iterable[tuple[Counted, int]]) -> dict[str, int]:
     """Return counts by their keys in the view."""
-    return {_FAMILY_OF[type(member)].key(member): count for counts in counted for member, count in counts}
+    return {_key(member): count for counts in counted for member, count in counts}
+
+
+@lru_cache(maxsize=None, typed=True)
+def _key(member: Counted) -> str:
+    return _FAMILY_OF[type(member)].key(member)

@@ -8,6 +8,7 @@ from bridge import VERSION
 from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
 from bridge.api.events import event_sentence
 from bridge.api.farm_facts import ContactWatch
+from bridge.api.trace import TraceEvent
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints
@@ -48,6 +49,7 @@ class ViewBuilder:
         self._contact = contact
         self._started_at = time.monotonic()
         self._addresses: dict[str, str] = {}
+        self._recent: tuple[tuple[TraceEvent, ...], tuple[EventView, ...]] = ((), ())
 
     def build(self) -> FarmView:
         """Return the view of this moment."""
@@ -78,10 +80,7 @@ class ViewBuilder:
                 log=None if farm is None else _farm_inputs(local, farm, self._contact),
                 address_of=self._address_of,
                 alarms=local.alarms.standing(),
-                events=tuple(
-                    EventView(event.time_ms, event.kind, event_sentence(event) or event.kind)
-                    for event in local.trace.recent(RECENT_EVENTS)
-                ),
+                events=self._events(),
                 counters=by_key(
                     self._control_counters.items(),
                     self._history_counters.items(),
@@ -141,6 +140,14 @@ class ViewBuilder:
             demo=local.configuration.demo,
             level=None if farm is None else farm.state.level,
         )
+
+    def _events(self) -> tuple[EventView, ...]:
+        """Return the last events; `recent` returns the same tuple until another event follows."""
+        events = self._node.local.trace.recent(RECENT_EVENTS)
+        if events is not self._recent[0]:
+            shown = tuple(EventView(each.time_ms, each.kind, event_sentence(each) or each.kind) for each in events)
+            self._recent = events, shown
+        return self._recent[1]
 
     def _address_of(self, destination: str) -> str:
         known = self._addresses.get(destination)
