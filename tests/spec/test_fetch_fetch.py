@@ -83,6 +83,14 @@ def test_fetch_offset_acknowledges_earlier_entries() -> None:
     assert bench.about.commit_index == 2
 
 
+def test_lower_fetch_offset_ends_acknowledgement() -> None:
+    """The directory of a voter was replaced by an older copy, so its lost entries do not count for a majority."""
+    bench = leader(1)
+    for index in (2, 1):
+        bench.fetch(TWO, LogId(index, index))
+        assert {follower.match for follower in bench.about.followers} == {0, index}
+
+
 def test_entries_of_older_epochs_not_committed_by_counting() -> None:
     """A match at 1 or 2 does not move the high watermark. A match at 3, an entry of the leader's epoch, does."""
     bench = leader(1, 1)

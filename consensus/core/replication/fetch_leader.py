@@ -228,6 +228,9 @@ class FetchLeader:
         if peer in self._observers:
             self._observers[peer].reached(fetch.position.index, replica.log.last_index, replica.now)
         follower = self._followers.get(peer)
+        if follower is not None:
+            # Lower if its storage was replaced by an older copy: lost entries no longer count for a majority.
+            follower.match = min(follower.match, fetch.position.index)
         if follower is not None and self._tracker.acknowledge(follower, fetch.position.index):
             self.committed()
         self._serve(fetch)

@@ -72,7 +72,7 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `round_number` only rises; `match` falls only in `has_lost_entries`."""
+    """One follower as its leader sees it. `round_number` only rises; `match` falls only if it lost entries."""
 
     next: Index
     contact_ms: Milliseconds = 0
