@@ -178,6 +178,13 @@ GRAVE_ALARMS = frozenset(
 """Alarms about the node itself. Each of their causes prevents the node's work."""
 
 
+WITHOUT_LEADER = "enough servers run, but this node does not find a leader"
+REACH_LEADER = (
+    "run `garlicfarm status` at another node. If it has a leader there, repair the connections of this node to the"
+    " other servers, in both directions (TCP, the port of [consensus]). Otherwise repair the network of the servers"
+)
+
+
 class Concern(Struct, frozen=True):
     """The finding of one rule."""
 
@@ -308,6 +315,9 @@ def _no_quorum(facts: FarmFacts) -> Concern | None:
     if lost is not None:
         # The other servers may be healthy. Advice to start or replace them would be harmful.
         return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
+    if facts.margin >= 0 and view.raft.leader_id is None:
+        # The others may have a leader that this node alone does not reach. To `recover` would split the farm.
+        return Concern(VerdictKind.NO_QUORUM, f"{text}; {WITHOUT_LEADER}", REACH_LEADER, NO_QUORUM)
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
 

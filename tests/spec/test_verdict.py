@@ -316,6 +316,19 @@ def test_verdict_no_quorum_immediate_without_majority() -> None:
     assert (found.severity, found.can_lose, found.ready) == (Severity.CRITICAL, 0, False)
 
 
+def test_verdict_without_leader_does_not_advise_recover() -> None:
+    """Its leader may be blocked in one direction only, while the other servers have a quorum."""
+    found = verdict(leaderless(healthy(2), 9_000))
+    assert found.kind is VerdictKind.NO_QUORUM
+    assert found.text.endswith("enough servers run, but this node does not find a leader")
+    assert "garlicfarm status" in found.advice
+    assert "recover" not in found.advice
+    one_dead = with_status(healthy(2), node_1=MemberStatus.DEAD)
+    assert verdict(leaderless(one_dead, 9_000)).advice == found.advice
+    both_dead = with_status(one_dead, node_3=MemberStatus.DEAD)
+    assert "garlicfarm recover" in verdict(leaderless(both_dead, 9_000)).advice
+
+
 def test_verdict_no_quorum_names_single_publisher() -> None:
     others_dead = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
     alone = publishing_of(leaderless(others_dead, 9_000), without_quorum=True, publisher_id=2, publisher_name="node-2")
