@@ -88,10 +88,11 @@ def test_older_table_gets_new_column_with_nulls(tmp_path: Path) -> None:
 def test_log_of_many_commits_stays_short(tmp_path: Path) -> None:
     # given a table of an earlier version, which kept a day of commits
     earlier = {"delta.checkpointInterval": "50", "delta.logRetentionDuration": "interval 1 days"}
-    DeltaTable(write_batch(tmp_path, "clocks", 0, [clock(0)]).root).alter.set_table_properties(earlier)
+    write_batch(tmp_path, "clocks", 0, [clock(0)])
+    DeltaTable(tmp_path / "clocks").alter.set_table_properties(earlier)
     # when a run appends to it, and an hour passes after each commit
     table = Table(tmp_path, CLOCKS)
-    log = table.root / "_delta_log"
+    log = tmp_path / "clocks" / "_delta_log"
     for batch in range(1, 2 * CHECKPOINT_COMMITS):
         table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
         for file in log.iterdir():
