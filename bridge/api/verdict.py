@@ -31,6 +31,7 @@ from bridge.api.alarms import (
     NOT_PUBLISHED,
     REPLACE_EVICTED,
     REPORTS_MISSING,
+    ROUTER_UNREACHABLE,
     SERVERS_DOWN,
     STRUCTURE_NOT_FOUND,
     UDP_BLOCKED,
@@ -50,6 +51,7 @@ from bridge.api.view import (
 )
 from bridge.api.words import fault_actions, faults_text
 from bridge.core.formation.member import MemberStatus
+from bridge.core.log.records import LeafFault
 from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability
 
@@ -402,6 +404,9 @@ def _degraded(facts: FarmFacts) -> Concern | None:
     reasons = {why for _, why in facts.down.values()}
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_leaves(facts)
+    # The remedy of such a leaf includes the remedy of the alarm.
+    is_router_silent = any(LeafFault.ROUTER.value in (each.faults or ()) for each in unhealthy)
+    included = {ROUTER_UNREACHABLE.kind} if is_router_silent else set()
     advice = "; ".join(
         ([_down_action(facts)] if reasons - {EVICTED} else [])
         + ([REPLACE_EVICTED] if EVICTED in reasons else [])
@@ -409,7 +414,7 @@ def _degraded(facts: FarmFacts) -> Concern | None:
         + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
         + ([_FAILING_ACTION] if any(map(_fails, facts.publishing)) else [])
         + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.publishing) else [])
-        + [each.action for each in facts.view.alarms if each.kind in GRAVE_ALARMS]
+        + [each.action for each in facts.view.alarms if each.kind in GRAVE_ALARMS and each.kind not in included]
     )
     alarm = SERVERS_DOWN if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)

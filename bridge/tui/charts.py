@@ -34,6 +34,7 @@ _DOUBTFUL_SHARE: Final = 0.7
 _BAD_SHARE: Final = 0.9
 """Parts of a fixed scale above which a figure is high, and too high."""
 _SECOND_MS: Final = 1_000
+_EXPONENT_FROM: Final = 999.5
 
 
 class Chart(Struct, frozen=True):
@@ -125,6 +126,16 @@ def round_above(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((step * power for step in (1, 2, 5) if step * power >= value), 10 * power)
+
+
+def figure_text(value: float) -> str:
+    """Return three digits of a small figure, and all digits of a large one, without an exponent."""
+    return f"{value:.3g}" if value < _EXPONENT_FROM else f"{value:.0f}"
+
+
+def milliseconds_figure(value: float) -> str:
+    """Return a figure in milliseconds."""
+    return f"{figure_text(value)}ms"
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:

@@ -17,7 +17,7 @@ from bridge.api.printable import clock_text, duration, known, printable, short_a
 from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
 from bridge.api.words import condition_text, health_text, incarnation_text, rtt_text, score_text, standing_text
 from bridge.core.log.figures import FIGURES, Figure, Unit
-from bridge.tui.charts import Chart, sparkline
+from bridge.tui.charts import Chart, milliseconds_figure, sparkline
 from bridge.tui.history import History, MemberHistory
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, widened
 from bridge.tui.sections import (
@@ -106,20 +106,16 @@ def farm_charts(state: ViewState, farm: FarmView, history: History) -> Iterator[
     members = [(each.name, history_of(history, each)) for each in shown_members(state, farm) if not each.evicted]
     yield Chart("entries committed per second", history.commits, lambda value: f"{value:.0f}")
     for name, figures in members:
-        yield Chart(f"{name}: round trip", figures.rtt_ms, _scale_text)
+        yield Chart(f"{name}: round trip", figures.rtt_ms, milliseconds_figure)
     for figure in (FIGURES["cpu_percent"], FIGURES["memory_percent"]):
         for name, figures in members:
             yield _chart_of(figure, figures, f"{name}: ")
 
 
-def _scale_text(milliseconds: float) -> str:
-    return f"{milliseconds:.3g}ms"
-
-
 def member_charts(member: MemberView, history: History) -> Iterator[Chart]:
     """Yield the charts of one member."""
     figures = history_of(history, member)
-    yield Chart("round trip", figures.rtt_ms, _scale_text)
+    yield Chart("round trip", figures.rtt_ms, milliseconds_figure)
     yield Chart("lag, in entries", figures.lag, lambda value: f"{value:.0f}")
     for figure in SHOWN:
         yield _chart_of(figure, figures, "")

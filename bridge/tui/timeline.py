@@ -20,7 +20,7 @@ from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySp
 from bridge.api.printable import clock_text, duration
 from bridge.api.view import FarmView, Severity
 from bridge.core.history.records import RowKind, SeriesKind
-from bridge.tui.charts import Chart, charts_lines
+from bridge.tui.charts import Chart, charts_lines, figure_text, milliseconds_figure
 from bridge.tui.layout import Canvas, Part, shortened
 from bridge.tui.sections import severity_style
 from bridge.tui.targets import OnKey, OnMember, Target, aimed
@@ -165,13 +165,5 @@ def _charts(history: HistoryAnswer) -> Iterator[Chart]:
     span_ms = history.to_ms - history.from_ms
     for series in sorted(history.series, key=lambda each: each.kind is not SeriesKind.COMMIT_LAG):
         title = f"{series.name}: {_TITLES[series.kind]}" if series.name else _TITLES[series.kind]
-        text = _milliseconds_text if series.unit == "ms" else _count_text
+        text = milliseconds_figure if series.unit == "ms" else figure_text
         yield Chart(title, series.values, text, span_ms=span_ms)
-
-
-def _count_text(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _milliseconds_text(value: float) -> str:
-    return f"{value:.3g}ms"

@@ -13,7 +13,7 @@ from bridge.api.take_over import last_take_over
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.charts import graph, round_above, sparkline
+from bridge.tui.charts import figure_text, graph, round_above, sparkline
 from bridge.tui.history import SAMPLES, History
 from bridge.tui.keys import Button, KeyReader, Mouse
 from bridge.tui.panes import ScreenData, draw_lines, settled
@@ -252,6 +252,13 @@ def test_figures_are_kept_once_a_second_and_states_on_change() -> None:
     assert processor[-1] is None, "the last report of a dead member is not its present state"
     assert [status for _, status in member.states] == [MemberStatus.ALIVE, MemberStatus.DEAD]
     assert len(history.members) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.625, "0.625"), (12.34, "12.3"), (999.4, "999"), (999.9, "1000"), (2000, "2000"), (0, "0")]
+)
+def test_figure_of_chart_lacks_exponent(value: float, text: str) -> None:
+    assert figure_text(value) == text
 
 
 def test_graph_has_highest_value_in_first_line() -> None:

@@ -523,6 +523,15 @@ def test_severe_alarm_degrades() -> None:
     assert found.advice == "start it"
 
 
+def test_advice_for_leaf_without_router_is_not_repeated() -> None:
+    alarm = AlarmView("router-unreachable", "it does not answer", "the remedy of the alarm")
+    entries = healthy().publishing[0].entries
+    for fault, repeated in (("router", False), ("service", True)):
+        view = publishing_of(healthy(), entries=(replace(entries[0], healthy=False, faults=(fault,)), *entries[1:]))
+        found = verdict(replace(view, alarms=(alarm,)))
+        assert ("the remedy of the alarm" in found.advice) is repeated
+
+
 @pytest.mark.parametrize("kind", ["disk-full", "disk-unresponsive"])
 def test_still_log_of_node_without_disk_is_not_no_quorum(kind: str) -> None:
     view = replace(healthy(2), alarms=(AlarmView(kind, "the disk does not work", "repair it"),))
