@@ -47,6 +47,7 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from tests.authored import CLUSTER_ID, node_id, signed
+from tests.effort import over_seeds
 
 BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
@@ -195,7 +196,7 @@ async def restarted(farm: Farm) -> Farm:
     return restored
 
 
-@pytest.mark.parametrize("seed", range(5))
+@over_seeds(20, quick=2)
 async def test_state_depends_only_on_log_prefix(seed: int) -> None:
     world = World(seed)
     random = Random(-1 - seed)
@@ -240,7 +241,7 @@ def test_older_version_has_same_state_below_new_level(seed: int) -> None:
     assert unknown > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over_seeds(20, quick=2)
 def test_state_respects_operator_limits_after_every_entry(seed: int) -> None:
     """Only permitted nodes publish. They publish at most sixteen leaves, none excluded or of another master."""
     world = World(seed)

@@ -28,10 +28,10 @@ from consensus.protocols.kafka.wire.codec import (
 )
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError, Limits
 from consensus.protocols.kafka.wire.schemas import Direction, message_schema
-from tests.effort import each_case
+from tests.effort import IS_SOAK, each_case
 from tests.wire.kraft_messages import ALL, any_message, name_of
 
-ROUNDS = 12
+ROUNDS = 12 if IS_SOAK else 4
 EPOCH = datetime.fromtimestamp(0, tz=UTC)
 
 
