@@ -160,6 +160,10 @@ class Lake:
         self._notes.end(batch, self._committed())
         self._upkeep.after_batch(self._all(), self._limit_comparison)
 
+    def show_newest(self, outcome: Outcome) -> None:
+        """Show a part of the next batch in the current state, of all but the farm."""
+        self._current.show(self._last_known(outcome))
+
     def _append_ranges(self, outcome: Outcome, batch: int) -> None:
         if RANGES in outcome.rows:
             begins = {farm: each.first for farm, each in _ranges_of(outcome).items()}
@@ -181,14 +185,19 @@ class Lake:
         self._ranges.append(UPKEEP, batch, limit_rows(RangeKind.DROPPED, farms, batch, dropped_through.date()))
 
     def _update_current(self, outcome: Outcome, batch: int) -> None:
-        found = outcome.of(LAST)
-        for name, named in (("destinations", "destination"), ("publishers", "master")):
-            if name in found:
-                self._remember(found[name], named)
+        found = self._last_known(outcome)
         if FARMS in outcome.rows:
             farms = outcome.rows[FARMS]
             found["farm"] = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
         self._current.take(LOG, batch, found)
+
+    def _last_known(self, outcome: Outcome) -> dict[str, pa.Table]:
+        """Return the last rows of servers, destinations and masters; the names of these are stored before them."""
+        found = outcome.of(LAST)
+        for name, named in (("destinations", "destination"), ("publishers", "master")):
+            if name in found:
+                self._remember(found[name], named)
+        return found
 
     def _remember(self, rows: pa.Table, named: str) -> None:
         pairs = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)

@@ -30,7 +30,7 @@ from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.lake import EventsTable, Lake, note_nothing
-from pipeline.local.query import LocalQuery, SourceReader, WriteBatch
+from pipeline.local.query import LocalQuery, WriteBatch
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
 from pipeline.schemas import EVENTS as EVENTS_SCHEMA
@@ -287,7 +287,15 @@ def start_query(
             after_batch(batch_id)
 
     if session is None:
-        return _started_here(tables_reader(source, lake.plan), write, settings, CHECKPOINT, available_now=available_now)
+        reader = tables_reader(source, lake.plan)
+
+        def preview(results: Iterable[pa.RecordBatch]) -> None:
+            lake.show_newest(outcome_of(results))
+
+        trigger_s = None if available_now else settings.trigger_seconds
+        # A bucket charges for each request.
+        shown = preview if isinstance(settings.output, Path) else None
+        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown).start()
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
@@ -333,7 +341,8 @@ def start_events(
     write = EventsTable(settings.output, settings.keep_ms).write_batch
     if session is None:
         reader = FarmEventsDataSource(options).streamReader(EVENTS_SCHEMA)
-        return _started_here(reader, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
+        trigger_s = None if available_now else _trigger_s(settings, EVENTS_CHECKPOINT)
+        return LocalQuery(reader, write, settings.output / EVENTS_CHECKPOINT, trigger_s).start()
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
 
@@ -358,13 +367,6 @@ def _started(
 def _collected(rows: DataFrame) -> Iterator[pa.RecordBatch]:
     """Run the tasks of a batch at the first request for a row."""
     yield from rows.toArrow().to_batches()
-
-
-def _started_here(
-    reader: SourceReader, write: WriteBatch, settings: RunSettings, checkpoint: str, *, available_now: bool
-) -> RunningQuery:
-    trigger_s = None if available_now else _trigger_s(settings, checkpoint)
-    return LocalQuery(reader, write, settings.output / checkpoint, trigger_s).start()
 
 
 def _trigger_s(settings: RunSettings, checkpoint: str) -> int:

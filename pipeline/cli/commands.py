@@ -49,7 +49,7 @@ from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
 
 ROWS_SHOWN = 60
-LOCAL_TRIGGER_SECONDS, SPARK_TRIGGER_SECONDS, BUCKET_TRIGGER_SECONDS = 1, 5, 30
+TRIGGER_SECONDS, BUCKET_TRIGGER_SECONDS = 5, 30
 DAY_MS = 86_400_000
 
 
@@ -87,6 +87,7 @@ class RunOptions:
 
     def refuse_contradictions(self) -> None:
         """Raise click.UsageError for options that contradict each other."""
+        self.engine.is_local(self.place)
         if self.alerts is not None and not self.watches:
             raise click.UsageError("alerts need watched servers: leave out --no-watch")
         if self.trace_files is not None and not self.with_events:
@@ -142,8 +143,8 @@ pipeline.add_command(what_if_alerts)
     "--trigger",
     "trigger_seconds",
     type=click.IntRange(1, 3600),
-    help=f"Seconds between batches. Default: {LOCAL_TRIGGER_SECONDS}; {SPARK_TRIGGER_SECONDS} with Spark, whose batches"
-    f" cost more; {BUCKET_TRIGGER_SECONDS} with a bucket, which charges for each request.",
+    help=f"Seconds between batches. Default: {TRIGGER_SECONDS}; {BUCKET_TRIGGER_SECONDS} with a bucket, which charges"
+    " for each request. In a directory, the local engine also updates the current state each second.",
 )
 @click.option(
     "--entries-per-batch",
@@ -196,9 +197,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
     options = RunOptions(place=place, engine=engine, alerts=alerts, **options_given)
     options.refuse_contradictions()
     engine = engine.writing(options.output)
-    trigger_seconds = LOCAL_TRIGGER_SECONDS if engine.is_local(place) else SPARK_TRIGGER_SECONDS
-    if not isinstance(options.output, Path):
-        trigger_seconds = BUCKET_TRIGGER_SECONDS
+    trigger_seconds = TRIGGER_SECONDS if isinstance(options.output, Path) else BUCKET_TRIGGER_SECONDS
     line = ProgressLine()
 
     def show() -> None:

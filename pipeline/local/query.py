@@ -1,10 +1,14 @@
 """A query without a JVM: it plans and reads batches by a source's reader, and passes their rows to a writer.
 
     offsets/N ──▶ the source's tasks in turn ──▶ `write(rows, N)` ──▶ commits/N ──▶ the next poll
+    between two batches, every `PREVIEW_S`: new rows ──▶ `preview(rows)`, kept for the next batch
 
 The query uses the readers of the Spark data sources, which plan and read in Python. A few rows per second do not need
 more than one process. The steps have the same order as in Spark. After a kill between two steps, the batch is read
 again with the same ends and the same number, and tables that already have it skip it (`pipeline/tables/delta.py`).
+
+A batch is a commit in each table, and costs more than its few rows. So `preview` shows new rows between two batches. It
+may only do what the batch can repeat, because rows that were only previewed are read again after a kill.
 
 The run loop sees this query like one of Spark's (`pipeline/spark/side_by_side.py`), so the names are Spark's. Reading
 and writing are in a thread, and `stop` waits for the end of the current task or commit.
@@ -14,7 +18,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self
+from itertools import chain
+from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -26,6 +31,11 @@ from pipeline.source.log_client import FarmLogError
 
 WriteBatch = Callable[[Iterable[pa.RecordBatch], int], None]
 """Writes the rows of a batch with this number; the rows are read while it iterates."""
+Preview = Callable[[Sequence[pa.RecordBatch]], None]
+"""Shows the rows of a part of the next batch."""
+PREVIEW_S: Final = 1.0
+KEPT_BYTES: Final = 1024 * 1024
+"""The size of previewed rows that begins the next batch early: a backlog is written without a preview."""
 
 
 class SourceReader(Protocol):
@@ -67,11 +77,20 @@ class _StoppedError(Exception):
 class LocalQuery:
     """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end."""
 
-    def __init__(self, reader: SourceReader, write: WriteBatch, checkpoint: Output, trigger_s: float | None) -> None:
+    def __init__(
+        self,
+        reader: SourceReader,
+        write: WriteBatch,
+        checkpoint: Output,
+        trigger_s: float | None,
+        preview: Preview | None = None,
+    ) -> None:
         self._reader = reader
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)
         self._trigger_s = trigger_s
+        self._preview = None if trigger_s is None else preview
+        self._poll_s = min(trigger_s or 0.0, PREVIEW_S) if preview else trigger_s or 0.0
         self._ended = threading.Event()
         self._failure: Exception | None = None
         self._progress: dict[str, Any] | None = None
@@ -130,23 +149,32 @@ class LocalQuery:
 
     def _follow(self) -> None:
         number, place = self._repeat_begun()
+        shown, kept, next_batch_at = place, list[pa.RecordBatch](), 0.0
         while not self._ended.is_set():
             began = time.monotonic()
             self._activity = "Getting offsets"
             begin = self._reader.initialOffset() if place is None else place
-            end = self._reader.latestOffset(begin, self._reader.getDefaultReadLimit())
-            if end != begin:
+            shown = shown or begin
+            end = self._reader.latestOffset(shown, self._reader.getDefaultReadLimit())
+            is_early = self._preview is not None and began < next_batch_at
+            if self._preview is not None and is_early and end != shown:
+                rows = [*self._rows(shown, end)]
+                kept += rows
+                shown, is_early = end, sum(each.nbytes for each in kept) < KEPT_BYTES
+                if is_early:
+                    self._preview(rows)
+            if end != begin and not is_early:
                 number += 1
                 self._checkpoint.plan(number, end)
-                self._process(number, begin, end, began)
-                place = end
+                self._process(number, begin, end, began, chain(kept, self._rows(shown, end)))
+                place, shown, kept, next_batch_at = end, end, [], began + (self._trigger_s or 0.0)
                 # Continue: a backlog has more entries, and a poll takes less time than a batch.
             elif self._trigger_s is None:
                 return
             else:
-                self._note(number, begin, end, began)
+                self._note(number, begin, begin, began)
             self._activity = ""
-            self._ended.wait(max(0.0, began + (self._trigger_s or 0.0) - time.monotonic()))
+            self._ended.wait(max(0.0, began + self._poll_s - time.monotonic()))
 
     def _repeat_begun(self) -> tuple[int, SourceOffset | None]:
         """Run a batch without a commit again; return the last batch and its end."""
@@ -156,17 +184,19 @@ class LocalQuery:
         end = self._checkpoint.offset(number)
         if self._checkpoint.committed < number:
             begin = self._checkpoint.offset(number - 1) if number else self._reader.initialOffset()
-            self._process(number, begin, end, began)
+            self._process(number, begin, end, began, self._rows(begin, end))
         return number, end
 
-    def _process(self, number: int, begin: SourceOffset, end: SourceOffset, began: float) -> None:
+    def _process(
+        self, number: int, begin: SourceOffset, end: SourceOffset, began: float, rows: Iterable[pa.RecordBatch]
+    ) -> None:
         self._activity = "Processing new data"
-        self._write(self._rows(begin, end), number)
+        self._write(rows, number)
         self._checkpoint.commit(number)
         self._note(number, begin, end, began)
 
     def _rows(self, begin: SourceOffset, end: SourceOffset) -> Iterator[pa.RecordBatch]:
-        for task in self._reader.partitions(begin, end):
+        for task in () if begin == end else self._reader.partitions(begin, end):
             if self._ended.is_set():
                 raise _StoppedError
             yield from self._reader.read(task)

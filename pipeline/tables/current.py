@@ -11,7 +11,8 @@ server. Most servers report in each period, so a batch changes most of the rows.
 than a search for the changed ones. The writer keeps them in memory, one per server.
 
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains, so
-a repeated batch changes nothing.
+a repeated batch changes nothing. So rows of the next batch may be shown before the batch, except those of
+`current_farm`, which count entries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,15 +88,25 @@ class CurrentState:
     def take(self, query: str, batch: int, found: Mapping[str, pa.Table]) -> None:
         """Apply the last rows of a batch; each replaces the row with its key, unless that is newer."""
         for name, rows in found.items():
-            if not rows.num_rows:
-                continue
-            known = self._rows[name]
-            both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
-            if name == "farm":
-                both = _filled_up(both)
-            merged = last_rows(both, KEYS[name], ORDER[name])
-            if self._tables[name].replace(query, batch, merged):
-                self._rows[name] = merged
+            table = self._tables[name]
+            if rows.num_rows and table.known_batch(query) < batch:
+                self._store(name, self._merged(name, rows), [(query, batch)])
+
+    def show(self, found: Mapping[str, pa.Table]) -> None:
+        """Apply the last rows of a part of the next batch."""
+        for name, rows in found.items():
+            self._store(name, self._merged(name, rows), [])
+
+    def _merged(self, name: str, rows: pa.Table) -> pa.Table:
+        known = self._rows[name]
+        both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
+        return last_rows(_filled_up(both) if name == "farm" else both, KEYS[name], ORDER[name])
+
+    def _store(self, name: str, rows: pa.Table, batches: Sequence[tuple[str, int]]) -> None:
+        is_stored = rows.equals(self._rows[name])
+        if batches or not is_stored:
+            self._tables[name].replace_at(batches, None if is_stored else rows)
+        self._rows[name] = rows
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:

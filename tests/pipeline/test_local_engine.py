@@ -5,10 +5,11 @@ A kill is an error of a write, before or after its effect. All later writes of t
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -22,7 +23,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pipeline.cli.commands import pipeline
 from pipeline.cli.options import LOCAL, LOCAL_ENTRIES_MAX, SPARK, Engine
 from pipeline.cli.places import Farms, LogPlace, Nodes, Topic
+from pipeline.lake import Lake
 from pipeline.local import checkpoint
+from pipeline.local import query as local_query
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
 from pipeline.output import data_files, documents
@@ -31,9 +34,12 @@ from pipeline.run import RunSettings, run_once
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
 from pipeline.tables import batch_notes, delta
+from pipeline.tables.current import read
 from pipeline.tables.files import TableDamagedError
+from pipeline.tables.tasks import outcome_of, work
 from tests.effort import IS_SOAK
-from tests.pipeline.farm_log_server import serve_log, three_servers
+from tests.pipeline.farm_log_server import arrow_entries_of, serve_log, three_servers
+from tests.pipeline.made_tables import tables_of_entries
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
 
@@ -228,6 +234,51 @@ def test_progress_has_form_of_spark(tmp_path: Path) -> None:
     places = [json.loads(source[name])["next"] for name in ("startOffset", "endOffset", "latestOffset")]
     assert (progress["batchId"], places) == (1, [3, 5, 5])
     assert query.status == {"message": "Waiting for next trigger", "isTriggerActive": False}
+
+
+def test_rows_are_previewed_between_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a query with a batch in 10 s, whose source gets a number at each step
+    now, source, steps = [0.0], Numbers(2), list[tuple[str, list[int]]]()
+    monkeypatch.setattr(local_query, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(local_query, "PREVIEW_S", 0.0)
+    monkeypatch.setattr(local_query, "KEPT_BYTES", 1000)
+
+    def step(kind: str, rows: Iterable[pa.RecordBatch]) -> None:
+        steps.append((kind, [number for each in rows for number in each.column("number").to_pylist()]))
+        now[0] += 4
+        source.newest += 1
+        # After the second batch a backlog of a large row comes.
+        if len(steps) == 4:
+            monkeypatch.setattr(local_query, "KEPT_BYTES", 0)
+        if len(steps) == 6:
+            query._ended.set()
+
+    def write(rows: Iterable[pa.RecordBatch], number: int) -> None:
+        step(f"batch {number}", rows)
+
+    query = LocalQuery(source, write, tmp_path / "a", 10.0, lambda rows: step("preview", rows))
+    query.start()
+    assert query.awaitTermination(int(END_S))
+    assert steps == [
+        *(("batch 0", [0, 1]), ("preview", [2]), ("preview", [3])),
+        *(("batch 1", [2, 3, 4]), ("batch 2", [5]), ("batch 3", [6])),
+    ]
+
+
+def test_tables_are_equal_after_kill_between_preview_and_batch(tmp_path: Path) -> None:
+    entries = arrow_entries_of(three_servers(minutes=1))
+    first, second = entries.slice(0, 20), entries.slice(20)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    tables_of_entries(first, undisturbed, 0)
+    same_pseudonyms(undisturbed, killed)
+    tables_of_entries(first, killed, 0)
+    before = read(killed, "routers")
+    lake = Lake(killed, 60_000)
+    lake.show_newest(outcome_of(work(lake.plan, [*second.to_batches()])))
+    tables_of_entries(second, undisturbed, 1)
+    assert before != read(killed, "routers") == read(undisturbed, "routers")
+    tables_of_entries(second, killed, 1)
+    assert differences(tables_of(undisturbed), tables_of(killed)) == []
 
 
 NODE, TOPIC, FILE = Nodes(), Topic(servers="a:1"), Farms(file=Path("farms.toml"))
