@@ -101,7 +101,7 @@ class Table:
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
         """The current files, with the version that has them."""
         if is_checked:
-            _refuse_lost_rows(self.root, self._delta, self.files())
+            _refuse_lost_rows(self.root, self._held(), self.files())
 
     def committed(self, query: str) -> int:
         """Return the last batch of the query in the table."""
@@ -235,8 +235,8 @@ class Table:
     def _held(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
         if HELD not in self._known:
-            found = self._delta.transaction_version(HELD)
-            self._known[HELD] = _rows_of(_files_of(self.root, self._delta)) if found is None else int(found)
+            found = _transaction(self._delta, HELD)
+            self._known[HELD] = _rows_of(self.files()) if found is None else found
         return self._known[HELD]
 
     def _sync_after(self, version: int) -> None:
@@ -299,7 +299,7 @@ class StoredTables:
             found = _opened(root)
             files = [] if found is None else _files_of(root, found)
             if found is not None:
-                _refuse_lost_rows(root, found, files)
+                _refuse_lost_rows(root, _transaction(found, HELD), files)
             self._read[table] = found, files
         return self._read[table]
 
@@ -321,8 +321,14 @@ def stored_rows(root: Output, schema: pa.Schema) -> pa.Table:
 
 
 def _batch_of(table: DeltaTable | None, query: str) -> int:
-    batch = None if table is None else table.transaction_version(query)
-    return NOTHING_COMMITTED if batch is None else int(batch)
+    batch = None if table is None else _transaction(table, query)
+    return NOTHING_COMMITTED if batch is None else batch
+
+
+def _transaction(table: DeltaTable, application: str) -> int | None:
+    """Return the last version of an application id; delta-rs reads the log for it, which a new table does not need."""
+    found = table.transaction_version(application) if table.version() else None
+    return None if found is None else int(found)
 
 
 def _read_all(root: Output, schema: pa.Schema, files: Iterable[StoredFile]) -> pa.Table:
@@ -410,9 +416,9 @@ def _counted(root: Output, path: str) -> int:
         raise TableDamagedError(f"{root / path} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
 
 
-def _refuse_lost_rows(root: Output, delta: DeltaTable, files: Iterable[StoredFile]) -> None:
+def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile]) -> None:
     """Raise TableDamagedError if the files have other rows than the last commit states."""
-    held, found = delta.transaction_version(HELD), _rows_of(files)
+    found = _rows_of(files)
     if held is not None and held != found:
         raise TableDamagedError(
             f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
