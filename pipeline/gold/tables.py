@@ -19,6 +19,7 @@ import re
 import threading
 import zlib
 from datetime import date
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,13 @@ class Gold:
         with self._lock:
             noted = self._noted
         with Sources(self._output) as sources:
+            every_window = cache(partial(self._all_windows, sources))
             for name, gold in GOLD.items():
                 made = self._made(name)
                 if made >= batch:
                     continue
                 all_history = made == NOTHING_COMMITTED
-                windows = self._all_windows(sources) if all_history else _of_batches(noted, made, batch)
+                windows = every_window() if all_history else _of_batches(noted, made, batch)
                 touched = Touched(windows, self.window_ms, all_history)
                 refresh(sources, self._tables[name], gold, touched, self._query(name), batch, session)
             for name, folded in FOLDED.items():

@@ -62,7 +62,7 @@ def test_rows_written_by_tasks_equal_rows_written_by_driver(tmp_path: Path) -> N
 def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = three_servers(minutes=2)
     parts = [MadeUpLog(entries=log.entries[:30]), MadeUpLog(entries=log.entries[30:])]
-    commit, commits_left = Table.commit, [1_000]
+    commit, commits_left = Table._commit, [1_000]
 
     def interrupted(table: Table, *arguments: Any, **more: Any) -> None:
         commits_left[0] -= 1
@@ -70,7 +70,7 @@ def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         commit(table, *arguments, **more)
 
-    monkeypatch.setattr(Table, "commit", interrupted)
+    monkeypatch.setattr(Table, "_commit", interrupted)
     undisturbed = lake_at(tmp_path / "undisturbed")
     undisturbed.write_outcome(outcome_for(undisturbed, parts[0], 2), 0)
     copytree(tmp_path / "undisturbed", tmp_path / "begun")
