@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 .PHONY: run requirements test test-waiting test-computing dist test-packages soak soak-jepsen soak-upgrade soak-kills \
-	soak-cluster watch-loop check interop interop-i2p interop-founding interop-zmq interop-kafka bench \
+	soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-zmq interop-kafka bench \
 	simulate simulate-farm simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -108,7 +108,7 @@ build/java/%-$(JAVA_I2P).jar:
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
 	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka \
-		--ignore tests/interop/i2p
+		--ignore tests/interop/i2p --ignore tests/interop/s3
 
 # A closed I2P network of 16 i2pd and four Java routers in a network namespace without a route out; the farm's stories
 # on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed), iproute2,
@@ -224,6 +224,14 @@ $(KAFKA_BUILD)/python.stamp: tests/interop/kafka/python/requirements.txt
 	$(BIN)/python -m venv $(KAFKA_BUILD)/python
 	$(KAFKA_BUILD)/python/bin/python -m pip --disable-pip-version-check -q install -r $<
 	@touch $@
+
+# The pipeline's tables in a bucket of MinIO, which Go builds in some minutes. Needs Go 1.24 or newer.
+MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
+build/interop-s3/minio:
+	GOBIN=$(abspath $(@D)) go install github.com/minio/minio@$(MINIO)
+
+interop-s3: $(VENV)/all.stamp build/interop-s3/minio
+	$(BIN)/python -m pytest $(HOURS) -m "interop or soak" tests/interop/s3
 
 interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp \
 		$(KAFKA_BUILD)/go/stories $(KAFKA_BUILD)/js.stamp $(KAFKA_BUILD)/python.stamp

@@ -13,6 +13,7 @@ or of the machine's role. A command line does not have them, because other users
 """
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ CONNECT_SECONDS: Final = 5.0
 RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 _ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
 _IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _REFUSED = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
 
 
@@ -249,7 +251,8 @@ def _refuse_unreachable(bucket: str) -> None:
 def _remedy(error: Exception) -> str:
     """Return the reason of an error of obstore in one line, and the next step."""
     text = str(error).partition("\n\nDebug source")[0]
-    reason = " ".join(text.rpartition("Server returned ")[2].split())
+    code = _CODE.search(text)
+    reason = code[1] if code else " ".join(text.rpartition("Server returned ")[2].split())
     if "NoSuchBucket" in text:
         return "this bucket does not exist: create it, or choose another --output"
     if type(error).__name__ in _REFUSED:

@@ -26,11 +26,11 @@ from pipeline.output.documents import sync
 CACHE_BYTES: Final = 4 * 1024**3
 UNUSED_S: Final = 3_600.0
 TRIM_BYTES: Final = 256 * 1024**2
-"""The bytes of new files between two looks at the size of the cache."""
+"""The bytes of new files between two measurements of the cache."""
 DOWNLOADS: Final = 8
 """The number of simultaneous downloads."""
 _new_bytes: list[int] = []
-"""The sizes of new files since the last look."""
+"""The sizes of new files since the last measurement."""
 
 
 def cache_directory() -> Path:

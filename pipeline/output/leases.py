@@ -4,8 +4,8 @@
            └── exists ──▶ unchanged for `LIFETIME_S`: its holder was killed ──▶ replace it (If-Match)
                       └─▶ changed: its holder is active ──▶ refuse
 
-A waiting process measures the lifetime by its own monotonic clock, from its first look at the object. So no times of
-two machines are compared. After a killed run the next one waits for `LIFETIME_S`.
+A waiting process measures the lifetime by its own monotonic clock, from its first request for the object. So no times
+of two machines are compared. After a killed run the next one waits for `LIFETIME_S`.
 
 The lock only saves two runs from disturbing each other. It does not prove that its holder is the only writer: a
 suspended machine continues after its lock has ended. The tables stay correct because every write that counts is
@@ -49,7 +49,7 @@ class Lease:
         self._tag: str | None = None
 
     def take(self, notify: Callable[[str], None]) -> None:
-        """Create the lock, or replace one that has ended. Raise FarmLogError if its holder is active."""
+        """Create the lock, or replace an ended lock. Raise FarmLogError if its holder is active."""
         seen: str | None = None
         began = self._clock()
         while True:

@@ -6,6 +6,7 @@ The server is our own (`s3_server.py`), so that a test can refuse writes and dro
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,10 +37,11 @@ from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.pipeline.made_tables import rows_of
 from tests.pipeline.s3_server import BUCKET, NEVER, S3Server, serving_s3
+from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, tables_of
 
 CLOCKS = BASE_SPECS["clocks"]
-KILLS = 40
+KILLS, ROUNDS = 40, 40
 _numbers = count()
 
 
@@ -87,7 +89,7 @@ def run(address: str, output: Path | BucketPath) -> None:
     run_once(None, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
 
 
-def test_tables_in_bucket_equal_tables_in_directory(s3: S3Server, place: BucketPath, tmp_path: Path) -> None:
+def test_tables_in_bucket_equal_tables_in_directory(place: BucketPath, tmp_path: Path) -> None:
     local, log = tmp_path / "tables", three_servers(minutes=1)
     with serve_log(log, tmp_path / "control.sock") as address:
         with alone_in(place):
@@ -98,13 +100,13 @@ def test_tables_in_bucket_equal_tables_in_directory(s3: S3Server, place: BucketP
             log.report(1, uptime=1_000, jobLag=2.0)
             run(address, place)
         local.mkdir()
-        (local / SALT_FILE).write_bytes(s3.objects[f"{place.key}/{SALT_FILE}"])
+        (local / SALT_FILE).write_bytes(((place / SALT_FILE).read() or (b"", ""))[0])
         run(address, local)
     expected, found = tables_of(local), tables_of(place)
     # It has rows for each batch.
     assert (expected.pop("ranges") == found.pop("ranges"), differences(expected, found)) == (False, [])
     assert (read_names(place), not examine(place)) == (read_names(local), True)
-    assert [each for each in s3.objects if each.startswith(f"{place.key}/.")] == []
+    assert [each for each in place.iterdir() if each.name.startswith(".")] == []
     # when the commands read the bucket
     given = ["--output", str(place)]
     answer = CliRunner().invoke(pipeline, ["query", "completeness", "--json", *given])
@@ -136,6 +138,38 @@ def test_tables_are_equal_after_kills_at_any_write(s3: S3Server, place: BucketPa
             run(address, killed)
             assert differences(tables_of(local), tables_of(killed)) == []
             assert not examine(killed)
+
+
+@pytest.mark.soak
+def test_two_runs_write_each_batch_once(place: BucketPath, tmp_path: Path) -> None:
+    local, log = tmp_path / "tables", three_servers(minutes=2)
+    failures: list[BaseException] = []
+
+    def run_until_end() -> None:
+        # Both act as if they had the lock. A run that meets the other one's writes ends, and is started again.
+        for _ in range(ROUNDS):
+            try:
+                run(address, place)
+            except (FarmLogError, OSError) as error:
+                failures.append(error)
+            else:
+                return
+
+    with serve_log(log, tmp_path / "control.sock") as address:
+        local.mkdir()
+        (local / SALT_FILE).write_text("the same for both runs\n", encoding="ascii")
+        (place / SALT_FILE).write((local / SALT_FILE).read_bytes(), None)
+        run(address, local)
+        both = [threading.Thread(target=run_until_end) for _ in range(2)]
+        for each in both:
+            each.start()
+        for each in both:
+            each.join(4 * END_S)
+        assert not any(each.is_alive() for each in both)
+        run(address, place)
+    assert failures
+    assert differences(tables_of(local), tables_of(place)) == []
+    assert not examine(place)
 
 
 def test_second_writer_of_table_is_refused(place: BucketPath) -> None:
