@@ -172,6 +172,31 @@ def test_two_runs_write_each_batch_once(place: BucketPath, tmp_path: Path) -> No
     assert not examine(place)
 
 
+@pytest.mark.soak
+def test_repair_reads_lost_rows_again_and_replaces_checkpoint(s3: S3Server, place: BucketPath, tmp_path: Path) -> None:
+    log = three_servers(minutes=2)
+    with serve_log(log, tmp_path / "control.sock") as address:
+        run(address, place)
+        expected = tables_of(place)
+        (file, *_) = stored_files(place / "reports")
+        del s3.objects[f"{place.key}/reports/{file.path}"]
+        for each in (place / "checkpoint").objects():
+            each.unlink()
+        with pytest.raises(FarmLogError, match="run `garlicfarm pipeline repair --output s3://farm/"):
+            run(address, place)
+        s3.objects[f"{place.key}/clocks/_delta_log/{1:020}.json"] = b"{"
+        repaired = CliRunner().invoke(pipeline, ["repair", "--node", address, "--output", str(place)])
+        assert repaired.exit_code == 0, repaired.output
+        assert f"{place} is repaired" in repaired.output
+        log.tick(60_000)
+        log.report(1, uptime=1_000, jobLag=2.0)
+        run(address, place)
+    found = tables_of(place)
+    assert (sum(found["reports"].values()), not examine(place)) == (sum(expected["reports"].values()) + 1, True)
+    assert expected["reports"] - found["reports"] == expected["clocks"] - found["clocks"]
+    assert any(each.name.startswith(".replaced-clocks") for each in place.iterdir())
+
+
 def test_second_writer_of_table_is_refused(place: BucketPath) -> None:
     one, other = Table(place, CLOCKS), Table(place, CLOCKS)
     assert append(one, 0)
