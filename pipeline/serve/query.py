@@ -18,7 +18,8 @@ An empty answer does not show why it is empty. So an answer lists the empty tabl
 answer for people also shows the gaps of these tables (`gaps.py`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -35,7 +36,7 @@ from pipeline.output.data_files import files_on_disk, place_on_disk
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
-from pipeline.tables.delta import stored_files
+from pipeline.tables.delta import StoredFile, stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, STATES_SPEC, TRANSITIONS_SPEC
 
@@ -43,6 +44,7 @@ Read = TypeVar("Read")
 SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 """Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
+LISTED_AT_ONCE = 8
 ROWS_AT_ONCE = 4_096
 TABLES: dict[str, pa.Schema] = {
     spec.name: spec.schema
@@ -162,7 +164,8 @@ class _OpenTables:
     def __init__(self, connection: duckdb.DuckDBPyConnection, output: Output, names: Collection[str]) -> None:
         self._connection = connection
         self._roots = {name: output.resolve() / name for name in TABLES if name in names}
-        self._files = {name: [each.path for each in stored_files(root)] for name, root in self._roots.items()}
+        found = zip(self._roots, _listed(output, [*self._roots.values()]), strict=True)
+        self._files = {name: [each.path for each in files] for name, files in found}
         self._without_view = set(self._files)
         _lock(
             connection,
@@ -192,6 +195,14 @@ class _OpenTables:
         first = next_rows()
         rest = iter(next_rows, [])
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
+
+
+def _listed(output: Output, roots: Sequence[Output]) -> Iterable[list[StoredFile]]:
+    """Return the files of several tables; a bucket gets the requests for several tables at a time."""
+    if isinstance(output, Path):
+        return map(stored_files, roots)
+    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+        return [*pool.map(stored_files, roots)]
 
 
 def _read_by(sql: str) -> frozenset[str]:
