@@ -51,7 +51,7 @@ class TypeCount(Record, frozen=True):
     type: str
     """The name of the type, with its module."""
     count: int
-    """Number of objects that the garbage collector tracks."""
+    """Number of objects, except objects of modules loaded before the node started."""
 
 
 class MemorySnapshot(Record, frozen=True):

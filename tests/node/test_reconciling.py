@@ -33,16 +33,20 @@ async def test_reconciling_follower_waits_for_role_change(
         "trace": trace,
         "alarms": Alarms(trace),
     }
+    reconciling = Reconciling(**parts)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Reconciling(**parts).run)
+        nursery.start_soon(reconciling.run)
         await trio.sleep(60)
         assert passes == ["rest"]
         server.role = RoleChanged(Role.LEADER, 2, OWN)
         replica.change_role()
-        await trio.sleep(1.2)
+        await trio.sleep(2.2)
         assert passes == ["rest", "review", "review", "review"]
+        reconciling.waits = ("node-3 waits for its vote",)
+        await trio.sleep(2)
+        assert passes[4:] == ["review", "review", "review"]
         server.role = RoleChanged(Role.FOLLOWER, 3, OTHER)
         replica.change_role()
         await trio.sleep(60)
-        assert passes[4:] == ["rest"]
+        assert passes[7:] == ["rest"]
         nursery.cancel_scope.cancel()

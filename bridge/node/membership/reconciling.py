@@ -1,11 +1,12 @@
-"""The leader's care of the group: it reads gossip, log and Raft twice a second, and makes one proposal at a time.
+"""The leader's care of the group: it reads gossip, log and Raft each second, and makes one proposal at a time.
 
     members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ other proposals ───▶ change_configuration
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-A change may take long, since a new server first receives the whole log. The leader continues to look until then,
-because only a continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
+It reads them twice a second while it waits or proposes. A change may take long, since a new server first receives the
+whole log. The leader continues to look until then, because only a continuous watch shows that a server flaps. The
+leader's observations start from scratch in every term.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ from consensus import (
 
 WAITING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
+REST_INTERVAL_SECONDS = 1.0
+"""Seconds between looks if no change is due."""
 CAUGHT_UP_ENTRIES = 256
 PASSING = frozenset(
     {
@@ -109,7 +112,7 @@ class Reconciling:
                 if role.term != term:
                     reconciler, term = Reconciler(self.settings), role.term
                 self._review(reconciler, nursery)
-                await sleep_to_tick(LOOK_INTERVAL_SECONDS)
+                await sleep_to_tick(LOOK_INTERVAL_SECONDS if self._busy or self.waits else REST_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
         self.waits = ()
