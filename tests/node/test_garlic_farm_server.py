@@ -456,7 +456,7 @@ async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, au
     dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
     assert address is not None
     closed = 0
-    for _ in range(300):
+    for _ in range(120):
         dialed = await dialer.dial(address, BOB)
         stream = bytearray(b"".join(random.choices(samples, k=random.randrange(1, 5))))
         for _ in range(random.randrange(4)):
@@ -469,7 +469,7 @@ async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, au
         assert host.server.places.established == 0, f"seed {seed}"
         closed += before == 0
     faults = sum(host.metrics.counts[fault] for fault in Fault)
-    assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
+    assert 20 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
 
 
 def test_wire_limits_equal_limits_of_core() -> None:
