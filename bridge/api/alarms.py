@@ -70,7 +70,7 @@ FOREIGN_KEY: Final = _critical(
     " one of its servers is down. A complete farm does not raise this alarm. The addresses in the text are not"
     " authenticated",
     "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
-    " (`garlicfarm keys export FILE` writes it). Another farm on this network may stay",
+    " (`garlicfarm keys export FILE` writes it). Another farm on this network is harmless",
 )
 NO_QUORUM: Final = _critical(
     "no-quorum",
@@ -103,7 +103,7 @@ KEY_RETIRED: Final = _critical(
     " eviction the alarm may end automatically, when enough members confirm the new key. Or a node without a peer"
     " receives gossip with its farm's label under a key that it does not have: its key file, or the sender's, is out"
     " of date",
-    "run `garlicfarm keys export FILE` on a node of the farm, bring that file to this node as its key file, and"
+    "run `garlicfarm keys export FILE` on a node of the farm, copy that file to this node as its key file, and"
     " restart this node; see `garlicfarm help rotate-keys`",
 )
 FORMATION: Final = _critical(
@@ -120,8 +120,8 @@ ISOLATED: Final = _critical(
 ADDRESS_GONE: Final = _critical(
     "address-gone",
     "this machine no longer has the address that this node uses, or the interface with it is down: no other node"
-    " reaches this one there. If the node chose the address itself, it takes the machine's next one. If settings name"
-    " the address, the node waits for it: the text has the settings",
+    " reaches this one there. If the node chose the address itself, it uses the machine's next address. If settings"
+    " name the address, the node waits for it, and the text names the settings",
     "restore the network of this machine: this node uses its new address without a restart. If a setting names the"
     " address, give the machine that address again, or change the setting and restart this node",
 )
@@ -139,8 +139,8 @@ DISK_UNRESPONSIVE: Final = _critical(
 )
 GENERATION_NOT_STORED: Final = _critical(
     "generation-not-stored",
-    "peers have a record of the previous run of this node, and this node could not write the number of its present"
-    " run to `state_dir`. It does not send anything until it can, and the other nodes report it dead",
+    "peers have recorded an earlier run of this node, and this node could not write the number of its present run to"
+    " `state_dir`. It does not send anything until it has written the number, and the other nodes report it dead",
     "free disk space, or repair the disk; the node continues automatically",
 )
 ROUTER_UNREACHABLE: Final = _critical(
@@ -156,14 +156,14 @@ SERVERS_DOWN: Final = _warning(
     "servers of the farm are dead to gossip, have left, are evicted, or do not answer the leader. The text names them"
     " and has the number of servers that may still fail (`garlicfarm help verdicts`)",
     "start them again, and check that UDP (gossip) and TCP (consensus) reach them. Replace a server that will not"
-    " return: in a farm with no more voters than `expect` start another node, with the key file that `garlicfarm keys"
-    " export FILE` writes now, and the farm removes the old server once the new one votes; in a larger farm"
+    " return. In a farm with no more voters than `expect`, start another node, with the key file that `garlicfarm keys"
+    " export FILE` writes now; the farm removes the old server when the new one votes. In a larger farm, run"
     f" `garlicfarm servers remove NAME`. If a server is evicted, {REPLACE_EVICTED}",
 )
 UDP_BLOCKED: Final = _warning(
     "udp-blocked",
-    "servers are dead to gossip, and Raft reaches them: UDP between them and this node is blocked, in one direction at"
-    " least. The text names them. The servers work, and none is removed",
+    "servers are dead to gossip, but Raft reaches them: UDP between them and this node is blocked in at least one"
+    " direction. The text names them. The servers work, and the farm does not remove them",
     "open the UDP port of gossip (7668) in both directions in the firewalls, as TCP is open already. Do not restart or"
     " remove a server",
 )
@@ -179,22 +179,22 @@ REPORTS_MISSING: Final = _warning(
 
 ADDRESS_OUTDATED: Final = _warning(
     "address-outdated",
-    "this machine's address changed and this node uses the new one, but its configuration has the old one; the text"
-    " has the settings. The node works; its next start would fail",
+    "this machine's address has changed, and this node uses the new address, but its configuration still has the old"
+    " one; the text names the settings. The node works, but its next start would fail",
     "write the new address into the configuration: the next start would fail with the old one",
 )
 ADMISSION: Final = _warning(
     "admission",
     "a node uses the name of another identity, or a retired identity runs, or 1,024 identities were admitted",
-    "if it is the same node, `garlicfarm node approve NAME`; otherwise give it another `name`, or bring back the"
+    "if it is the same node, `garlicfarm node approve NAME`; otherwise give it another `name`, or restore the"
     " `identity.pem` of the old node; see `garlicfarm help servers`. If you did not start it: " + _COPIED,
 )
 CERTIFICATE: Final = _warning(
     "certificate",
     "the certificate of `consensus.certificate` ends within a month, or is not valid by this machine's clock: then no"
     " other server connects to this one. A certificate that the node made itself does not end",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, put it in"
-    " [consensus] certificate, and restart this node",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
+    " `consensus.certificate`, and restart this node",
 )
 CLOCK: Final = _warning(
     "clock",
@@ -214,20 +214,20 @@ CONTROL_CERTIFICATE: Final = _warning(
     "control-certificate",
     "the certificate of `control.certificate` ends within a month, or is not valid by this machine's clock: then"
     " clients refuse the control endpoint. A certificate that the node made itself is renewed while it runs",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, put it in"
-    " [control] certificate, and restart this node",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
+    " `control.certificate`, and restart this node",
 )
 ENTRIES_WITHOUT_EFFECT: Final = _warning(
     "entries-without-effect",
     "the farm ignored 20 entries within a minute that should have changed it. The text has their kinds, reasons and"
     " authors (`garlicfarm help application-json`)",
-    "if your program sends them, sign them with a client key admitted for this (`garlicfarm node admit-client`), or"
-    f" submit through a node. Otherwise {_COPIED}",
+    "if your program sends them, sign them with an admitted client key (`garlicfarm node admit-client`), or submit"
+    f" them through a node. Otherwise {_COPIED}",
 )
 EQUIVOCATION: Final = _warning(
     "equivocation",
     "a member signed two different descriptions of one incarnation, so different nodes have different data about it."
-    " No other node can have made them. Until the farm is created, such a node does not count as a founder",
+    " Only the member itself can sign them. Until the farm is created, such a node does not count as a founder",
     "compare `garlicfarm members` with your nodes. If the node is yours, its state directory is a copy or was"
     f" restored: stop it and give it a new one. Otherwise {_COPIED}. The alarm ends when this node starts again",
 )
@@ -255,8 +255,8 @@ FOREIGN_VERSION: Final = _warning(
 )
 FORGED_VERDICTS: Final = _warning(
     "forged-verdicts",
-    "many reports that a member is suspect or dead were false: the members that the text names answer this node. The"
-    " node ignores the reports, because it accepts only its own measurements. The text has the addresses of the"
+    "many reports that a member is suspect or dead were false: the members in the text answer this node. This node"
+    " ignores the reports, because it accepts only its own measurements. The text has the addresses of the"
     " senders",
     "if datagrams are lost or the machines are overloaded, correct that. If an address is not one of your nodes,"
     " someone else has the farm key: `garlicfarm keys replace`; see `garlicfarm help copied-key-file`."
@@ -267,8 +267,8 @@ KAFKA_CERTIFICATE: Final = _warning(
     "the certificate of the Kafka listener, or the authority of its clients (`kafka.certificate`, `kafka.client_ca`),"
     " has changed and cannot be used; the content that was read before stays in use. Or the certificate ends within a"
     " month, or is not valid by this machine's clock: then clients refuse it",
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate and put it in"
-    " [kafka] certificate: a running node reads it again",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, and use it as"
+    " `kafka.certificate`: a running node reads it again",
 )
 KAFKA_LEVEL_LOW: Final = _warning(
     "kafka-level",
@@ -287,8 +287,8 @@ KEYRING_NOT_STORED: Final = _warning(
     "a new gossip key could not be written to `state_dir/keys`: after a restart this node would have the old key, and"
     " the farm would refuse it once that key is removed",
     "do not restart this node. Repair its disk, or free space on it: within a minute the node stores the key and the"
-    " alarm ends. If `garlicfarm keys rotate` stopped because of this, run it again. If the node must restart before:"
-    " `garlicfarm keys export FILE` on another node, and bring that file to this node as its key file first",
+    " alarm ends. If `garlicfarm keys rotate` stopped because of this, run it again. If the node must restart before"
+    " that, first run `garlicfarm keys export FILE` on another node, and copy that file to this node as its key file",
 )
 LOG_TIME: Final = _warning(
     "log-time",
@@ -299,7 +299,7 @@ LOG_TIME: Final = _warning(
 NOT_ADMITTED: Final = _warning(
     "not-admitted",
     "this node has discovered its farm, and the farm has not admitted it; it does not have a Raft id yet",
-    "on the node that leads: `garlicfarm node approve ID`, with the id that the alarm has",
+    "run `garlicfarm node approve ID` at a voter of the farm, with the id in the alarm",
 )
 OTHER_CLOCKS: Final = _warning(
     "other-clocks",
@@ -322,8 +322,8 @@ PUBLISHING_WITHOUT_QUORUM: Final = _warning(
 )
 REFUSED_BY_PEERS: Final = _warning(
     "refused-by-peers",
-    "a server refuses this node, or this node does not trust that server's certificate; the text has each and the"
-    " reason",
+    "a server refuses this node, or this node does not trust that server's certificate; the text has the servers"
+    " and the reasons",
     "follow the alarm's action: it concerns the key file, the clock, the certificate, the version, or the state"
     " directory; see `garlicfarm help transports`",
 )
@@ -352,15 +352,15 @@ SIGNING_KEY: Final = _warning(
 )
 SLOW_MAJORITY: Final = _warning(
     "slow-majority",
-    "a majority stores this leader's entries in more than a fifth of the shortest election timeout (median of eight"
-    " clock entries): pauses may cause needless elections",
-    "look for a slow disk or a busy processor on the voters, or a slow network between them. For servers far apart set"
-    " another `consensus.timing`",
+    "a majority needs more than a fifth of the shortest election timeout to store an entry of this leader (median of"
+    " eight clock entries): pauses may cause needless elections",
+    "look for a slow disk or a busy processor on the voters, or a slow network between them. If the servers are far"
+    " apart, set another `consensus.timing`",
 )
 STRUCTURE_NOT_FOUND: Final = _warning(
     "structure-not-found",
     "this node's router took a structure, and two minutes later the routers of the other nodes do not find any"
-    " structure of that master. Only Java routers look a Meta LeaseSet2 up. The node has handed the structure over once"
+    " structure of that master. Only Java routers find a Meta LeaseSet2. The node has handed the structure over once"
     " more, and does so every five minutes as usual",
     "check the router of the publisher: its console or log shows if it has tunnels and knows floodfills. Check the"
     " routers that did not find the structure, too (`garlicfarm farm`): a router without tunnels does not find it. If"
@@ -375,8 +375,8 @@ WAITING_FOR_APPROVAL: Final = _warning(
     "waiting-for-approval",
     "nodes that the farm has not admitted take part in gossip. The leader raises the alarm, with the eight nodes that"
     " have waited longest",
-    "if it is your node, `garlicfarm node approve ID` there; otherwise someone else has a copy of the key file:"
-    " `garlicfarm keys replace`",
+    "if it is your node, run `garlicfarm node approve ID` at a voter; otherwise someone else has a copy of the key"
+    " file: run `garlicfarm keys replace`",
 )
 ZMQ_KEYS: Final = _warning(
     "zmq-keys",

@@ -199,7 +199,7 @@ FAMILIES: Final = (
         metric="gossip_dropped",
         meaning="Datagrams of gossip that this node dropped, by reason",
         advice={
-            SealFault.OTHER_FARM: f"{_OWN_KEY}: another farm on this network may stay",
+            SealFault.OTHER_FARM: f"{_OWN_KEY}: another farm on this network is harmless",
             SealFault.UNKNOWN_KEY: _OWN_KEY,
             SealFault.RETIRED_KEY: f"The sender missed a change of keys. {_OWN_KEY}",
             SealFault.FOREIGN_VERSION: _SAME_RELEASE,
