@@ -174,7 +174,7 @@ def _print_weights(weights: WeightsView) -> None:
     ]
     print_table(("WEIGHED LEAF", "AT", "HOW", ""), rows)
     if weights.through_index:
-        echo(f"the pipeline last spoke of the log up to entry {weights.through_index} ({weights.formula})")
+        echo(f"the last factors of the pipeline cover the log up to entry {weights.through_index} ({weights.formula})")
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------

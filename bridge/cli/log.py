@@ -239,7 +239,7 @@ def _moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         examples = "90s, 10m, 2h, 1d, 10:45, 10:45:27 or 2026-11-25T10:45"
-        raise click.UsageError(f"--since is {text!r}, and takes such as {examples}") from error
+        raise click.UsageError(f"--since is {text!r}, which is not a time such as {examples}") from error
     return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -49,7 +49,7 @@ def _facts(answer: LogTimeAnswer) -> list[tuple[str, str]]:
     if not answer.agreed:
         facts.append(("", "no majority of the voters' clocks agrees: correct them first"))
     if answer.latest_ms is not None:
-        facts.append(("limit", f"{clock_text(answer.latest_ms, dated=True)}: no clock entry goes further now"))
+        facts.append(("limit", f"{clock_text(answer.latest_ms, dated=True)}: clock entries cannot be later now"))
     return facts
 
 

@@ -128,8 +128,8 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     if done.left_out and done.keys_replaced:
         echo(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
     elif done.left_out and done.keys_not_replaced is UNSET:
-        echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
-        echo("How that is done:  garlicfarm help stolen-node")
+        echo(f"Write a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
+        echo("The steps:  garlicfarm help stolen-node")
     _print_client_keys(done)
     if done.keys_replaced:
         echo("A new node needs the current key file as well:  garlicfarm keys export FILE")
@@ -142,7 +142,10 @@ def _print_client_keys(done: NodeEvicted) -> None:
         for name in done.client_keys:
             echo(f"  garlicfarm node remove-client {name}")
     if done.client_keys_of_unknown is not UNSET:
-        echo("These client keys are older than feature level 5, and may be from it. Remove each that you do not know:")
+        echo(
+            "These client keys are older than feature level 5, so it may have admitted them."
+            " Remove each that you do not know:"
+        )
         for name in done.client_keys_of_unknown:
             echo(f"  garlicfarm node remove-client {name}")
 

@@ -53,9 +53,9 @@ AHEAD_MS = 3_600_000
 """A log time or a second that is so far ahead of this machine's clock is doubted: no clock of a farm drifts so much."""
 
 REJOIN = (
-    "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, bring the key file that"
-    " `garlicfarm keys export FILE` writes on the started node, start it again; it joins as a new server (its name may"
-    " stay; a key file inside of STATE_DIR has to be copied back)"
+    "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, copy to it the key file"
+    " that `garlicfarm keys export FILE` writes on the started node, and start it again; it joins as a new server (it"
+    " may keep its name; copy a key file inside of STATE_DIR back)"
 )
 
 

@@ -147,7 +147,7 @@ class LeafOpener:
     def did_not_greet(self, leaf_hash: bytes) -> None:
         """Record that a leaf sent nothing on a stream, and a later leaf greeted."""
         if leaf_hash in self._table:
-            reason = f"{address_of(leaf_hash)} did not greet in time, as other leaves do"
+            reason = f"{address_of(leaf_hash)} did not send its first bytes in time, as other leaves do"
             self._on_failed(leaf_hash, LeafFailure(reason=reason))
 
     async def _forgive_if_session_ends(self, opened: LeafStream) -> None:

@@ -114,7 +114,7 @@ def test_new_node_with_retired_key_joins_with_exported_file(farm: Farm, tmp_path
             lambda: "key-retired" in alarms(new_node), START_BOUND_S, "the new node has the alarm key-retired"
         )
         assert (
-            f"`garlicfarm keys export FILE`; bring that file here, mode 0600, as {key_file}"
+            f"`garlicfarm keys export FILE`; copy that file here, mode 0600, as {key_file}"
             in (alarms(new_node)["key-retired"])
         )
         result = call("keys", "export", tmp_path / "useless.key", "--node", new_node.directory)

@@ -98,7 +98,7 @@ async def test_structure_refused_by_router_is_not_written(tmp_path: Path) -> Non
     for offered, reason in (
         (b"rubbish", "not a Meta LeaseSet2"),
         (structure(other), "is for .*b32.i2p, not for"),
-        (good[:-1] + bytes([good[-1] ^ 1]), "signature does not hold"),
+        (good[:-1] + bytes([good[-1] ^ 1]), "signature is invalid"),
         (unpublished(master), "marked unpublished"),
     ):
         with pytest.raises(RouterError, match=reason):

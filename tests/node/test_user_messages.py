@@ -208,7 +208,7 @@ async def test_query_is_traced_before_answers_of_members() -> None:
 async def test_message_without_gossip_is_refused() -> None:
     directory = cast("MemberDirectory", SimpleNamespace(reachable=frozenset))
     messages = UserMessages(cast("Any", SimpleNamespace()), directory, EventLog("oslo", lambda: 0), {})
-    with pytest.raises(Refused, match="no gossip carries messages"):
+    with pytest.raises(Refused, match="gossip does not carry messages"):
         messages.send("x", "")
-    with pytest.raises(Refused, match="no gossip carries messages"):
+    with pytest.raises(Refused, match="gossip does not carry messages"):
         await messages.ask("x", "", 1.0)

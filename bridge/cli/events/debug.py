@@ -266,4 +266,4 @@ def _print_summary(found: DebugOutput) -> None:
         )
     for other in found.silent:
         echo(f"{other.name or other.address}: {other.reason}")
-    echo(f"{found.file}: {found.bytes} bytes. No key and no token is in it, but names and addresses are: look first.")
+    echo(f"{found.file}: {found.bytes} bytes. It has names and addresses, but no keys or tokens: read it first.")

@@ -51,7 +51,7 @@ def completion_script(command: click.Command, shell: str) -> str:
     """Return click's script for one of SHELLS."""
     made = get_completion_class(shell)
     if made is None:
-        raise LookupError(f"click completes nothing in {shell}")
+        raise LookupError(f"completion is not available in {shell}")
     # It warns on stderr without bash, or with an old one: that concerns the machine that uses the script.
     with redirect_stderr(StringIO()):
         script = made(command, {}, "garlicfarm", VARIABLE).source()

@@ -128,8 +128,8 @@ class Rotation:
                 f"{_names(missing)} could not store the keys ({what}), and would return with older keys after a"
                 f" restart. {standing}; the farm continues to work. Do not restart {_names(missing)}. Repair the disk"
                 " there (alarm `keyring-not-stored`): the node stores the keys automatically within a minute. Then"
-                f" {_AGAIN}. If it has to restart before, run `garlicfarm keys export FILE` here, and bring it that"
-                " file as its key file first"
+                f" {_AGAIN}. If it has to restart before that, first run `garlicfarm keys export FILE` here, and"
+                " copy that file to it as its key file"
             )
         raise RotationError(
             f"after {self._timeout_s:g} s {_names(missing)} did not confirm that {what}. {standing}; the farm"

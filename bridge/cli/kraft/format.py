@@ -20,7 +20,7 @@ from consensus.protocols import kraft as protocol
 _ONE_OF_THREE = (
     "the settings do not have controller.quorum.voters, so give one of:\n--standalone                     this server"
     " creates a quorum alone\n--initial-controllers LIST       the servers of LIST create one (--help shows its"
-    " form)\n--no-initial-controllers         this server joins a quorum that there is"
+    " form)\n--no-initial-controllers         this server joins an existing quorum"
 )
 
 

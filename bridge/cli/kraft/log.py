@@ -39,7 +39,7 @@ CONTROL_NAMES = {
 """Name of each type of control record in a log; the last two are our own, the last one in a farm's log."""
 DATA = "Data"
 _NO_TIME = "-"
-STORED = "These are the records that one server has stored: the newest need not be committed."
+STORED = "These are the records that one server has stored: the newest may be uncommitted."
 _NOT_OF_FILES = ("bootstrap_controller", "bootstrap_server", "command_config", "timeout", "follow")
 _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: VALUE"
 

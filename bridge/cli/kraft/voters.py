@@ -156,7 +156,7 @@ async def _committed(
     else:
         fail(
             f"not committed in time: {answer.text or answer.name}\n"
-            "It may come yet: see `kraft describe`, and repeat this command"
+            "It may still be committed: see `kraft describe`, and repeat this command"
         )
     return _output(after, changed=True)
 

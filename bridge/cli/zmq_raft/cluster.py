@@ -275,9 +275,7 @@ async def _update_all(
                 reasons.append(_reason(error))
                 feeding.cancel()
             except trio.Cancelled:
-                echo(
-                    f"Interrupted: whether the update with the request id {used.hex()} is committed is open.", err=True
-                )
+                echo(f"Interrupted: the update with the request id {used.hex()} may be committed or not.", err=True)
                 raise
             else:
                 report(index, used)

@@ -86,8 +86,8 @@ def _not_believed(situation: Situation) -> str:
         return (
             f"This node ignores {announced}: {situation.source} cluster {situation.trusted.hex()}, and it does not"
             " join another. If `garlicfarm recover` has created a new cluster since, run `garlicfarm keys export"
-            " FILE` on a node of the farm, bring that file here, and start this node again. If not, someone else has"
-            " the farm key."
+            " FILE` on a node of the farm, copy that file to this machine, and start this node again. If not, someone"
+            " else has the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
@@ -102,7 +102,7 @@ def _waiting_text(situation: Situation, trusted: bytes) -> str:
     return (
         f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member in reach announces "
         "it. Start the nodes of that farm, and check this node's seeds. This node's key file may be older than "
-        "the farm's keys: `garlicfarm keys export FILE` on a node of the farm writes the current one; bring it here, "
+        "the farm's keys: `garlicfarm keys export FILE` on a node of the farm writes the current one; copy it here, "
         "and start this node again."
     )
 

@@ -184,7 +184,7 @@ class ConnectionMembership:
             return [
                 Alarm(
                     AlarmKind.IDENTITY_CONFLICT,
-                    f"another process lives under this node's identity {own.node_id.hex()}: its state directory was "
+                    f"another process uses this node's identity {own.node_id.hex()}: its state directory was "
                     "copied. Stop one of the two and give it a new state directory and another name",
                 )
             ]

@@ -70,9 +70,9 @@ class KeysNotReplaced(Struct, frozen=True):
 
 NO_ERA_LEFT = (
     "the eras of the farm's keys are used up (an entry of a former leader named the last one), so no key can be"
-    " replaced in this cluster. Stop the nodes; on one of them, call"
+    " replaced in this cluster. Stop the nodes; on one of them, run"
     " `garlicfarm recover --from STATE_DIR --reset era --farm-key FILE`; let the others join it"
-    " (`garlicfarm help recover`), then call `garlicfarm keys replace`"
+    " (`garlicfarm help recover`), then run `garlicfarm keys replace`"
 )
 """The reason why keys are not replaced, with the remedy."""
 

@@ -41,4 +41,4 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
 
 def _outside(what: str, value: float, least: float, most: float) -> Iterator[str]:
     if not least <= value <= most:
-        yield f"{what} is {value}, and lies within {least} and {most}"
+        yield f"{what} is {value}, but must be from {least} to {most}"

@@ -451,7 +451,7 @@ class IdentityAdmin:
             text = (
                 f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would not get a key,"
                 f" because their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that"
-                " the leader records it; or use --force, and bring them the new key file"
+                " the leader records it; or use --force, and give them the new key file"
             )
             raise Refused(409, "left-out", text)
         await self._catch_up_eras(farm)

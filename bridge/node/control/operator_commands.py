@@ -130,7 +130,9 @@ class OperatorCommands(Struct, frozen=True):
         known = {
             hash_of(leaf.destination) for each in self._state.servers.values() for leaf in each.report.destinations
         }
-        return "" if leaf_hash in known else "; no server reports this leaf now, it counts when one does"
+        return (
+            "" if leaf_hash in known else "; no server reports this leaf now: the order counts when a server reports it"
+        )
 
     # -- masters -------------------------------------------------------------------------------------------------------
 

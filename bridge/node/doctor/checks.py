@@ -147,7 +147,7 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
     try:
         key = load_signing_key(path)
     except KeyFileError as error:
-        action = FOLLOW_THE_TEXT if path.exists() else "put the key file there, or drop [publishing] signing_key"
+        action = FOLLOW_THE_TEXT if path.exists() else "put the key file there, or remove [publishing] signing_key"
         return Check("signing key", CheckResult.PROBLEM, str(error), action)
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:

@@ -99,7 +99,7 @@ async def sam_check(sam: Link | None) -> Check:
 
 async def _status_check(access: ControlAccess | None) -> Check:
     if access is None:
-        action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it load is judged by halves"
+        action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it each unknown figure counts half"
         return Check(
             STATUS, CheckResult.WARNING, "not queried: the router's uptime, load and tunnels stay unknown", action
         )

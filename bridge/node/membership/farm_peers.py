@@ -251,7 +251,7 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
     if claim.role is ConnectionRole.SERVER and farm.is_removed(server_id):
         return Refusal(
             Fault.EXPELLED,
-            f"{_named(server_id, holder)} was removed from the farm by an operator, and speaks as a server no more",
+            f"{_named(server_id, holder)} was removed from the farm by an operator, and is not accepted as a server",
         )
     return None
 

@@ -76,7 +76,7 @@ class OwnRaftId:
             self._alarms.set(
                 NOT_ADMITTED,
                 f"this node ({node_id}) has found its farm, and is not admitted to it",
-                f"at the node that leads: `garlicfarm node approve {node_id}`",
+                f"at a voter of the farm: `garlicfarm node approve {node_id}`",
             )
             notices = self._notices(None)
             notice = await self._proven(notices)

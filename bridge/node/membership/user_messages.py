@@ -86,7 +86,7 @@ class UserMessages:
 
     def _group(self, name: str) -> Group:
         if not isinstance(self._provider, Group):
-            text = 'with transport = "i2p" no gossip carries messages: call the other nodes one by one'
+            text = 'with transport = "i2p" gossip does not carry messages: query the other nodes one by one'
             raise Refused(409, "no-gossip", text)
         if name.startswith(RESERVED_PREFIX):
             raise Refused(400, "bad-request", f"names that begin with {RESERVED_PREFIX} are for gossip itself")

@@ -154,13 +154,13 @@ async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: 
         raise RecoveryError(str(error)) from error
     out = retired_or_evicted_refusal(survivor.farm.admitted, survivor.node_id)
     if out is not None:
-        raise RecoveryError(f"{out}; make the new farm of another survivor")
+        raise RecoveryError(f"{out}; make the new farm from another survivor")
     reset = reset or Reset()
     _check_term(survivor, reset)
     plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _created_alone(survivor, survivor.node_id, reset), reset)
     interrupted = await trio.Path(state_dir / RECOVERY_FILE_NAME).exists()
     if plan.aside is not None and plan.aside.exists() and not interrupted:
-        raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
+        raise RecoveryError(f"{plan.aside} exists already: move it away, then run the command again")
     return plan
 
 

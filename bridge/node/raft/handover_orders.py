@@ -58,8 +58,9 @@ async def order_handover(
     raise Refused(
         409,
         "transfer-timed-out",
-        f"{leading} has the order and leads on: the other node was not caught up, or not reachable, within an election"
-        f" timeout, or {leading} runs a version that does not know such orders; `garlicfarm events` there has more",
+        f"{leading} has the order, but still leads: the other node was not caught up, or not reachable, within an"
+        f" election timeout, or {leading} runs a version that does not know such orders; `garlicfarm events` there"
+        " has more",
     )
 
 

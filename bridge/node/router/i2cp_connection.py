@@ -55,8 +55,8 @@ LOOKUPS_LIMIT: Final = 8
 _READ_BYTES: Final = 16_384
 _REFUSALS: Final = {
     Status.DESTROYED: "it destroyed the session",
-    Status.INVALID: "it holds the session's configuration for invalid: signature or date, or another client uses the "
-    "destination",
+    Status.INVALID: "it considers the session's configuration invalid: its signature or date is wrong, or another "
+    "client uses the destination",
     Status.REFUSED: "it refuses further sessions",
     Status.DUPLICATE_DESTINATION: "another client of it has a session for the same destination",
 }
@@ -146,7 +146,7 @@ class I2cpConnection:
         async with self._one_sender:
             self._statuses.append(waiter)
             await self._send(CreateSession(config))
-        status = await self._answer(waiter, ANSWER_TIMEOUT_S, "no word about the session")
+        status = await self._answer(waiter, ANSWER_TIMEOUT_S, "no reply about the session")
         if status.status != Status.CREATED:
             self._end(f"{self._link} made no session: {_refusal(status)}")
             self._check()

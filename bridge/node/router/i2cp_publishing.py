@@ -144,7 +144,7 @@ class MasterSession:
         self._key = key
         offer = _Offer(structure)
         if self._offer is not None:
-            self._offer.settle("a later structure took its place")
+            self._offer.settle("a later structure replaced it")
         self._offer = offer
         self._wake.set()
         with trio.move_on_after(PUBLISH_TIMEOUT_S):

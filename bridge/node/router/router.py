@@ -334,7 +334,7 @@ def checked_structure(
         )
     verification = verify(offered)
     if not verification.holds:
-        raise RouterError(f"the structure's signature does not hold, so it is not published: {verification.reason}")
+        raise RouterError(f"the structure's signature is invalid, so it is not published: {verification.reason}")
     reasons = check_acceptable_to_java_router(offered, now_s, None if previous == offered else previous)
     if reasons:
         raise RouterError(

@@ -89,7 +89,7 @@ class FarmKeys:
     def way_back(self) -> str:
         """The remedy for a node whose keys the group has removed."""
         return (
-            "on a node that is in the farm: `garlicfarm keys export FILE`; bring that file here, mode 0600, as "
+            "on a node that is in the farm: `garlicfarm keys export FILE`; copy that file here, mode 0600, as "
             f"{self.path}; then restart this node"
         )
 

@@ -333,7 +333,9 @@ def _advertised(section: Section, bind: Address, gossip: GossipSettings) -> Addr
 def _check_tls(section: Section, settings: ConsensusSettings) -> None:
     if (settings.ca_file is None) != (settings.certificate is None):
         missing = "certificate" if settings.certificate is None else "ca_file"
-        section.problem(missing, "missing: ca_file and certificate go together; without both, gossip pins")
+        section.problem(
+            missing, "missing: ca_file and certificate go together; without both, the node makes its own certificate"
+        )
     if settings.seeds:
         section.problem("seeds", 'only transport = "i2p" has seeds here; the seeds of gossip are gossip.seeds')
     if is_i2p_name(settings.advertise.host):
