@@ -31,6 +31,7 @@ from bridge.node.settings.configuration import NodeConfiguration, Overrides, loa
 from bridge.node.settings.machine import Machine, Network, choose_address
 from gossip import Address
 from gossip.node import LanInterface
+from tests.effort import each_case
 
 OLD = LanInterface("eth0", "10.77.0.3", "10.77.0.255")
 NEW = LanInterface("eth0", "10.77.0.33", "10.77.0.255")
@@ -163,7 +164,7 @@ def test_missing_configured_address_is_named_in_alarm(tmp_path: Path) -> None:
     assert stage.alarm() is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("setting", "toml"),
     [
         ("gossip.advertise", f'[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "{OLD.host}:7668"'),

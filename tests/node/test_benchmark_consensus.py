@@ -18,11 +18,12 @@ from benchmarks.hop_marks import ACK, DISK, READ, REPLIED, REQUEST, SENT, STORED
 from benchmarks.load import Load, Rate, Result
 from benchmarks.machine import Machine
 from benchmarks.steady import Acknowledged
+from tests.effort import each_case
 
 MACHINE = Machine("a machine", (900.0, 1000.0, 1100.0), (20.0, 20.0, 20.0), (50.0, 50.0, 50.0))
 
 
-@pytest.mark.parametrize("size_bytes", [40, 128, 160, 256, 20_000])
+@each_case("size_bytes", [40, 128, 160, 256, 20_000])
 def test_put_request_has_requested_size(size_bytes: int) -> None:
     request = put_request(b"benchmark/000007", size_bytes)
     assert len(request) == size_bytes

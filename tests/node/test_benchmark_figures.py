@@ -13,6 +13,7 @@ from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
 from bridge.core.log.records import Foreign
 from bridge.wire.log.entries import decode
+from tests.effort import each_case
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
@@ -69,7 +70,7 @@ MARKED = (
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("log", "status"),
     [
         ((JOINED,), "alive"),

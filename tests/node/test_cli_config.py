@@ -14,6 +14,7 @@ from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, 
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.effort import each_case
 
 BLOG, SHOP = new_master_key(), new_master_key()
 LEAF = new_demo_leaf()
@@ -160,15 +161,13 @@ def test_shown_configuration_is_complete_without_secrets(first: Path) -> None:
         assert secret not in text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[" * 100_000, '{"kind":"x","version":1,"farmKey":"","settings":{}}', "\ud800"]
-)
+@each_case("text", ["", "{}", "[" * 100_000, '{"kind":"x","version":1,"farmKey":"","settings":{}}', "\ud800"])
 def test_malformed_bundle_is_refused(text: str) -> None:
     with pytest.raises(BundleError):
         parse_bundle(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "settings",
     [
         {"state_dir": "/elsewhere"},

@@ -28,6 +28,7 @@ from bridge.node.security.key_files import save_farm_key, save_signing_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from gossip.node.state_files import KEYS_FILE, keep_keys
+from tests.effort import each_case
 
 NOW_S = int(time.time())
 
@@ -122,7 +123,7 @@ def test_clock_check_rates_date_then_synchronization(
     assert (check.action == "") is (result is CheckResult.OK)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("version", "result"),
     [
         (None, CheckResult.WARNING),

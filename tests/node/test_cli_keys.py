@@ -20,6 +20,7 @@ from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.text import encode_key
 from consensus import Histogram
 from gossip.core.keyring import key_id
+from tests.effort import each_case
 from tests.node.fake_keys import FakeKeys
 from tests.node.test_cli_commands import served
 from tests.operator_views import farm_view
@@ -164,9 +165,7 @@ def test_current_key_file_is_exported_for_owner_only(
     assert path.read_text() == "a shopping list"
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"key": 7}', b'{"key": "00000000", "forced": true}', b"\xff", b"[" * 5000]
-)
+@each_case("body", [b"", b"{}", b"[]", b'{"key": 7}', b'{"key": "00000000", "forced": true}', b"\xff", b"[" * 5000])
 def test_request_without_valid_key_is_refused(body: bytes) -> None:
     farm = FakeKeys()
     routes = Routes(handlers_of(farm))

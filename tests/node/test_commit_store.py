@@ -9,6 +9,7 @@ import trio
 
 from bridge.node.raft import commit_store
 from bridge.node.raft.commit_store import FILE_NAME, keep_commit_index, read_commit_index
+from tests.effort import each_case
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def test_hung_disk_does_not_delay_loop_or_end(tmp_path: Path, monkeypatch:
         answers.set()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"committed": "7"}', '{"committed": true}', '{"committed": -1}'])
+@each_case("content", ["", "{", "[]", '{"committed": "7"}', '{"committed": true}', '{"committed": -1}'])
 def test_damaged_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     assert read_commit_index(tmp_path) is None

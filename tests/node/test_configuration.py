@@ -137,7 +137,7 @@ def test_leaf_probe_is_host_with_port(tmp_path: Path, probe: str, expected: tupl
     assert load(tmp_path, text).leaves[0].probe == expected
 
 
-@pytest.mark.parametrize("probe", ["localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"])
+@each_case("probe", ["localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"])
 def test_leaf_probe_without_host_or_port_is_refused(tmp_path: Path, probe: str) -> None:
     text = f'farm_key = "k"\n[[leaf]]\ndestination = "{new_demo_leaf().base64}"\nprobe = "{probe}"'
     [problem] = problems(tmp_path, text)
@@ -300,7 +300,7 @@ def test_unencrypted_settings_with_i2p_are_refused(tmp_path: Path, text: str, pr
     assert problem in found[0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "problem"),
     [
         ("transport = 'plain'", "transport: 'plain' is not one of 'tls', 'i2p'"),

@@ -335,7 +335,7 @@ def test_links_file_has_names_and_ports() -> None:
     assert (str(second.link), second.name, second.listen) == (OTHER_LINK, None, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "reason"),
     [
         ("http://example.com/", "is not the link of a farm"),

@@ -32,6 +32,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
+from tests.effort import each_case
 from tests.node.test_control import FakeNode
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -203,7 +204,7 @@ async def test_wrong_token_error_names_its_file_with_right_files(tmp_path: Path)
     assert "Bearer" not in shown.output
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     ["http://127.0.0.1:7650", "https://", "https://a:b", "https://h:0", "https://h/path", "https://u@h", "ftp://h"],
 )

@@ -3,9 +3,10 @@
 import pytest
 
 from bridge.node.settings.descriptors import LEAST, RESERVED, DescriptorError, shares_of
+from tests.effort import each_case
 
 
-@pytest.mark.parametrize("limit", [LEAST, 512, 1024, 2048, 2304, 1_000_000])
+@each_case("limit", [LEAST, 512, 1024, 2048, 2304, 1_000_000])
 def test_shares_leave_reserve_untouched(limit: int) -> None:
     shares = shares_of(limit)
     raft = shares.raft_established + shares.raft_handshakes

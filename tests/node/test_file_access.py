@@ -222,7 +222,7 @@ def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: b
     return calls.read_text().splitlines(), mark.exists()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "marked", "starts"),
     [
         (("configure", ""), False, True),

@@ -21,6 +21,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership import forming as forming_module
 from bridge.node.membership.forming import FILE_NAME, Forming, UnusableFormationError, load_formation
 from bridge.wire.membership.formation_state import encode_formation_state
+from tests.effort import each_case
 from tests.members import farm_member
 
 A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
@@ -203,7 +204,7 @@ async def test_unwritable_promise_ends_formation_unadvertised(
     assert all(notice.promise is None and notice.founding is None for notice in founder.advertised)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content", [b"", b"{", b"[]", b"\xff" * 100, b" " * 10_000_000], ids=["empty", "cut", "array", "binary", "huge"]
 )
 def test_unusable_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from gossip.node.resumption import BOOT_ID_EVERY_NS, STEP_NS, Clocks, ResumptionWatch, system_clocks
 from gossip.wire.seal import HEADER_BYTES, SALT_BYTES
+from tests.effort import each_case
 from tests.node.gossip_farm import in_simulated_time, running_farm, sees, until, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
 
@@ -66,7 +67,7 @@ RESUMPTIONS: list[Callable[[Machine], None]] = [
 ]
 
 
-@pytest.mark.parametrize("resume", RESUMPTIONS)
+@each_case("resume", RESUMPTIONS)
 def test_resumption_is_reported_once_per_sign(resume: Callable[[Machine], None]) -> None:
     machine = Machine()
     watch = ResumptionWatch(machine.clocks())

@@ -25,6 +25,7 @@ from consensus.core.effects import Role, RoleChanged, TransferEnded, TransferOut
 from consensus.core.model import ServerId
 from gossip.wire import node_id_of
 from tests.authored import CLUSTER_ID
+from tests.effort import each_case
 from tests.node.farm_stage import Stage
 
 VOTERS = tuple(VoterView(each, f"tcp://{each}", f"node-{each}") for each in (1, 2, 3))
@@ -160,8 +161,6 @@ async def test_leader_executes_handover_signed_by_permitted_author(
     assert server.transfers == ([2] if transfers_leadership else [])
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9]
-)
+@each_case("data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9])
 def test_other_entry_is_not_a_handover(data: bytes) -> None:
     assert handover_in(data) is None

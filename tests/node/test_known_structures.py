@@ -13,6 +13,7 @@ from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, MetaLeaseSet, Verification, encode, verify
 from bridge.wire.i2p.structure_exchange import ReplyStatus, StructureReply
 from bridge.wire.i2p.structures import base64_encode
+from tests.effort import each_case
 from tests.node.farm_stage import MASTER, NOW_S, Stage, machine_clock, rival_report
 
 ADDRESS, NAME = MASTER.destination.hash, MASTER.destination.base64
@@ -71,7 +72,7 @@ def test_older_structure_offered_later_is_ignored() -> None:
     assert reply(found).structure == structure(NOW_S + 30)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         b"garbage",

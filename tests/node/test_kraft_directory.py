@@ -76,9 +76,7 @@ def test_quorum_state_line_round_trips(line: bytes) -> None:
     assert encode_state(decode_state(line)) == line
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'{"data_version":2}', b"\xff", RECORDED_STATIC.replace(b"1,", b"-5,")]
-)
+@each_case("data", [b"", b"[]", b"{}", b'{"data_version":2}', b"\xff", RECORDED_STATIC.replace(b"1,", b"-5,")])
 def test_other_bytes_are_not_a_quorum_state(data: bytes) -> None:
     with pytest.raises(KafkaWireError):
         decode_state(data)

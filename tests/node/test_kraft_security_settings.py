@@ -134,7 +134,7 @@ def test_users_file_is_private_without_passwords(tmp_path: Path) -> None:
         directory.read_users()
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"a":1}', b'{"a":{"PLAIN":{}}}', b'{"a":{"SCRAM-SHA-256":{"salt":1}}}'])
+@each_case("data", [b"", b"[]", b'{"a":1}', b'{"a":{"PLAIN":{}}}', b'{"a":{"SCRAM-SHA-256":{"salt":1}}}'])
 def test_other_bytes_are_not_users(data: bytes) -> None:
     with pytest.raises(KafkaWireError):
         decode_users(data)
@@ -144,7 +144,7 @@ def test_empty_users_are_an_empty_object() -> None:
     assert encode_users({}) == b"{}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["x", "PLAIN=[name=a,password=secret]", "SCRAM-SHA-512=[password=secret]", "SCRAM-SHA-512=[name=a]"]
     + [f"SCRAM-SHA-512=[name=a,password=secret,{more}]" for more in ("salt=1", "iterations=1", "iterations=x")],

@@ -14,6 +14,7 @@ from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, lo
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
 from bridge.node.settings.configuration import Overrides, load_configuration
 from bridge.wire.membership.formation_state import encode_formation_state
+from tests.effort import each_case
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -111,7 +112,7 @@ def test_duplicate_ports_in_files_are_replaced(tmp_path: Path) -> None:
     assert (farm.nodes[0].gossip_port, farm.nodes[0].consensus_port) == (ports(first)[0], ports(first)[1])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", "[gossip", "gossip = 1", "[gossip]\nbind = 5", '[gossip]\nbind = "127.0.0.1:99999999"\n', "\x00"],
     ids=["empty", "cut", "number", "no-address", "no-port", "binary"],

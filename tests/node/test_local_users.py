@@ -76,7 +76,7 @@ class Machine:
         return cast("os.stat_result", SimpleNamespace(st_uid=owner, st_gid=owner, st_mode=mode))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "machine",
     [
         Machine().add("/home/me/state", ME, 0o700),
@@ -144,7 +144,7 @@ def _open_to_all(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_case(
     "command",
     [
         "run --config {config}",

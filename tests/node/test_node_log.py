@@ -14,6 +14,7 @@ from bridge.api.trace import TraceEvent
 from bridge.cli.node_log import JsonFormatter, TextFormatter
 from bridge.node.settings.choices import LogFormat, LogLevel
 from bridge.node.settings.configuration import LogSettings, Overrides, load_configuration
+from tests.effort import each_case
 
 FORMATTER = JsonFormatter("node-1")
 
@@ -67,7 +68,7 @@ def test_foreign_text_is_one_ascii_line(text: str) -> None:
     assert json.loads(line)["text"] == text.encode(errors="backslashreplace").decode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "data", "warns"),
     [
         ("alarm-raised", {"alarm": "no-quorum", "text": "x"}, True),

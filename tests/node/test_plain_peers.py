@@ -14,6 +14,7 @@ from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader, encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
+from tests.effort import each_case
 from tests.node.garlic_farm_stage import ScriptedHandler
 from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 
@@ -150,7 +151,7 @@ async def test_invalid_bytes_close_connection_with_incident() -> None:
         assert not scene.handler.requests
 
 
-@pytest.mark.parametrize("host", ["example.org", "localhost", "::", "ff02::1", "224.0.0.1", ""])
+@each_case("host", ["example.org", "localhost", "::", "ff02::1", "224.0.0.1", ""])
 def test_host_name_or_multicast_address_is_not_listed(host: str) -> None:
     with pytest.raises(ValueError, match=r"IP address|many addresses"):
         PlainPeers({THEIRS: (host, 9004)})

@@ -173,7 +173,7 @@ def test_log_page_fits_and_advances(content: str, size: int) -> None:
     assert len(encode(LogPage(2**53, 2**53, 2**53, 2**53, page))) <= DOCUMENT_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("content", CONTENTS)
+@each_case("content", CONTENTS)
 def test_entry_in_page_keeps_its_bytes(content: str) -> None:
     data = CONTENTS[content] * 5_000
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, data)

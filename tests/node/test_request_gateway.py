@@ -30,6 +30,7 @@ from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStopp
 from consensus.server.server import ConsensusServer
 from consensus.sessions.client import Submission
 from consensus.sessions.table import RequestId
+from tests.effort import each_case
 from tests.node.farm_stage import LEADING, NOW_MS, OTHER, OWN, Stage
 
 FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
@@ -132,7 +133,7 @@ def gateway(server: Server) -> RequestGateway:
     return RequestGateway(lambda: running, lambda _: False)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("resolve", "expected"),
     [
         (

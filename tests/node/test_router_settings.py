@@ -46,7 +46,7 @@ def test_local_java_router_needs_only_kind(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("more", "sam"),
     [
         ("", Link("127.0.0.1", 7656)),

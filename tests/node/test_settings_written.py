@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from bridge.node.settings.bundle import toml_text
 from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.declared import written
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
+from tests.effort import each_case
 
 LEAF, MASTER = new_demo_leaf(), new_master_key().destination
 PLAIN = 'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n'
@@ -44,7 +43,7 @@ def _keys(tables: Mapping[str, object]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_case("name", FILES)
 def test_written_configuration_reads_as_equal(name: str, tmp_path: Path) -> None:
     file, shown = tmp_path / "node.toml", tmp_path / "shown.toml"
     file.write_text(FILES[name])

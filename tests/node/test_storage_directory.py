@@ -60,7 +60,7 @@ def test_restart_recovers_hard_state_and_several_segments(tmp_path: Path) -> Non
     assert (found.verdict, found.entries) == (StorageVerdict.SOUND, 200)
 
 
-@pytest.mark.parametrize("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
+@each_case("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
 def test_restart_recovers_vote_for_any_kind_of_id(tmp_path: Path, vote: ServerId) -> None:
     """Also a shorter vote after a longer one, whose remaining bytes in the slot are not read."""
     for generation, voted_for in enumerate((vote, "x", None, vote, 3, vote), start=1):

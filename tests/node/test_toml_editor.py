@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.node.settings.toml_editor import EditError, add_tables, set_table
 from deploy.example_configuration import text as example_text
+from tests.effort import each_case
 
 VALUES = {"kind": "i2cp", "sam": "127.0.0.1:7656"}
 LINES = st.lists(
@@ -54,7 +55,7 @@ def test_tables_are_added_after_existing_ones() -> None:
     assert add_tables(made, "leaf", []) == made
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         'router = {kind = "file"}\n',

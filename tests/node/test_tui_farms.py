@@ -21,6 +21,7 @@ from bridge.tui.members import farm_charts
 from bridge.tui.overview import FarmRow, OverviewState, ordered, overview_lines, update_overview
 from bridge.tui.state import Pane, ViewState
 from bridge.tui.top import LiveView, keep_current
+from tests.effort import each_case
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
 
@@ -77,7 +78,7 @@ def test_old_view_in_overview_has_its_age_and_is_dimmed() -> None:
     assert any("the node of /x no longer runs; seen by node-1 at" in each for each in chosen)
 
 
-@pytest.mark.parametrize(("width", "height"), [(20, 5), (60, 20), (80, 24), (120, 40), (200, 50)])
+@each_case(("width", "height"), [(20, 5), (60, 20), (80, 24), (120, 40), (200, 50)])
 def test_overview_fits_terminal(width: int, height: int) -> None:
     farms = [row(f"farm-{at} with a long name {'x' * at}") for at in range(40)]
     for selected in (farms[0].name, farms[-1].name):

@@ -40,6 +40,7 @@ from bridge.tui.state import Pane, ViewState, click, update
 from bridge.tui.targets import OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
 from bridge.tui.texts import HELP
 from bridge.tui.top import LiveView
+from tests.effort import each_case
 from tests.operator_views import farm_view, forming_view, local_farm
 
 NAMES = Names(farm_view())
@@ -177,7 +178,7 @@ def test_sections_share_height_within_their_wants(height: int, pairs: list[tuple
     assert all(given <= want.most for given, want in zip(shares, wants, strict=True))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("milliseconds", "text"),
     [
         (0, "0ms"),
@@ -366,8 +367,8 @@ def test_footer_of_narrow_screen_has_keys_of_actions(width: int) -> None:
     assert [key for key in "sTXVLq" if f" {key} " not in f"{footer} "] == []
 
 
-@pytest.mark.parametrize("key", ["T", "X", "V"])
-@pytest.mark.parametrize("width", [60, 80])
+@each_case("key", ["T", "X", "V"])
+@each_case("width", [60, 80])
 def test_question_fits_screen_with_its_answers(width: int, key: str) -> None:
     farm = farm_view()
     state = update(update(ViewState(), "down", farm)[0], key, farm)[0]

@@ -35,7 +35,7 @@ from bridge.tui.state import (
     wheel,
 )
 from bridge.tui.targets import OnEntry, OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
-from tests.effort import IS_SOAK
+from tests.effort import IS_SOAK, each_case
 from tests.operator_views import farm_view
 
 
@@ -474,6 +474,6 @@ def test_pause_between_views_is_unknown_in_figures() -> None:
     assert list(history.members[farm.members[1].node_id].rtt_ms) == [0.62, 0.62, 0.62, *[None] * 6, 0.62]
 
 
-@pytest.mark.parametrize(("value", "scale"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (3, 5), (5.1, 10), (900, 1000)])
+@each_case(("value", "scale"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (3, 5), (5.1, 10), (900, 1000)])
 def test_scale_of_chart_is_round_and_above_value(value: float, scale: float) -> None:
     assert round_above(value) == pytest.approx(scale)

@@ -16,6 +16,7 @@ from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.log.entries import encode
 from tests.authored import signed
+from tests.effort import each_case
 
 READER, WRITER, RENEWED = new_curve_key("reader"), new_curve_key("writer"), new_curve_key("writer")
 LINES = f"# the keys\n\nreader {to_z85(READER.public)}\nwriter\t{to_z85(WRITER.public)} submit weights\n"
@@ -44,7 +45,7 @@ def test_line_contains_name_key_and_scopes(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("reader", "line 1: expected NAME KEY"),

@@ -153,7 +153,7 @@ def test_planted_invalid_command_is_found(source: str, message: str) -> None:
     assert message in faults[0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "case",
     [
         "tests/node/test_cli_keys.py",
@@ -170,7 +170,7 @@ def test_planted_case_of_wrong_test_is_found(case: str) -> None:
     assert fault_of_case("keys rotate", case) is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("source", "is_typed"),
     [
         ('def test_a():\n    call("keys", "rotate")', True),

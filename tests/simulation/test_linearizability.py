@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests.effort import each_case
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge, judge_key
 
 
@@ -40,12 +41,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_case("name", GOOD)
 def test_possible_history_is_judged_linearizable(name: str) -> None:
     assert judge(GOOD[name]).verdict is Verdict.LINEARIZABLE
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_case("name", BAD)
 def test_impossible_history_is_judged_contradictory(name: str) -> None:
     judgment = judge(BAD[name])
     assert judgment.verdict is Verdict.CONTRADICTORY

@@ -86,7 +86,7 @@ WRONG_HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("finding", WRONG_HISTORIES)
+@each_case("finding", WRONG_HISTORIES)
 def test_judge_finds_wrong_history(finding: str) -> None:
     assert finding in "; ".join(judge(WRONG_HISTORIES[finding], LOGS, []))
 

@@ -131,14 +131,14 @@ def test_entries_of_unproven_or_expelled_authors_ignored(record: Record) -> None
     assert forged == EntryWithoutEffect(kind_of(record).name, None, NoEffect.FORGED)
 
 
-@pytest.mark.parametrize("record", SERVERS, ids=ids(SERVERS))
+@each_case("record", SERVERS, ids=ids(SERVERS))
 def test_membership_entries_need_server_as_author(record: Record) -> None:
     assert Story().reason(B, record) is None
     assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
     assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE
 
 
-@pytest.mark.parametrize("record", OPERATORS, ids=ids(OPERATORS))
+@each_case("record", OPERATORS, ids=ids(OPERATORS))
 def test_operator_entries_need_server_or_operator_scope(record: Record) -> None:
     assert Story().reason(B, record) is None
     assert Story().reason(SCRIPT, record) is None
@@ -277,7 +277,7 @@ def test_readmitted_client_key_keeps_its_numbers() -> None:
     assert refused == EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("entry", "reason"),
     [
         (client("script", UNKNOWN, Scope.OPERATOR), "belongs to the client key 0c0c0c0c"),

@@ -94,7 +94,7 @@ def test_doubt_doubles_once_for_late_replies_of_simultaneous_requests() -> None:
     assert doubt.factor == 4.0
 
 
-@pytest.mark.parametrize(("leaves", "needed"), [(0, 2), (1, 2), (2, 4), (3, 6), (16, 32)])
+@each_case(("leaves", "needed"), [(0, 2), (1, 2), (2, 4), (3, 6), (16, 32)])
 def test_doubt_doubles_after_two_failures_of_each_leaf(leaves: int, needed: int) -> None:
     doubt = NetworkDoubt()
     factors = []
@@ -124,7 +124,7 @@ def offered(published_s: int = 100, entries: int = 1, leaves: int = 1) -> Offere
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("structure", "newest_s", "reason"),
     [
         (offered(), None, None),
@@ -143,7 +143,7 @@ def test_structure_is_refused_with_reason(
     assert (found is None) if reason is None else (found is not None and reason in found)
 
 
-@pytest.mark.parametrize("left_s", [-100.0, 0.0, 10.0, 60.0, 900.0, 65_535.0])
+@each_case("left_s", [-100.0, 0.0, 10.0, 60.0, 900.0, 65_535.0])
 def test_refresh_is_before_the_end_with_spread(left_s: float) -> None:
     random = Random(SEED)
     delays = [refresh_delay_s(left_s, random) for _ in range(200)]

@@ -18,6 +18,7 @@ from bridge.core.membership.eviction import LAST_ERA, EvictionRefused, KeysNotRe
 from gossip.core.keyring import CLOCK_LIMIT, ERA_LIMIT, HEAD_START, ClockBound, DatedKey, Keyring, KeyringError
 from gossip.node.key_manager import KeyManager
 from tests.authored import AuthoredFarm
+from tests.effort import each_case
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 BASE_MS = 1_767_225_600_000
@@ -72,7 +73,7 @@ def test_key_replacement_after_last_era_names_remedy() -> None:
     assert "--reset era" in kept.reason
 
 
-@pytest.mark.parametrize("used_at", OUT_OF_RANGE)
+@each_case("used_at", OUT_OF_RANGE)
 def test_time_of_use_out_of_range_leaves_usable_keyring(used_at: int) -> None:
     latest = ClockBound(BASE_MS).at(0)
     for before in (Keyring.of(b"1" * 32), Keyring.of(b"1" * 32, (b"2" * 32,), (b"3" * 32,), CLOCK_LIMIT - 1)):

@@ -170,7 +170,7 @@ def test_level_never_falls() -> None:
 LEAF = hash_of("leaf")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "record",
     [
         Eviction(B, 1, ((A, BOX),)),
@@ -218,7 +218,7 @@ def test_identity_entries_need_level_foreign_objects_do_not() -> None:
     assert kind_of(Admission(A, "a")).level == kind_of(Foreign("an application's")).level == FIRST_LEVEL
 
 
-@pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
+@each_case(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
 def test_sponsors_needed_are_more_than_one_member(voters: int, needed: int) -> None:
     assert sponsors_needed(voters) == needed
 

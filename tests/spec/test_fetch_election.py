@@ -16,6 +16,7 @@ from consensus.core.messages import (
 )
 from consensus.core.model import Configuration, HardState, LogId, ServerId
 from consensus.core.options import lan
+from tests.effort import each_case
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, group
 
@@ -146,7 +147,7 @@ def test_deposed_leader_sends_no_end_of_epoch() -> None:
     assert bench.sent(EndQuorumEpoch) == []
 
 
-@pytest.mark.parametrize(("place", "wait_ms"), [(0, 0), (1, 100), (2, 200), (3, 400), (4, 800), (5, 1_000), (9, 1_000)])
+@each_case(("place", "wait_ms"), [(0, 0), (1, 100), (2, 200), (3, 400), (4, 800), (5, 1_000), (9, 1_000)])
 def test_successors_campaign_in_list_order(place: int, wait_ms: int) -> None:
     """The first successor campaigns immediately; the N-th after MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1))."""
     assert (lan().heartbeat_ms, lan().election_timeout_min_ms) == (100, 1_000)

@@ -37,6 +37,7 @@ from bridge.core.formation.messages import (
     Started,
     WithdrawRequested,
 )
+from tests.effort import each_case
 from tests.members import farm_member
 
 Kind = TypeVar("Kind", bound=Effect)
@@ -248,7 +249,7 @@ def test_packed_founding_is_unambiguous() -> None:
         assert other.cluster_id != founding.cluster_id
 
 
-@pytest.mark.parametrize(
+@each_case(
     "packed", [b"", b"x" * 29, b"x" * 31, b"x" * 60, b"x" * 300, some_founding(B).packed + some_founding(A).packed]
 )
 def test_malformed_founding_refused(packed: bytes) -> None:
@@ -571,7 +572,7 @@ def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
     assert only(show(core, founder(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "members", "reason"),
     [
         (FormationState(), (), "not made a promise"),

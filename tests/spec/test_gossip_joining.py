@@ -22,6 +22,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.options import SwimOptions
+from tests.effort import each_case
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, updates_in, verdict
 
@@ -282,8 +283,8 @@ def test_link_rejected_by_peer_is_dropped() -> None:
     assert story.status(1) is Status.ALIVE
 
 
-@pytest.mark.parametrize("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
-@pytest.mark.parametrize("kind", ["none", "guessed", "of another peer"])
+@each_case("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
+@each_case("kind", ["none", "guessed", "of another peer"])
 def test_link_end_without_its_ping_is_forged(kind: str, code: RefusalCode) -> None:
     story = Story()
     story.add_peers(1, 2)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from gossip.core.member import Incarnation, Status
 from gossip.core.messages import AliveUpdate, DropReason, JoinNak, Payload, PingRequest, PingResponse
+from tests.effort import each_case
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent, updates_in, verdict
 
@@ -72,7 +73,7 @@ def test_ttl_2_request_for_unknown_target_relayed_to_peer() -> None:
     assert forwarded == replace(request, ttl=1, requester=address_of(1))
 
 
-@pytest.mark.parametrize(("ttl", "forwarded"), [(1, 0), (2, 1), (3, 2), (5, 4), (8, 7), (9, 7), (255, 7)])
+@each_case(("ttl", "forwarded"), [(1, 0), (2, 1), (3, 2), (5, 4), (8, 7), (9, 7), (255, 7)])
 def test_relayed_ttl_decremented_and_capped(ttl: int, forwarded: int) -> None:
     story = Story()
     story.add_peers(1, 2)

@@ -1,11 +1,10 @@
 """A history as lines of text: cells with the worst state, letters of names, shares, and the list of incidents."""
 
-import pytest
-
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.observations.strips import BLANK, CELLS, incidents, name_letters, runs, strips, worst_states
 from bridge.api.view import Severity
 from bridge.core.history.records import RowKind, SeriesKind
+from tests.effort import each_case
 
 OK, WARNING, CRITICAL = Severity
 MINUTE_MS = 60_000
@@ -80,7 +79,7 @@ def test_chart_reaches_highest_value() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [1, 7, 60, 96, 1_000])
+@each_case("width", [1, 7, 60, 96, 1_000])
 def test_cells_cover_window_for_any_width(width: int) -> None:
     worst = worst_states(NODE, 0, 60 * MINUTE_MS, width)
     assert len(worst) == width

@@ -103,7 +103,7 @@ def test_conditions_of_leaves_decide_nothing() -> None:
 # Ability
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "reason"),
     [
         ({"attached": False}, Inability.UNATTACHED),

@@ -22,6 +22,7 @@ from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Features
 from consensus.core.messages import AppendEntries, InstallSnapshot, SnapshotReply
 from consensus.core.model import EntryKind, LogId, SnapshotDescription
 from consensus.core.options import Options, lan
+from tests.effort import each_case
 from tests.spec.membership_bench import Group, joint, plain
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
@@ -183,7 +184,7 @@ def test_late_reply_to_expired_request_counts() -> None:
     assert bench.about.commit_index == 2
 
 
-@pytest.mark.parametrize("follower_has", range(5))
+@each_case("follower_has", range(5))
 def test_append_never_below_committed_entries_of_follower(follower_has: int) -> None:
     """The appends go back step by step to the last of `follower_has` entries that the follower has committed."""
     bench = leader_of(1, 1, 2, 2, 3)

@@ -45,7 +45,7 @@ def test_policy_times_follow_replaced_minimum() -> None:
     assert times(doubled) == {name: 2 * time_ms for name, time_ms in DEFAULTS.items()} | {"sign_of_life_ms": 666}
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"leader_stickiness_ms"}))
+@each_case("name", sorted({*NAMES} - {"leader_stickiness_ms"}))
 def test_policy_time_leaves_other_times_unchanged(name: str) -> None:
     assert times(with_time(name, 700)) == DEFAULTS | {name: 700}
 

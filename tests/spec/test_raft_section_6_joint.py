@@ -10,6 +10,7 @@ from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Persist
 from consensus.core.entry_data import configuration_entry, configuration_in
 from consensus.core.messages import RequestVote
 from consensus.core.model import LogId
+from tests.effort import each_case
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
@@ -47,7 +48,7 @@ def test_joint_election_needs_both_majorities(granting: tuple[int, ...], role: R
     assert bench.is_(role)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("storing", "committed"), [((2,), False), ((4, 5), False), ((2, 4), False), ((2, 3, 4), True), ((2, 4, 5), True)]
 )
 def test_joint_commitment_needs_both_majorities(

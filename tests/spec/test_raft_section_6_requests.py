@@ -1,6 +1,5 @@
 """Requests to change the members (Raft section 6): one at a time, with reasons of refusals, by set of features."""
 
-import pytest
 from msgspec.structs import replace
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
@@ -8,6 +7,7 @@ from consensus.core.entry_data import configuration_entry
 from consensus.core.events import ChangeConfiguration
 from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, JointConsensus
 from consensus.core.model import Configuration, LogId
+from tests.effort import each_case
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain, servers
 from tests.spec.raft_bench import ONE, TWO, Bench
 
@@ -45,7 +45,7 @@ def test_change_refused_while_another_is_pending() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("target", "refusal"),
     [
         (Configuration(()), ChangeRefusal.NO_VOTERS),

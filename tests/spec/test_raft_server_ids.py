@@ -29,6 +29,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server, ServerId, possible_configuration
+from tests.effort import each_case
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import Bench, entries_of
 
@@ -178,7 +179,7 @@ def test_proposal_commits_among_named_servers() -> None:
     assert (resolved.outcome, resolved.position) == (Outcome.COMMITTED, LogId(3, 2))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "ids",
     [(1, "a"), ("a", ReplicaKey(1)), (ReplicaKey(1), 1), ("",), ("x" * 256,), (0,), (ReplicaKey(1, b"short"),)],
     ids=repr,

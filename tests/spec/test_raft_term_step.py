@@ -93,7 +93,7 @@ def test_pre_vote_of_highest_term_keeps_term() -> None:
     assert bench.about.term == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reply",
     [
         AppendReply(term=FAR, success=True, next_index=2, correlation=0),

@@ -29,6 +29,7 @@ from bridge.api.view import (
 )
 from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.score import Inability
+from tests.effort import each_case
 from tests.operator_views import NOW_MS, farm_view, forming_view, judged, leaf
 
 OTHER_MASTER = "other.b32.i2p"
@@ -139,7 +140,7 @@ def alarms(view: FarmView) -> dict[str, Concern]:
     return {each.alarm.kind: each for each in concerns_of(settled(view)) if each.alarm is not None}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("number", "names"),
     [(1, ("node-2",)), (1, ("node-2", "node-3")), (2, ("node-1",)), (2, ("node-3",)), (2, ("node-1", "node-3"))],
 )
@@ -243,7 +244,7 @@ SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
 }
 
 
-@pytest.mark.parametrize("missing", [*SOURCES, ("gossip", "raft"), ("raft", "report"), ("gossip", "report")])
+@each_case("missing", [*SOURCES, ("gossip", "raft"), ("raft", "report"), ("gossip", "report")])
 def test_contradicting_sources_raise_alarm(missing: str | tuple[str, ...]) -> None:
     view = healthy()
     for each in (missing,) if isinstance(missing, str) else missing:
@@ -340,7 +341,7 @@ def test_log_without_clock_entries_means_quorum_lost() -> None:
     assert verdict(replace(view, raft=replace(view.raft, stands_still=True))).kind is VerdictKind.NO_QUORUM
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reason", "text"),
     [
         (Inability.UNATTACHED, "no router attached"),
@@ -713,7 +714,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@each_case("name", VIEWS)
 def test_verdict_with_unknown_value_never_prints_none(name: str) -> None:
     count = 0
     for view in with_one_unknown(VIEWS[name]):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.api.json import DocumentError, decode, encode
 from bridge.api.view import FarmView, LocalFarmView, best_view
+from tests.effort import each_case
 from tests.operator_views import farm_view, forming_view, local_farm
 
 
@@ -95,7 +96,7 @@ def test_other_schema_refused_with_version() -> None:
         decode(json.dumps(other).encode(), FarmView)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"schema":1}', b"[" * 100_000, b"\xff\xfe"])
+@each_case("data", [b"", b"[]", b"{", b"null", b'{"schema":1}', b"[" * 100_000, b"\xff\xfe"])
 def test_invalid_view_raises_document_error(data: bytes) -> None:
     with pytest.raises(DocumentError):
         decode(data, FarmView)

@@ -1,6 +1,5 @@
 """Weights: operators' weights apply immediately; the pipeline's weights are bounded, damped, and expire."""
 
-import pytest
 from msgspec.structs import replace
 
 from bridge.core.farm.operator_commands import PublicationForced
@@ -19,6 +18,7 @@ from bridge.core.log.weights import (
 )
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
+from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, leaf, report
 
 ONE, TWO = hash_of("leaf01"), hash_of("leaf02")
@@ -98,7 +98,7 @@ def test_exclusions_are_limited() -> None:
 # -- operators' factors ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("factor", "cost"), [(1, 20), (1.2, 28), (2, 60), (10, COST_MAX), (0.75, 10), (0.1, 0)])
+@each_case(("factor", "cost"), [(1, 20), (1.2, 28), (2, 60), (10, COST_MAX), (0.75, 10), (0.1, 0)])
 def test_operator_factor_changes_cost_immediately(factor: float, cost: int) -> None:
     log = two_leaves()
     log.append(CostFactor(ONE, factor))
@@ -118,7 +118,7 @@ def test_operator_factor_of_one_removes_earlier_one() -> None:
     assert not log.farm.state.weights.costs
 
 
-@pytest.mark.parametrize("factor", [0, -1, 0.0999, 10.01, float("nan"), float("inf")])
+@each_case("factor", [0, -1, 0.0999, 10.01, float("nan"), float("inf")])
 def test_operator_factor_out_of_bounds_refused(factor: float) -> None:
     log = two_leaves()
     [refused] = log.append(CostFactor(ONE, factor))
@@ -243,7 +243,7 @@ def test_factors_beyond_own_index_refused() -> None:
     assert refused == CommandRefused("factors", "it claims to know the log up to 3, and is itself the entry 3")
 
 
-@pytest.mark.parametrize("factor", [0.499, 2.001, -1, float("nan"), float("inf")])
+@each_case("factor", [0.499, 2.001, -1, float("nan"), float("inf")])
 def test_factor_out_of_bounds_refuses_entry(factor: float) -> None:
     log = two_leaves()
     [refused] = log.append(factors(log, factors={ONE: 1.1, TWO: factor}))

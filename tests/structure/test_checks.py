@@ -92,7 +92,7 @@ def test_bounded_delay_is_accepted(source: str) -> None:
     assert not list(growing(ast.parse(source)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "source",
     [
         "with subprocess.Popen(command) as process: pass",
@@ -107,7 +107,7 @@ def test_wait_without_limit_is_found(source: str) -> None:
     assert [line for line, _ in unbounded(ast.walk(ast.parse(f"\n{source}")))] == [2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "source",
     [
         "process.wait(END_S)",
@@ -154,7 +154,7 @@ def test_short_module_with_one_importer_is_found(monkeypatch: pytest.MonkeyPatch
     assert not list(modules.slivers({"bridge.app": {"bridge.core.formation.short": 1}}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "name"),
     [
         ("[there](no-such-page.md)", "no-such-page.md"),
@@ -185,7 +185,7 @@ def test_rule_quoted_by_run_of_its_words() -> None:
     assert not quotes("test_reply_if_the_term_is_old", rule)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("word", "text"),
     [
         ("blue door", "the blue door opens"),

@@ -178,7 +178,7 @@ def test_clock_entry_round_trips() -> None:
 HASH = "a2" * 26
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("command", "written"),
     [
         (Exclusion(HASH, excluded=True), {"exclusion": {"hash": HASH, "excluded": True}}),
@@ -348,8 +348,8 @@ def test_invalid_entry_is_foreign_with_reason(data: bytes, reason: str) -> None:
     assert len(record.reason) <= 200
 
 
-@pytest.mark.parametrize("where", [b'{"router":%s}', b'{"later":%s}', b'{"clock":{"time":1,"id":1},"later":%s}'])
-@pytest.mark.parametrize("nested", [b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000 + b"1" + b"}" * 10_000])
+@each_case("where", [b'{"router":%s}', b'{"later":%s}', b'{"clock":{"time":1,"id":1},"later":%s}'])
+@each_case("nested", [b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000 + b"1" + b"}" * 10_000])
 def test_deep_nesting_is_foreign(where: bytes, nested: bytes) -> None:
     assert decode(where % nested) == Foreign("more than 256 opening brackets")
 
@@ -443,7 +443,7 @@ def test_admission_without_valid_identity_is_foreign(content: dict[str, Any]) ->
     assert isinstance(decode(json.dumps({"admission": content}).encode()), Foreign)
 
 
-@pytest.mark.parametrize("value", [5, None, {}, ["x"], "x" * 300, [5, "router", "later", "router"]])
+@each_case("value", [5, None, {}, ["x"], "x" * 300, [5, "router", "later", "router"]])
 def test_report_with_arbitrary_fault_or_failure_is_read(value: object) -> None:
     """Older versions ignore these members, so no value of them may make the entry foreign."""
     written = json.loads(encode(FULL))

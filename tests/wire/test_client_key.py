@@ -10,6 +10,7 @@ from bridge.wire.keys.text import KeyTextError
 from bridge.wire.log.proof import proven
 from gossip.wire.identity import node_id_of
 from pipeline.feedback import client_key as of_pipeline
+from tests.effort import each_case
 
 CLUSTER = bytes(range(16))
 FACTORS = {"factors": {"throughIndex": 7, "formula": "strain-1", "factors": {"a" * 52: 1.1}}}
@@ -46,13 +47,13 @@ def test_pipeline_signatures_are_proven_with_rising_numbers(
     assert proven(key.sign(FACTORS, CLUSTER[::-1].hex()), CLUSTER) is None
 
 
-@pytest.mark.parametrize("name", ["", "-x", "x" * 33, "a b", "a\n", "a\u202e"])
+@each_case("name", ["", "-x", "x" * 33, "a b", "a\n", "a\u202e"])
 def test_invalid_key_name_is_refused(name: str) -> None:
     with pytest.raises(KeyTextError, match="1 to 32"):
         new_client_key(name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "reason"),
     [
         (("version = 1", "version = 2"), "version 2"),

@@ -15,6 +15,7 @@ from bridge.api.trace import EventPage, Scalar, TraceEvent
 from bridge.api.view import VoterView
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, Server
+from tests.effort import each_case
 
 numbers = st.integers(0, 2**53)
 
@@ -79,7 +80,7 @@ def test_cluster_answer_round_trips() -> None:
     assert decode(encode(answer), ClusterAnswer) == answer
 
 
-@pytest.mark.parametrize("outcome", SubmitOutcome)
+@each_case("outcome", SubmitOutcome)
 def test_submit_is_accepted_only_if_committed(outcome: SubmitOutcome) -> None:
     answer = SubmitAnswer(outcome=outcome, index=5, term=2, reason="because", leader_id=1, leader_endpoint="tcp://a:1")
     found = json.loads(encode(answer))
@@ -87,7 +88,7 @@ def test_submit_is_accepted_only_if_committed(outcome: SubmitOutcome) -> None:
     assert decode(encode(answer), SubmitAnswer) == answer
 
 
-@pytest.mark.parametrize(
+@each_case(
     "found",
     [
         {},

@@ -114,7 +114,7 @@ def test_described_message_encodes_to_recorded_bytes(vector: dict[str, Any]) -> 
     assert encode(described_message(vector)).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["msg"])
+@each_case("vector", BY_HAND, ids=lambda vector: vector["msg"])
 def test_parts_of_handwritten_message_form_it(vector: dict[str, Any]) -> None:
     assert "".join(part for part, _ in vector["parts"]) == vector["hex"]
     assert all(meaning for _, meaning in vector["parts"])
@@ -491,7 +491,7 @@ def test_inconsistent_log_pack_is_refused(data: bytes, complaint: str) -> None:
 SMALL = MessageLimits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_bytes=10)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "entries",
     [
         (Entry.command(1, bytes(51)),),

@@ -26,6 +26,7 @@ from consensus.protocols.garlic_farm.wire.mapping import (
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry, LogPack, ValueType
 from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
+from tests.effort import each_case
 
 ALICE, BOB = 1, 2
 SERVERS = Configuration((Server(ALICE, "tcp://localhost:9001"), Server(BOB, "tcp://localhost:9002")))
@@ -93,7 +94,7 @@ EXCHANGES: list[tuple[core.Request, core.Reply]] = [
 ]
 
 
-@pytest.mark.parametrize(("request_", "reply"), EXCHANGES)
+@each_case(("request_", "reply"), EXCHANGES)
 def test_request_and_reply_round_trip(request_: core.Request, reply: core.Reply) -> None:
     wire_request = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
     assert (wire_request.source, wire_request.destination) == (ALICE, BOB)
@@ -114,7 +115,7 @@ def test_configuration_names_its_index_and_previous_index() -> None:
     assert (second.value.log_index, second.value.last_log_index) == (13, 11)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "request_"),
     [
         (wire.AppendEntriesResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[0][0]),

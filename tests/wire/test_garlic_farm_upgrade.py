@@ -309,7 +309,7 @@ def test_wrong_cluster_name_or_version_gets_404(who: Initiator) -> None:
     assert refusal.value.fault is Fault.WRONG_PATH
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         "GET / HTTP/1.1",
@@ -478,7 +478,7 @@ def test_endless_response_head_is_refused() -> None:
         client.receive(b"X: " + b"x" * 1000 + b"\r\n")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "fault"),
     [
         (b"HTTP/1.1 200 OK\r\n\r\n", Fault.REFUSED_UPGRADE),
@@ -615,7 +615,7 @@ def test_claimed_id_with_key_of_another_server_is_refused(claimed: int) -> None:
     assert verdict.fault is Fault.UNKNOWN_IDENTITY
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new"),
     [
         (b"X-Garlic-Server: 1", b"X-Garlic-Server: 3"),
@@ -667,7 +667,7 @@ def test_client_of_another_server_is_refused() -> None:
     assert failure.value.fault is Fault.WRONG_SERVER
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "fault"),
     [
         (lambda answer: without_header(answer, b"X-Garlic-Proof"), Fault.UNPROVEN),

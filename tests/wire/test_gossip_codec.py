@@ -207,7 +207,7 @@ def test_host_name_as_address_is_refused() -> None:
         encode(JoinAck(ALICE.__class__(NodeId(b"n" * 8), Address("router.local", 1), ALICE.incarnation, 1)))
 
 
-@pytest.mark.parametrize("head", [0x80, 0x81, 0x82, 0x84, 0x85])
+@each_case("head", [0x80, 0x81, 0x82, 0x84, 0x85])
 def test_keyring_update_with_other_field_count_is_refused(head: int) -> None:
     datagram = bytearray(encode(next(message for message in EXAMPLES if isinstance(message, KeyringUpdate))))
     assert datagram[1] == 0x83

@@ -179,7 +179,7 @@ def test_invalid_message_raises_with_reason(kind: int, body: str, reason: str) -
         decode(Frame(kind, bytes.fromhex(body)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "message",
     [
         SessionStatus(1, 256),

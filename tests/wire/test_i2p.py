@@ -67,7 +67,7 @@ def test_reading_stops_at_end_of_destination() -> None:
     assert end == 1 + 391
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"",

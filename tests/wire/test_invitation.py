@@ -76,7 +76,7 @@ def test_token_altered_in_group_is_refused(group: int) -> None:
         parse_token("-".join(groups[:group] + groups[group + 1 :]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("", "the token is empty"),
@@ -161,7 +161,7 @@ def test_reply_without_exactly_one_part_is_refused(body: bytes) -> None:
         decode_message(body, Reply)
 
 
-@pytest.mark.parametrize("head", [b"", b"\0\0\0", b"\0\0\0\0", b"\0\0\x08\x01", b"\xff\xff\xff\xff"])
+@each_case("head", [b"", b"\0\0\0", b"\0\0\0\0", b"\0\0\x08\x01", b"\xff\xff\xff\xff"])
 def test_length_beyond_limit_is_refused(head: bytes) -> None:
     with pytest.raises(InvitationError):
         body_length(head, REQUEST_LIMIT_BYTES)

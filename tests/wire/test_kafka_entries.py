@@ -10,7 +10,7 @@ from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_f
 from tests.effort import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     "record",
     [
         ProducerStart("n"),

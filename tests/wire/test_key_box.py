@@ -12,6 +12,7 @@ from bridge.core.log.fields import BOX_BYTES
 from bridge.wire.keys.box import OFFER_BYTES, EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from gossip.wire.box import x25519_public
 from gossip.wire.identity import node_id_of
+from tests.effort import each_case
 
 LABEL = b"the farm"
 CONTENT = EraKey(3, 17, bytes(range(32)))
@@ -50,7 +51,7 @@ def test_x25519_public_key_matches_secret_scalar(seed: bytes) -> None:
     assert x25519_public(signing.public_key().public_bytes_raw()) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "weak", [bytes(32), (1).to_bytes(32, "little"), (2**255 - 20).to_bytes(32, "little"), b"\xff" * 32, b"short"]
 )
 def test_weak_public_keys_are_refused(weak: bytes) -> None:

@@ -307,7 +307,7 @@ def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> byte
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "words"),
     [
         (voters_record(change=lambda value: value, version=1), "version 1"),

@@ -131,7 +131,7 @@ def reply_over_wire(request: Request, reply: Reply, answering: Answering, record
     return reply_from_wire(response, request, Names(ONE), lambda _data, _position: ENTRIES)
 
 
-@pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
+@each_case("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
 def test_request_round_trips(request_sent: Request) -> None:
     assert request_over_wire(request_sent) == request_sent
 
@@ -290,7 +290,7 @@ def test_fetch_for_another_topic_is_refused() -> None:
 TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
 
 
-@pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
+@each_case("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
 def test_request_is_accepted_only_for_name_of_own_log(request_sent: Request) -> None:
     """Kafka's test servers give the log another name. A replica without that name refuses the request."""
     api, version = LATEST[type(request_sent)]

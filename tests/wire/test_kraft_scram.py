@@ -135,7 +135,7 @@ def test_server_refuses_invalid_first_message(message: bytes, reason: str) -> No
         server(Mechanism.SCRAM_SHA_256, {}).respond(message)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         lambda final: final.replace(b"c=biws", b"c=eSws"),
@@ -196,7 +196,7 @@ def final_message(mechanism: Mechanism, password: str, first: str, answer: str, 
     return f"{bare},p={b64encode(proof).decode()}".encode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [
         ANSWER.replace(b"r=rO", b"r=RO"),

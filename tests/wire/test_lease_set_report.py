@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bridge.api.json import encode
 from bridge.api.lease_set_report import describe, read_structure
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, decode
+from tests.effort import each_case
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 HEXADECIMAL = {vector["name"]: vector["hex"] for vector in VECTORS["meta_lease_sets"]}
@@ -72,7 +73,7 @@ def test_offline_signature_is_shown_with_its_expiry() -> None:
     assert report_of("offline signature")["signature"]["signedBy"] == "transient key"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "form",
     [
         bytes.fromhex,

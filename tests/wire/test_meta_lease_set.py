@@ -26,6 +26,7 @@ from bridge.wire.i2p.meta_lease_set import (
     verify,
 )
 from bridge.wire.i2p.structures import destination_from_bytes, ed25519_destination
+from tests.effort import each_case
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2.json").read_text())
 RECORDED = {vector["name"]: bytes.fromhex(vector["hex"]) for vector in VECTORS["meta_lease_sets"]}
@@ -49,12 +50,12 @@ def signed_structure(*leases: MetaLease) -> MetaLeaseSet:
     return sign(build(DESTINATION, PUBLISHED_S, leases or (lease(1),)), KEY)
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@each_case("name", RECORDED)
 def test_recorded_structure_is_encoded_to_same_bytes(name: str) -> None:
     assert encode(decode(RECORDED[name])) == RECORDED[name]
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@each_case("name", RECORDED)
 def test_recorded_structure_verifies_as_in_java(name: str) -> None:
     assert verify(decode(RECORDED[name])).holds == VERIFIES[name]
 
@@ -273,7 +274,7 @@ def test_refusals_of_java_router_are_named() -> None:
     assert check_acceptable_to_java_router(offline, PUBLISHED_S + 9) == ["the transient key that signed it has expired"]
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@each_case("name", RECORDED)
 def test_truncated_or_extended_structure_is_refused(name: str) -> None:
     data = RECORDED[name]
     for length in range(len(data)):

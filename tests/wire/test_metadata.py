@@ -36,7 +36,7 @@ FULL = NodeMetadata(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "metadata",
     [
         PLAIN,
@@ -70,7 +70,7 @@ def test_elements_of_later_versions_are_ignored() -> None:
     assert decode_metadata(cbor2.dumps([*fields, b"", b"", "later", [1, 2]])) == FULL
 
 
-@pytest.mark.parametrize("value", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
+@each_case("value", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
 def test_invalid_admissions_are_refused(value: object) -> None:
     with pytest.raises(MetadataError, match=r"admission|\$\[9\]"):
         decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), value]))
@@ -83,7 +83,7 @@ def test_endorsement_is_appended_as_last_element() -> None:
     assert cbor2.loads(encoded)[10] == b"e" * 16
 
 
-@pytest.mark.parametrize("value", [b"e", b"e" * 15, b"e" * 17, "e" * 16, None])
+@each_case("value", [b"e", b"e" * 15, b"e" * 17, "e" * 16, None])
 def test_endorsement_of_wrong_length_is_refused(value: object) -> None:
     fields = cbor2.loads(encode_metadata(FULL))
     with pytest.raises(MetadataError, match=r"endorsement|\$\[10\]"):

@@ -132,7 +132,7 @@ def test_integers_of_32_bits_keep_their_stored_form() -> None:
     assert no_op_entry(1, NoOp(1, (1, 2), (2,))).data == bytes.fromhex("00000001 0002 0001 00000001 00000002 00000002")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "general",
     [
         "ffff 0001 01 0000000000000007 0000 0001 61",  # must have the compact form

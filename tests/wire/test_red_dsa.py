@@ -27,6 +27,7 @@ from bridge.wire.i2p.meta_lease_set import (
     verify,
 )
 from bridge.wire.i2p.structures import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
+from tests.effort import each_case
 from tests.wire.edwards_by_hand import BASE, NEUTRAL, OF_ORDER_TWO, ORDER, holds_with_cofactor, point_at, red_dsa_sign
 
 JUDGED: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "meta-ls2-judged.json").read_text())[
@@ -121,7 +122,7 @@ def test_public_key_off_the_curve_is_refused(key: bytes) -> None:
     assert verify(replace(unsigned, signature=bytes(64))).verdict is Verdict.BROKEN
 
 
-@pytest.mark.parametrize("judged", JUDGED, ids=lambda judged: judged["name"])
+@each_case("judged", JUDGED, ids=lambda judged: judged["name"])
 def test_verdict_equals_recorded_verdict_of_java(judged: dict[str, Any]) -> None:
     data = bytes.fromhex(judged["hex"])
     structure = decode(data)

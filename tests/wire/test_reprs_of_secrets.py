@@ -1,19 +1,18 @@
 """Reprs hide keys: the default repr of a Struct shows every field, and a repr may reach a log or a traceback."""
 
-import pytest
-
 from bridge.api.control import FarmKeyAnswer
 from bridge.node.settings.bundle import _Bundle
 from bridge.wire.i2p.destination_keys import _DestinationFile
 from bridge.wire.keys.client_key import _ClientFile
 from bridge.wire.keys.farm_key import _FarmFile
 from gossip.wire.decoder import _DatedKey, _Keyring
+from tests.effort import each_case
 
 SECRET = "the-secret-itself"  # noqa: S105 - a mark to search for
 KEY = SECRET.encode().ljust(32, b".")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "holder",
     [
         FarmKeyAnswer(farm_key=SECRET),

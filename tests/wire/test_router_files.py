@@ -117,9 +117,7 @@ def test_i2pd_conf_is_read_with_lines() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("word", "flag"), [("true", True), ("", True), ("1", True), ("Off", False), ("no", False), ("maybe", None)]
-)
+@each_case(("word", "flag"), [("true", True), ("", True), ("1", True), ("Off", False), ("no", False), ("maybe", None)])
 def test_option_flag_is_read_like_i2pd(word: str, flag: bool | None) -> None:  # noqa: FBT001 - a value of a table
     assert Option(word, 1).flag is flag
 
@@ -131,7 +129,7 @@ def test_i2pd_server_tunnels_are_read_in_order() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "problem"),
     [
         (b"keys = transient", "set `keys = x.dat`"),
@@ -146,7 +144,7 @@ def test_i2pd_tunnel_without_fixed_address_has_problem(lines: bytes, problem: st
     assert problem in found.problem
 
 
-@pytest.mark.parametrize("line", [b"[web]", b"[open", b"type = http", b"no value", b"= value"])
+@each_case("line", [b"[web]", b"[open", b"type = http", b"no value", b"= value"])
 def test_i2pd_tunnels_that_i2pd_ignores_are_refused(line: bytes) -> None:
     with pytest.raises(RouterFileError, match="ignores the whole file"):
         read_i2pd_tunnels(b"[web]\ntype = http\n" + line + b"\n")

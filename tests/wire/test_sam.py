@@ -28,7 +28,7 @@ KEYS = KEYS.filter(lambda key: re.search(r"[\s\x7f]", key) is None)
 VALUES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=100)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "expected"),
     [
         (b"HELLO REPLY RESULT=OK VERSION=3.3\n", SamLine("HELLO REPLY", {"RESULT": "OK", "VERSION": "3.3"})),

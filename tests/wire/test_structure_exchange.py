@@ -27,6 +27,7 @@ from bridge.wire.i2p.structure_exchange import (
     verified_structure,
 )
 from bridge.wire.i2p.structures import ed25519_destination
+from tests.effort import each_case
 
 STATUSES = st.sampled_from([status for status in ReplyStatus if status is not ReplyStatus.STRUCTURE])
 REPLIES = st.builds(StructureReply, STATUSES) | st.builds(
@@ -85,7 +86,7 @@ def test_wrong_request_is_refused(data: bytes) -> None:
         decode_request(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (b"HTTP", "version 72"),
@@ -120,14 +121,14 @@ def test_request_for_short_hash_is_refused() -> None:
     assert REQUEST_BYTES == 33
 
 
-@pytest.mark.parametrize("transient_life_s", [None, 3_600])
-@pytest.mark.parametrize("later_s", [-CLOCK_FUDGE_S, 0, 899])
+@each_case("transient_life_s", [None, 3_600])
+@each_case("later_s", [-CLOCK_FUDGE_S, 0, 899])
 def test_valid_structure_is_verified(transient_life_s: int | None, later_s: int) -> None:
     structure = signed(transient_life_s=transient_life_s)
     assert verified_structure(ADDRESS, encode(structure), NOW_S + later_s) == structure
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "later_s", "reason"),
     [
         (b"x" * 500, 0, "not a Meta LeaseSet2"),

@@ -127,9 +127,7 @@ REQUIRED_OF_REPLIES: tuple[tuple[type[wire.Request], wire.Reply, int], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    ("number", "frame"), [(0, "00"), (255, "ff"), (256, "0001"), (MAX_UINT, "ffffffffffff1f"), (300, "2c01")]
-)
+@each_case(("number", "frame"), [(0, "00"), (255, "ff"), (256, "0001"), (MAX_UINT, "ffffffffffff1f"), (300, "2c01")])
 def test_number_has_specified_bytes(number: int, frame: str) -> None:
     assert uint_frame(number).hex() == frame
     assert read_uint(bytes.fromhex(frame), "number") == number
@@ -281,8 +279,8 @@ def test_entries_request_omits_unset_last_frames() -> None:
         decode_request([b"\x01", b"<", IDENT, b"\x05", b"\x01", b""])
 
 
-@pytest.mark.parametrize("kind", [b"?", b"+", b"$"])
-@pytest.mark.parametrize("message_id", [b"", b"\x01\0\0\0"])
+@each_case("kind", [b"?", b"+", b"$"])
+@each_case("message_id", [b"", b"\x01\0\0\0"])
 def test_message_id_of_peer_has_one_to_three_bytes(kind: bytes, message_id: bytes) -> None:
     with pytest.raises(ZmqRaftError, match="message's id"):
         decode_request([message_id, kind, IDENT, b"1", *[b"\0"] * 5, b""])
@@ -311,7 +309,7 @@ def test_request_id_of_client_has_at_most_twelve_bytes(length: int) -> None:
                 encode_request(message)
 
 
-@pytest.mark.parametrize("number", [2.0**31, 0.0, -0.0, float(MAX_UINT), 7.0])
+@each_case("number", [2.0**31, 0.0, -0.0, float(MAX_UINT), 7.0])
 def test_integral_float_is_read_as_index(number: float) -> None:
     committed = decode_reply(wire.UpdateRequest, [REQUEST_ID, b"\x01", json_frame(number)])
     assert committed == wire.UpdateCommitted(REQUEST_ID, int(number))
@@ -404,7 +402,7 @@ def test_invalid_reply_is_not_encoded(reply: wire.Reply) -> None:
         encode_reply(reply)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "limits",
     [
         FrameLimits(max_frames=8),

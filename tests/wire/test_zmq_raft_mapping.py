@@ -10,6 +10,7 @@ from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from consensus.protocols.zmq_raft.wire.mapping import reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
+from tests.effort import each_case
 
 IDENT = b"cluster"
 ENTRIES = tuple(Entry.command(3, b"request-id-%d" % number + b"x") for number in (7, 8))
@@ -42,7 +43,7 @@ def chunk_reply(next_offset: int, *, accepted: bool, installed: bool = False, te
     return core.SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed, correlation=0)
 
 
-@pytest.mark.parametrize("request_", [APPEND, HEARTBEAT, VOTE, FIRST_CHUNK, LAST_CHUNK])
+@each_case("request_", [APPEND, HEARTBEAT, VOTE, FIRST_CHUNK, LAST_CHUNK])
 def test_request_round_trips_with_correlation_of_receiver(request_: core.Request) -> None:
     assert request_from_wire(wire_request_of(request_), request_.correlation, MEMBERS) == request_
 
@@ -94,7 +95,7 @@ def test_append_success_for_fewer_entries_is_not_sent(request_: core.Request, ne
     assert wire_reply_of(append_reply(next_index, success=True), request_) is None
 
 
-@pytest.mark.parametrize(("hint", "frame"), [(1, 1), (6, 6), (7, None), (9, None), (0, None)])
+@each_case(("hint", "frame"), [(1, 1), (6, 6), (7, None), (9, None), (0, None)])
 def test_refusal_names_hint_up_to_previous_index(hint: int, frame: int | None) -> None:
     assert wire_reply_of(append_reply(hint, success=False), APPEND) == wire.AppendEntriesResponse(
         message_id=21, term=3, success=False, conflict_index=frame

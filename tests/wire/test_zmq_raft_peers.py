@@ -44,7 +44,7 @@ def test_url_alone_is_used_as_id(value: object) -> None:
     assert read_peers(value, DEFAULT_LIMITS) == (Peer(URL, URL),)
 
 
-@pytest.mark.parametrize("value", ["x", {}, None, 5, b"x", True])
+@each_case("value", ["x", {}, None, 5, b"x", True])
 def test_peers_of_another_type_are_refused(value: object) -> None:
     assert read_malformed(value) == MalformedPeers("TypeError", "peers must be an array")
 

@@ -14,6 +14,7 @@ from consensus.protocols.zmq_raft.wire.request_ids import (
     make_request_id,
     request_seconds,
 )
+from tests.effort import each_case
 
 MACHINE = b"\xf2\x7e\x10"
 MADE_S = 0x5956DC88
@@ -43,7 +44,7 @@ def test_id_of_wrong_length_is_refused(request_id: bytes) -> None:
         judge(request_id, 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("age_ms", "freshness"),
     [
         (0, Freshness.FRESH),

@@ -74,7 +74,7 @@ def test_peer_reply_round_trips(vector: dict[str, Any]) -> None:
     assert encode_reply(decode_reply(type(request), frames)) == frames
 
 
-@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "Broadcast" in vector["name"]]))
+@each_case("vector", params_of([vector for vector in PEERS if "Broadcast" in vector["name"]]))
 def test_broadcast_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_broadcast(decode_broadcast(frames)) == frames
