@@ -72,7 +72,7 @@ class Farm:
 
 
 @cache
-def farm_with_problems(seed: int = 0, periods: int = 400 if IS_SOAK else 200) -> Farm:
+def farm_with_problems(seed: int = 0, periods: int = 400 if IS_SOAK else 120) -> Farm:
     """Return a farm whose servers lag, become unhealthy and stop reporting, with the factors of a run."""
     random, log, log_lines = Random(seed), MadeUpLog(), list[str]()
     log.add("configuration", value='{"voters": [{"id": 1}]}')
