@@ -62,12 +62,12 @@ def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
     """Record nothing, the default without derived tables."""
 
 
-def wait_unnoticed(_: str) -> None:
+def report_nothing(_: str) -> None:
     """Report nothing, the default."""
 
 
 @contextmanager
-def alone_in(output: Output, notify: Callable[[str], None] = wait_unnoticed) -> Iterator[None]:
+def alone_in(output: Output, notify: Callable[[str], None] = report_nothing) -> Iterator[None]:
     """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
     Raise FarmLogError if one runs, or if it is unwritable.

@@ -14,6 +14,7 @@ A module of its own: `query` must work without a network, so without that extens
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -28,6 +29,9 @@ _HEAD = """\
 -- as views, for DuckDB with its extension `delta`, which DuckDB fetches at the first use.
 -- Make the views again after an upgrade, and when new tables exist."""
 
+_BUCKET_ACCESS = "CREATE OR REPLACE SECRET garlicfarm_tables (TYPE s3, PROVIDER credential_chain);"
+"""The credentials of the environment; a script must not contain keys."""
+
 
 def view_statements(output: Output) -> Iterator[str]:
     """Yield the script, statement by statement. Raise QueryError when there are no tables."""
@@ -36,6 +40,8 @@ def view_statements(output: Output) -> Iterator[str]:
     yield _HEAD.format(output=" ".join(str(place).splitlines()))
     yield "INSTALL delta;"
     yield "LOAD delta;"
+    if not isinstance(output, Path):
+        yield _BUCKET_ACCESS
     for name, schema in TABLES.items():
         yield f"CREATE OR REPLACE VIEW {name} AS {_rows(place, name, schema)};"
     for macro in MACROS:

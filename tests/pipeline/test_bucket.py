@@ -114,7 +114,9 @@ def test_tables_in_bucket_equal_tables_in_directory(place: BucketPath, tmp_path:
     assert all(json.loads(line)["complete"] for line in answer.stdout.splitlines())
     silenced = CliRunner().invoke(pipeline, ["silence", "--server", "3", "--for", "2h", "--json", *given])
     assert json.loads(silenced.stdout)["server"] == "3"
-    assert "delta_scan('s3://" in CliRunner().invoke(pipeline, ["views", *given]).stdout
+    views = CliRunner().invoke(pipeline, ["views", *given]).stdout
+    assert "PROVIDER credential_chain" in views
+    assert f"delta_scan('{place}/reports')" in views
 
 
 @pytest.mark.soak
