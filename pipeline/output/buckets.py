@@ -212,7 +212,6 @@ def delta_options(root: Output) -> dict[str, str] | None:
 
 def refuse_unconditional(output: BucketPath) -> None:
     """Raise BucketError if the store ignores the condition of a write, or refuses a needed request."""
-    _refuse_unreachable(output.bucket)
     probe = output / f".probe-{uuid.uuid4()}"
     try:
         tag = probe.write(b"1", None)
@@ -280,5 +279,6 @@ def _made_client(bucket: str, endpoint: str | None, _key: str | None) -> Any:
     """Return a client of the bucket, one for each endpoint and key."""
     from obstore.store import S3Store  # noqa: PLC0415 - only for a bucket
 
+    _refuse_unreachable(bucket)
     is_plain = endpoint is not None and endpoint.startswith("http://")
     return S3Store(bucket, config={"conditional_put": "etag"}, client_options={"allow_http": is_plain})

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pipeline.output.buckets import BucketError, BucketPath, OvertakenError, refuse_unconditional
@@ -112,7 +112,9 @@ def leased(lock: BucketPath, notify: Callable[[str], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        lease.release()
+        # The error of the run matters more than a lock that ends without a renewal.
+        with suppress(BucketError):
+            lease.release()
 
 
 def _holder_in(content: bytes) -> str:

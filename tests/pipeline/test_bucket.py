@@ -320,6 +320,15 @@ def test_unusable_store_is_refused_with_remedy(
         assert (checked["result"], bool(checked["action"])) == ("problem", True)
 
 
+@pytest.mark.parametrize("command", [["query", "SHOW TABLES"], ["silence"], ["report", "--html", "-"], ["views"]])
+def test_reader_without_store_ends_with_remedy(
+    command: list[str], place: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    refused = CliRunner().invoke(pipeline, [*command, "--output", str(place)])
+    assert (refused.exit_code, "AWS_ENDPOINT_URL=http://127.0.0.1:9 does not reply" in refused.output) == (1, True)
+
+
 def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) -> None:
     append(Table(place, CLOCKS), 0)
     (file,) = stored_files(place / "clocks")
