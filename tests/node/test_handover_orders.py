@@ -96,7 +96,7 @@ async def test_follower_submits_signed_command_for_handover(to: str | None, targ
         (Server(), "lima", "there are node-1, node-2, node-3"),
         (Server(outcome=SubmitOutcome.BUSY), "node-2", "did not reach the leader"),
         (Server(later=RoleChanged(Role.LEADER, TERM + 1, 1)), "node-2", "another node was elected instead: node-1"),
-        (Server(), "node-2", "node-3 has the order and leads on"),
+        (Server(), "node-2", "node-3 has the order, but still leads"),
     ],
 )
 async def test_failed_handover_reports_reason(autojump_clock: MockClock, server: Server, to: str, text: str) -> None:

@@ -234,8 +234,8 @@ async def test_node_without_vote_names_the_voters() -> None:
 
 
 async def test_failed_handover_evicts_nothing() -> None:
-    node = FakeLeader(leads=False, refusal=Refused(409, "transfer-timed-out", "node-2 has the order and leads on"))
-    with pytest.raises(Refused, match="node-2 has the order and leads on"):
+    node = FakeLeader(leads=False, refusal=Refused(409, "transfer-timed-out", "node-2 has the order, but still leads"))
+    with pytest.raises(Refused, match="node-2 has the order, but still leads"):
         await evict_stolen(node.admin)
     assert node.requested == []
 
