@@ -19,12 +19,16 @@ from msgspec.structs import replace
 
 import consensus.core.quorum
 from bridge.api import farm_facts, verdict
-from bridge.api.alarms import DISK_FULL, AlarmType
+from bridge.api.alarms import DISK_FULL, DISK_UNRESPONSIVE, AlarmType
 from bridge.api.control import SubmitOutcome
+from bridge.api.farm_facts import ContactWatch
 from bridge.api.view import VerdictKind
 from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Farm
+from bridge.core.formation.member import MemberStatus
+from bridge.core.log.records import Eviction, KeyReplacement, Report
 from bridge.core.log.voter_clocks import VoterClocks
+from bridge.core.log.weights import Weights
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.farm_admin import FarmAdmin
@@ -34,6 +38,7 @@ from bridge.node.raft import notices
 from bridge.node.raft.submitting import Submitting
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.tasks import publishing
+from bridge.wire.i2p.destination_keys import SigningKey
 from consensus.protocols.garlic_farm.node.links import _Link
 from consensus.sessions.table import RequestStatus, SessionTable
 from consensus.storage.directory import Directory
@@ -67,6 +72,7 @@ WRONG_CLOCKS: Final = tuple(
 )
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 EVICTION: Final = (Fault(2.0, 6.0, Nemesis.JOIN_AND_EVICT, ("node-4",)),)
+REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
 LATER_INDEX: Final = 30
 Replacement = tuple[Any, str, Callable[..., Any]]
@@ -231,6 +237,80 @@ def _each_node_is_publisher(real: Callable[..., Any]) -> Callable[..., Any]:
     return plan
 
 
+def _without_record(kind: type) -> Callable[..., Any]:
+    """Return a fault: entries of a kind do not have an effect on any node."""
+
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, index: int, term: int, entry: Any) -> Any:
+            if not isinstance(entry.record, kind):
+                return real(self, index, term, entry)
+            self.state = self.state.after(index, term)
+            return ()
+
+        return apply
+
+    return fault
+
+
+def _each_dead_server_answers(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _self, view: (
+        each.raft_id for each in view.members if each.raft_id is not None and each.status is MemberStatus.DEAD
+    )
+
+
+def _never_ends(alarm: AlarmType) -> Callable[..., Any]:
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, found: None if found is alarm else real(self, found)
+
+    return fault
+
+
+def _ends_immediately(alarm: AlarmType) -> Callable[..., Any]:
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        def set_and_clear(self: Any, found: AlarmType, *more: Any, **named: Any) -> None:
+            real(self, found, *more, **named)
+            if found is alarm:
+                self.clear(found)
+
+        return set_and_clear
+
+    return fault
+
+
+def _unsigned(real: Callable[..., Any]) -> Callable[..., Any]:
+    def sign(self: Any, published_s: int, leases: Any) -> Any:
+        structure = real(self, published_s, leases)
+        return replace(structure, signature=bytes(len(structure.signature)))
+
+    return sign
+
+
+def _an_hour_ahead(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, published_s, leases: real(self, published_s + 3600, leases)
+
+
+def _next_index(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def submit(self: Any, entry: bytes, request: Any) -> Any:
+        answer = await real(self, entry, request)
+        return replace(answer, index=answer.index + 1) if answer.outcome is SubmitOutcome.COMMITTED else answer
+
+    return submit
+
+
+def _without_bound(real: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, index: int, term: int, entry: Any) -> Any:
+        changes = real(self, index, term, entry)
+        if index >= LATER_INDEX:
+            self.state = replace(self.state, weights=replace(self.state.weights, through_index=2**60))
+        return changes
+
+    return apply
+
+
+def _snapshot_lacks_weights(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, state, *more: real(self, replace(state, weights=Weights()), *more)
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -315,4 +395,32 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "a verdict ignores servers that are down": Planted(
         1, "true verdict", ((verdict, "_concerns", _no_degraded),), ONE_DOWN, 90.0
     ),
+    "a report does not count": Planted(1, "formation", ((Farm, "apply", _without_record(Report)),)),
+    "an eviction does not count": Planted(
+        1, "completed action", ((Farm, "apply", _without_record(Eviction)),), EVICTION, 40.0, has_operator=True
+    ),
+    "a replacement of keys does not count": Planted(
+        1, "completed action", ((Farm, "apply", _without_record(KeyReplacement)),), REKEYING, 40.0, has_operator=True
+    ),
+    "dead servers count as blocked": Planted(
+        1, "true verdict", ((ContactWatch, "_udp_blocked", _each_dead_server_answers),), ONE_DOWN, 90.0
+    ),
+    "gossip does not mark members dead": Planted(
+        1, "true verdict", ((Updates, "apply_verdict", lambda _: lambda *_, **__: None),), ONE_DOWN, 90.0
+    ),
+    "the alarm of a full disk never ends": Planted(
+        1, "true alarm", ((Alarms, "clear", _never_ends(DISK_FULL)),), FULL, NO_DISK_S
+    ),
+    "the alarm of a hanging disk ends early": Planted(
+        1, "missing alarm", ((Alarms, "set", _ends_immediately(DISK_UNRESPONSIVE)),), HANGING, NO_DISK_S
+    ),
+    "old reports count": Planted(3, "live leaf", ((FarmState, "stale", lambda _: lambda *_: False),), ONE_DOWN, 90.0),
+    "structures are not signed": Planted(1, "formation", ((SigningKey, "sign", _unsigned),)),
+    "structures are an hour ahead": Planted(1, "formation", ((SigningKey, "sign", _an_hour_ahead),)),
+    "a snapshot lacks the sessions": Planted(
+        1, "equal state machines", ((SessionTable, "load", lambda _: lambda _data, limits: SessionTable(limits)),)
+    ),
+    "a snapshot lacks the weights": Planted(5, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
+    "a number of the state is beyond its bounds": Planted(1, "bounded numbers", ((Farm, "apply", _without_bound),)),
+    "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
 }
