@@ -8,8 +8,8 @@ object is created only if there is none (`If-None-Match`), or replaced only if i
 (`If-Match`). delta-rs makes its commits with the first kind. `refuse_unconditional` refuses a store that ignores a
 condition.
 
-The environment has the address, the region and the credentials (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`,
-…), or the machine's role has the credentials. A command line has none of them, because other users can read it.
+Address, region and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, …) or
+from the machine's role. A command line does not have them, because other users can read it.
 """
 
 import os
