@@ -323,7 +323,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "reads do not wait for the leader": Planted(3, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
-        15, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
+        4, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
     "repeated requests count again": Planted(
         1, "formation", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
