@@ -34,6 +34,10 @@ reports of two or more servers. Without such a master, it depends on the masters
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
 `degraded` with the alarm of its disk, and not `no-quorum`.
 
+A node may reach most servers but not the leader, for example if packets are lost in one direction only. It cannot commit
+anything, and it cannot determine if the others have a leader. So its verdict is `no-quorum`, with the text "enough
+servers run, but this node does not find a leader". The advice is to compare another node, and not `garlicfarm recover`.
+
 The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if
 another kind is the verdict.
 
