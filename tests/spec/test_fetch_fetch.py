@@ -91,6 +91,25 @@ def test_lower_fetch_offset_ends_acknowledgement() -> None:
         assert {follower.match for follower in bench.about.followers} == {0, index}
 
 
+def test_diverging_fetch_ends_acknowledgement() -> None:
+    """Step 3 of a voter with another log in its directory: even the place of possible agreement is not proved."""
+    bench = leader(1)
+    for position, match in ((LogId(2, 2), 2), (LogId(2, 1), 0), (LogId(1, 1), 1)):
+        bench.fetch(TWO, position)
+        assert {follower.match for follower in bench.about.followers} == {0, match}
+
+
+def test_late_diverging_fetch_releases_parked_fetch() -> None:
+    """The newer fetch gets a reply, so the voter fetches again, and its entries count again."""
+    bench = leader(1)
+    assert bench.fetch(TWO, LogId(2, 2), commit=2) == []
+    parked = bench.correlation
+    assert parked in {reply.correlation for reply in bench.fetch(TWO, LogId(3, 1))}
+    bench.propose(b"x")
+    bench.fetch(TWO, LogId(3, 2))
+    assert bench.about.commit_index == 3
+
+
 def test_entries_of_older_epochs_not_committed_by_counting() -> None:
     """A match at 1 or 2 does not move the high watermark. A match at 3, an entry of the leader's epoch, does."""
     bench = leader(1, 1)

@@ -43,6 +43,14 @@ def test_fetch_before_log_start_gets_snapshot_id() -> None:
     assert [entry.term for entry in reply.entries] == [2]
 
 
+def test_fetch_before_log_start_ends_acknowledgement() -> None:
+    """The directory of a voter was emptied, so its lost entries do not count for a majority."""
+    bench = compacted_leader()
+    assert {follower.match for follower in bench.about.followers} == {0, 4}
+    bench.fetch(TWO)
+    assert {follower.match for follower in bench.about.followers} == {0}
+
+
 def test_divergence_before_log_start_gets_snapshot_id() -> None:
     bench = FetchBench(1, 3, 3)
     bench.lead()

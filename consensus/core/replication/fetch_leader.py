@@ -62,7 +62,7 @@ class FetchLeader:
         self._round_number = 0
         self._parked: dict[ServerId, Parked] = {}
         self._observers: dict[ServerId, Progress] = {}
-        """Servers that fetch and are not followers; `match` is the position of their last fetch."""
+        """Servers that fetch and are not followers; `match` is the place of their last fetch, or 0 after a mismatch."""
         self._chunks = SnapshotServer(replica)
         self._announcements: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: the recipient, and the round of `confirm`."""
@@ -225,12 +225,11 @@ class FetchLeader:
         progress = self._progress_of(peer)
         if progress is not None:
             progress.state = ProgressState.REPLICATING
+            # Lower if its storage was replaced by an older copy: lost entries no longer count for a majority.
+            progress.match = min(progress.match, fetch.position.index)
         if peer in self._observers:
             self._observers[peer].reached(fetch.position.index, replica.log.last_index, replica.now)
         follower = self._followers.get(peer)
-        if follower is not None:
-            # Lower if its storage was replaced by an older copy: lost entries no longer count for a majority.
-            follower.match = min(follower.match, fetch.position.index)
         if follower is not None and self._tracker.acknowledge(follower, fetch.position.index):
             self.committed()
         self._serve(fetch)
@@ -248,13 +247,19 @@ class FetchLeader:
         self._reply(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
-        """Reply to a replica whose log is not a part of ours: the place of possible agreement, or our snapshot."""
+        """Reply to a replica whose log is not a part of ours: the place of possible agreement, or our snapshot.
+
+        Nothing that it has acknowledged counts until its next matching fetch. It may have lost all of it, and the place
+        of possible agreement proves nothing. After a fetch that is only late, the next fetch sets `match` again.
+        """
         log = self._replica.log
         agreement = log.divergence(fetch.position)
+        progress = self._progress_of(fetch.replica)
+        if progress is not None:
+            progress.match = 0
         if log.snapshot is not None and (
             fetch.position.index < log.start.index or agreement.term > fetch.position.term
         ):
-            progress = self._progress_of(fetch.replica)
             if progress is not None:
                 progress.state = ProgressState.SNAPSHOT
             self._reply(fetch, snapshot=log.snapshot.last)
