@@ -1,11 +1,14 @@
 """The link of a leader to a joining server: packs, appends and heartbeats, for any order of replies."""
 
+import pytest
 from msgspec.structs import replace
 
+from consensus.core.events import AppendNotSent
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX, JoiningPeer, Part
 from consensus.protocols.garlic_farm.wire.messages import JoinClusterRequest, JoinClusterResponse
+from tests.spec.raft_bench import THREE, TWO, Bench
 
 LEADER = 1
 MEMBERS = Configuration((Server(LEADER, "tcp://a:1"),))
@@ -91,7 +94,8 @@ def test_packs_follow_snapshot_or_position_of_join_reply() -> None:
     newcomer.replied(*installed(100))
     assert newcomer.parts(append(100, 2)) == pack(100, 2)
     newcomer.connection_lost()
-    assert newcomer.parts(append(102, 1)) == 1
+    # until its join reply, the loss of confirmed entries is not known
+    assert newcomer.parts(append(102, 1)) == 101
     newcomer.on_join_reply(joined(next_index=101))
     assert newcomer.parts(append(102, 1)) == 101
     assert newcomer.parts(append(100, 3)) == pack(100, 3)
@@ -182,3 +186,51 @@ def test_foreign_server_is_compared_after_reconnection() -> None:
     newcomer.on_join_reply(joined(next_index=2))
     assert newcomer.parts(append(10, 1)) == 1
     assert send(newcomer, append(0, 5)) == pack(0, 5)
+
+
+class JoiningServer:
+    """The server of a joining peer. It stores all appends that do not leave a gap."""
+
+    def __init__(self, bench: Bench, newcomer: JoiningPeer) -> None:
+        self.bench, self.newcomer, self.last = bench, newcomer, 0
+
+    def catch_up(self) -> None:
+        """Accept the invitation on a new connection, and catch up."""
+        self.newcomer.on_join_reply(joined(next_index=self.last + 1))
+        for _ in range(3):
+            self.bench.expire()
+            waiting = self.bench.appends(TWO)
+            while waiting:
+                self._take(waiting.pop(0))
+                waiting += self.bench.appends(TWO)
+
+    def _take(self, request: AppendEntries) -> None:
+        parts = self.newcomer.parts(request)
+        if isinstance(parts, int):
+            self.bench.step(AppendNotSent(TWO, request.correlation, parts))
+            return
+        send(self.newcomer, request)
+        success = request.previous.index <= self.last
+        if success:
+            self.last = max(self.last, request.previous.index + len(request.entries))
+        self.newcomer.replied(request, reply(self.last + 1, success=success))
+        if success:
+            self.bench.matched(TWO, request)
+        else:
+            self.bench.refused(TWO, request, hint=self.last + 1)
+
+
+@pytest.mark.parametrize("trusting", [True, False])
+def test_joining_server_with_emptied_directory_gets_log_again(*, trusting: bool) -> None:
+    """Before the first pack to a foreign server, heartbeats are withheld, so the core learns of the loss by that."""
+    bench = Bench(1, 1, voters=3)
+    server = JoiningServer(bench, joining_peer(trusting=trusting))
+    bench.lead()
+    bench.matched(THREE, bench.appends(THREE)[0])
+    server.catch_up()
+    assert server.last == 3
+    server.newcomer.connection_lost()
+    server.last = 0
+    server.catch_up()
+    assert server.last == 3
+    assert {follower.match for follower in bench.about.followers} == {3}

@@ -58,3 +58,17 @@ def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
     assert bench.all(Send) == []
     bench.step(AppendNotSent(TWO, again.correlation, 1))
     assert bench.all(Send) == []
+
+
+def test_unsent_append_below_match_ends_acknowledgement() -> None:
+    """A joining peer that lost its log reports it in its join reply only. The link then withholds even heartbeats."""
+    bench = Bench(1, 1, voters=2)
+    bench.lead()
+    (first,) = sent(bench)
+    bench.matched(TWO, first)
+    bench.expire()
+    (heartbeat,) = sent(bench)
+    bench.step(AppendNotSent(TWO, heartbeat.correlation, 1))
+    (again,) = sent(bench)
+    assert (again.previous.index, len(again.entries)) == (0, 3)
+    assert bench.about.followers[0].match == 0

@@ -169,14 +169,15 @@ class AppendLeader:
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """Go back to the entries that the peer lacks.
 
-        It has not replied, so this counts neither for a quorum nor for a read.
+        It has not replied, so this counts neither for a quorum nor for a read. If it lacks acknowledged entries, it has
+        lost them: the link may send it nothing else before them.
         """
         progress = self._followers.get(peer)
         request = None if progress is None else progress.pop_request(correlation)
         if progress is None or request is None:
             return
         reachable_again = progress.state is ProgressState.UNREACHABLE
-        went_back = progress.refused(request, next_index)
+        went_back = progress.has_lost_entries(request, next_index) or progress.refused(request, next_index)
         if went_back or reachable_again or progress.next <= self._replica.log.start.index:
             self._replicate(peer, progress)
             self._tracker.wake_by(self._due_ms(progress))

@@ -98,14 +98,16 @@ class JoiningPeer:
         self._is_log_from_leader = self._is_log_from_leader and self._confirmed_end > 1
 
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
-        """Return the parts to send for an append, in order; or the index of an entry that must be sent before."""
-        expected = self._expected or 1
-        if append.entries and append.previous.index + 1 > expected:
-            return expected
+        """Return the parts to send for an append, in order; or the index of an entry that must be sent before.
+
+        That index is at or below a confirmed entry only after the peer has reported such an end of its log.
+        """
+        if append.entries and append.previous.index + 1 > (self._expected or 1):
+            return self._expected or self._confirmed_end
         if not self.trusting:
             return (Part(append, packed=bool(append.entries)),)
         if self._expected is None:
-            return expected
+            return self._confirmed_end
         return (
             self._entries_without_extensions(append) if append.entries else self._heartbeat_without_extensions(append)
         )
