@@ -104,6 +104,6 @@ def read_offset(file: Output) -> SourceOffset | None:
     try:
         version, _, text = (Document(file).read() or b"").decode().splitlines()
         offset = json.loads(text)
-    except (OSError, ValueError):
+    except ValueError:
         return None
     return offset if version == _VERSION and isinstance(offset, dict) else None

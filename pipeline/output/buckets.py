@@ -29,6 +29,8 @@ CONNECT_SECONDS: Final = 5.0
 RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 _ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
 _IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
+_TREE = re.compile(r"\x1b\[\d*m|\u21b3")
+"""The colors and arrows in an error of delta-rs."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REFUSED = frozenset({"PermissionDeniedError", "UnauthenticatedError"})
 
@@ -130,15 +132,10 @@ class BucketPath:
 
     def download(self, file: Path) -> None:
         """Write the object into a new file. Raise FileNotFoundError if it is missing."""
-        with self._named():
-            try:
-                found = _client(self.bucket).get(self.key)
-            except FileNotFoundError as error:
-                self._refuse_no_bucket(error)
-                raise MissingObjectError(f"{self} is missing") from error
-            with file.open("xb") as opened:
-                for part in found.stream():
-                    opened.write(part)
+        # Errors of the local disk, such as a full one, are not errors of the store.
+        with file.open("xb") as opened:
+            for part in self._parts():
+                opened.write(part)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Delete the object. S3 does not report whether it existed."""
@@ -170,6 +167,15 @@ class BucketPath:
                     f" {SCHEME}{self.bucket}, and start this one again"
                 ) from error
 
+    def _parts(self) -> Iterator[bytes]:
+        with self._named():
+            try:
+                found = _client(self.bucket).get(self.key)
+            except FileNotFoundError as error:
+                self._refuse_no_bucket(error)
+                raise MissingObjectError(f"{self} is missing") from error
+            yield from found.stream()
+
     def _refuse_no_bucket(self, error: Exception) -> None:
         if "NoSuchBucket" in str(error):
             raise error
@@ -182,7 +188,7 @@ class BucketPath:
         except (BucketError, MissingObjectError):
             raise
         except Exception as error:
-            raise BucketError(f"{SCHEME}{self.bucket}: {_remedy(error)}") from error
+            raise bucket_error(self, error) from error
 
 
 Output: TypeAlias = Path | BucketPath
@@ -247,14 +253,18 @@ def _refuse_unreachable(bucket: str) -> None:
             ) from error
 
 
+def bucket_error(path: BucketPath, error: Exception) -> BucketError:
+    """Return an error of obstore or delta-rs in one line, with the bucket and the remedy."""
+    return BucketError(f"{SCHEME}{path.bucket}: {_remedy(error)}")
+
+
 def _remedy(error: Exception) -> str:
-    """Return the reason of an error of obstore in one line, and the next step."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text = _TREE.sub("", str(error).partition("\n\nDebug source")[0])
     code = _CODE.search(text)
     reason = code[1] if code else " ".join(text.rpartition("Server returned ")[2].split())
     if "NoSuchBucket" in text:
         return "this bucket does not exist: create it, or choose another --output"
-    if type(error).__name__ in _REFUSED:
+    if type(error).__name__ in _REFUSED or "403 Forbidden" in text:
         return f"access was refused ({reason}): set {_KEY} and AWS_SECRET_ACCESS_KEY to a key with the rights {RIGHTS}"
     if isinstance(error, FileNotFoundError):
         return f"an object was deleted ({reason}): run `garlicfarm pipeline repair`"

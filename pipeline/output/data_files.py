@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from pipeline.output.buckets import SCHEME, BucketPath, Output
+from pipeline.output.buckets import SCHEME, BucketPath, MissingObjectError, Output
 from pipeline.output.documents import sync
 
 CACHE_BYTES: Final = 4 * 1024**3
@@ -111,7 +111,7 @@ def refresh_copy(root: Output, path: str) -> None:
         return
     place, size = place_on_disk(root, path), (root / path).size()
     if size is None:
-        raise FileNotFoundError(f"{root / path} is missing")
+        raise MissingObjectError(f"{root / path} is missing")
     if place.exists() and place.stat().st_size != size:
         place.unlink(missing_ok=True)
 

@@ -67,7 +67,7 @@ def _offset(file: Output) -> Mapping[str, Any] | None:
     """Return the offset of the source from a file of Spark: version, metadata, and the offset."""
     try:
         offset = json.loads((Document(file).read() or b"").decode().splitlines()[2])
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
     return offset if isinstance(offset, dict) else None
 

@@ -159,7 +159,7 @@ def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
 def _is_readable(root: Output, path: str) -> bool:
     try:
         check_files(root, [path])
-    except OSError:
+    except TableDamagedError:
         return False
     return True
 

@@ -33,7 +33,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from pipeline.output.buckets import Output, delta_options
+from pipeline.output.buckets import BucketPath, Output, bucket_error, delta_options
 from pipeline.output.data_files import files_on_disk
 from pipeline.output.documents import sync
 from pipeline.tables.files import (
@@ -353,12 +353,26 @@ def _naming_table_in_errors(root: Output) -> Iterator[None]:
 def _opened(root: Output) -> DeltaTable | None:
     if isinstance(root, Path) and not (root / "_delta_log").is_dir():
         return None
+    with _reading_log(root):
+        try:
+            return DeltaTable(str(root), storage_options=delta_options(root))
+        except TableNotFoundError:
+            return None
+
+
+@contextmanager
+def _reading_log(root: Output) -> Iterator[None]:
+    """Convert delta-rs errors of the block: BucketError for a failed request, TableDamagedError for a damaged log."""
     try:
-        return DeltaTable(str(root), storage_options=delta_options(root))
-    except TableNotFoundError:
-        return None
-    except DeltaError as error:
-        raise TableDamagedError(f"{root} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+        yield
+    except (DeltaError, OSError) as error:
+        text = " ".join(str(error).split())
+        is_request = isinstance(error, OSError) or ("Error performing" in text and "404 Not Found" not in text)
+        if isinstance(root, BucketPath) and is_request:
+            raise bucket_error(root, error) from error
+        if isinstance(error, OSError):
+            raise
+        raise TableDamagedError(f"{root} is damaged ({text}): {FROM_THE_LOG}") from error
 
 
 def _created(root: Output, spec: TableSpec) -> DeltaTable:

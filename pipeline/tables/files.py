@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.output.buckets import Output
+from pipeline.output.buckets import BucketError, MissingObjectError, Output
 from pipeline.output.data_files import files_on_disk, make_durable, make_folder, place_on_disk, refresh_copy, shown
 
 DAY = "day"
@@ -148,15 +148,15 @@ def check_files(root: Output, paths: Iterable[str]) -> None:
             found = pq.ParquetFile(file)
             for group in range(found.num_row_groups):
                 found.read_row_group(group)
-        except FileNotFoundError as error:
-            raise TableDamagedError(f"{shown(file)} is missing: {FROM_THE_LOG}") from error
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(file, error) from error
+            raise _damaged(root, file, error) from error
 
 
-def _damaged(file: Path, error: Exception) -> OSError:
-    """Return the error for the operator. A failed system call, such as for a missing right, is not damage."""
-    if isinstance(error, OSError) and error.errno is not None:
+def _damaged(root: Output, file: Path, error: Exception) -> OSError:
+    """Return the error for the operator. A failed request or system call, or a removed copy, is not damage."""
+    if isinstance(error, FileNotFoundError if isinstance(root, Path) else MissingObjectError):
+        return TableDamagedError(f"{shown(file)} is missing: {FROM_THE_LOG}")
+    if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
         return error
     # One line, since it may pass through the JVM, whose report is read by lines.
     return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
@@ -169,7 +169,7 @@ def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = Non
         files_on_disk(root, [path])
         found = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(file, error) from error
+        raise _damaged(root, file, error) from error
     columns = []
     for each in schema:
         if each.name == DAY:

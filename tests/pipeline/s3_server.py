@@ -32,6 +32,8 @@ class S3Server:
         self.requests: Counter[str] = Counter()
         self.ignores_conditions = False
         self.denied_methods: frozenset[str] = frozenset()
+        self.denied_keys = ""
+        """A part of keys: requests for such objects are refused, unless it is empty."""
         self.drops_reply_to = ""
         """The end of a key: the next write of such an object is done, and its reply is lost."""
         self.writes_left = NEVER
@@ -95,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(403, "AccessDenied")
             elif f"Credential={KEY}/" not in self.headers.get("Authorization", ""):
                 self._refuse(403, "InvalidAccessKeyId")
-            elif self.command in self.s3.denied_methods:
+            elif self.command in self.s3.denied_methods or (self.s3.denied_keys and self.s3.denied_keys in key):
                 self._refuse(403, "AccessDenied")
             elif bucket != BUCKET:
                 self._refuse(404, "NoSuchBucket")

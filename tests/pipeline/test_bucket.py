@@ -3,8 +3,10 @@
 The server is our own (`s3_server.py`), so that a test can refuse writes and drop replies.
 """
 
+import errno
 import json
 import os
+import resource
 import shutil
 import threading
 import time
@@ -27,11 +29,13 @@ from pipeline.output import data_files, leases
 from pipeline.output.buckets import BucketError, BucketPath, OvertakenError, output_of, refuse_unconditional
 from pipeline.output.documents import Document
 from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease
-from pipeline.repair.damage import examine
-from pipeline.run import RunSettings, run_once
+from pipeline.repair.checkpoint import checkpoint_fault
+from pipeline.repair.damage import examine, is_damaged
+from pipeline.run import CHECKPOINT, RunSettings, run_once
 from pipeline.serve.query import QueryError, documents
 from pipeline.source.log_client import FarmLogError
-from pipeline.tables.delta import Table, stored_files, stored_rows
+from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.delta import CHECKPOINT_COMMITS, Table, stored_files, stored_rows
 from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_names
 from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
@@ -56,6 +60,7 @@ def server() -> Iterator[S3Server]:
 def s3(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """Return the server without faults; the environment has its address."""
     server.ignores_conditions, server.denied_methods, server.writes_left = False, frozenset(), NEVER
+    server.denied_keys = ""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -338,6 +343,40 @@ def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) 
     data_files.place_on_disk(place / "clocks", file.path).unlink()
     with pytest.raises(QueryError, match=rf"s3://farm/.*{file.path} is missing: restore it"):
         documents(place, "SELECT index FROM clocks")
+
+
+def test_failure_of_store_is_not_damage(s3: S3Server, place: BucketPath, tmp_path: Path) -> None:
+    table, notes, checkpoint = Table(place, CLOCKS), BatchNotes(place, LOG), StoredCheckpoint(place / CHECKPOINT)
+    for batch in range(CHECKPOINT_COMMITS):
+        append(table, batch)
+    notes.begin(0, {})
+    notes.end(0, {})
+    checkpoint.plan(0, {"farms": {}})
+    checkpoint.commit(0)
+    assert (is_damaged(place, CLOCKS), checkpoint_fault(place, CHECKPOINT, notes)) == (False, "")
+    shutil.rmtree(tmp_path / "cache")
+    for denied, read in (
+        ("/part-", lambda: is_damaged(place, CLOCKS)),
+        (".checkpoint.parquet", lambda: is_damaged(place, CLOCKS)),
+        ("/offsets/", lambda: checkpoint_fault(place, CHECKPOINT, notes)),
+        ("/offsets/", lambda: checkpoint.offset(0)),
+    ):
+        s3.denied_keys = denied
+        with pytest.raises(BucketError, match="access was refused"):
+            read()
+
+
+def test_full_disk_of_copies_is_not_damage(place: BucketPath, tmp_path: Path) -> None:
+    append(Table(place, CLOCKS), 0)
+    shutil.rmtree(tmp_path / "cache")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            is_damaged(place, CLOCKS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (raised.value.errno, is_damaged(place, CLOCKS)) == (errno.EFBIG, False)
 
 
 def test_unused_copies_are_removed_first(tmp_path: Path) -> None:
