@@ -20,12 +20,12 @@ short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,9 +47,15 @@ from pipeline.tables.files import (
     write_files,
 )
 
+Read = TypeVar("Read")
 CHECKPOINT_COMMITS = 10
 LOG_KEPT = "interval 5 minutes"
-"""The lifetime of a commit in the log, in Delta Lake's notation; a reader must open a listed log within this time."""
+"""The lifetime of a commit in the log, in Delta Lake's notation. A checkpoint deletes all older commits before it.
+
+If commits are rare, these are the commits that a reader has just listed. It then opens the table again (`_repeated`).
+"""
+OPENINGS = 3
+"""The attempts of a reader. Two consecutive failures need `CHECKPOINT_COMMITS` commits during one attempt."""
 NOTHING_COMMITTED = -1
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
@@ -95,7 +101,7 @@ class Table:
         self.spec = spec
         self.root = output / spec.name
         with _naming_table_in_errors(self.root):
-            self._delta = _opened(self.root) or _created(self.root, spec)
+            self._delta = _repeated(lambda: _opened(self.root)) or _created(self.root, spec)
             self._adapt()
         self._known: dict[str, int] = {}
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
@@ -107,7 +113,7 @@ class Table:
         """Return the last batch of the query in the table."""
         table = self._fresh()
         if query not in self._known:
-            self._known[query] = _batch_of(table, query)
+            self._known[query] = _batch_of(self.root, table, query)
         return self._known[query]
 
     def known_batch(self, query: str) -> int:
@@ -235,7 +241,7 @@ class Table:
     def _held(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
         if HELD not in self._known:
-            found = _transaction(self._delta, HELD)
+            found = _transaction(self.root, self._delta, HELD)
             self._known[HELD] = _rows_of(self.files()) if found is None else found
         return self._known[HELD]
 
@@ -256,9 +262,10 @@ class Table:
         # `update_incremental` lists the entire log, and most calls follow no commit.
         following = self._delta.version() + 1
         if (self.root / "_delta_log" / _commit_name(following)).is_file():
-            reopened = None if following % CHECKPOINT_COMMITS else _opened(self.root)
+            reopened = None if following % CHECKPOINT_COMMITS else _repeated(lambda: _opened(self.root))
             if reopened is None:
-                self._delta.update_incremental()
+                with _reading_log(self.root):
+                    self._delta.update_incremental()
             else:
                 self._delta = reopened
             self._known = {}
@@ -279,7 +286,7 @@ class StoredTables:
 
     def __init__(self, output: Output) -> None:
         self.output = output
-        self._read: dict[str, tuple[DeltaTable | None, list[StoredFile]]] = {}
+        self._read: dict[str, tuple[DeltaTable | None, list[StoredFile], dict[str, int]]] = {}
 
     def files(self, table: str) -> list[StoredFile]:
         """Return the current files; none without a table."""
@@ -287,20 +294,29 @@ class StoredTables:
 
     def batch(self, table: str, query: str) -> int:
         """Return the last batch of a query in the table."""
-        return _batch_of(self._version(table)[0], query)
+        found, _, batches = self._version(table, query)
+        if query not in batches:
+            batches[query] = _batch_of(self.output / table, found, query)
+        return batches[query]
 
     def rows(self, spec: TableSpec) -> pa.Table:
         """Return all rows of a small table; none without a table."""
         return _read_all(self.output / spec.name, spec.schema, self.files(spec.name))
 
-    def _version(self, table: str) -> tuple[DeltaTable | None, list[StoredFile]]:
-        if table not in self._read:
+    def _version(self, table: str, query: str = "") -> tuple[DeltaTable | None, list[StoredFile], dict[str, int]]:
+        """Return a table, its files, and the last batch of queries: at the first use also that of `query`."""
+
+        def read() -> tuple[DeltaTable | None, list[StoredFile], dict[str, int]]:
             root = self.output / table
             found = _opened(root)
-            files = [] if found is None else _files_of(root, found)
-            if found is not None:
-                _refuse_lost_rows(root, _transaction(found, HELD), files)
-            self._read[table] = found, files
+            if found is None:
+                return None, [], {}
+            files = _files_of(root, found)
+            _refuse_lost_rows(root, _transaction(root, found, HELD), files)
+            return found, files, {query: _batch_of(root, found, query)} if query else {}
+
+        if table not in self._read:
+            self._read[table] = _repeated(read)
         return self._read[table]
 
 
@@ -311,7 +327,7 @@ def stored_files(root: Output) -> list[StoredFile]:
 
 def stored_version(root: Output) -> int:
     """Return the number of commits after the first one; -1 without a table. Raise TableDamagedError."""
-    found = _opened(root)
+    found = _repeated(lambda: _opened(root))
     return NOTHING_COMMITTED if found is None else int(found.version())
 
 
@@ -320,14 +336,23 @@ def stored_rows(root: Output, schema: pa.Schema) -> pa.Table:
     return _read_all(root, schema, stored_files(root))
 
 
-def _batch_of(table: DeltaTable | None, query: str) -> int:
-    batch = None if table is None else _transaction(table, query)
+def _repeated(read: Callable[[], Read]) -> Read:
+    """Return the result of `read`, repeated if a checkpoint may have deleted the commits that it has listed."""
+    for _ in range(OPENINGS - 1):
+        with suppress(TableDamagedError):
+            return read()
+    return read()
+
+
+def _batch_of(root: Output, table: DeltaTable | None, query: str) -> int:
+    batch = None if table is None else _transaction(root, table, query)
     return NOTHING_COMMITTED if batch is None else batch
 
 
-def _transaction(table: DeltaTable, application: str) -> int | None:
+def _transaction(root: Output, table: DeltaTable, application: str) -> int | None:
     """Return the last version of an application id; delta-rs reads the log for it, which a new table does not need."""
-    found = table.transaction_version(application) if table.version() else None
+    with _reading_log(root):
+        found = table.transaction_version(application) if table.version() else None
     return None if found is None else int(found)
 
 
@@ -396,7 +421,8 @@ def _properties(spec: TableSpec) -> dict[str, str]:
 
 
 def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
-    actions = pa.table(delta.get_add_actions(flatten=True))
+    with _reading_log(root):
+        actions = pa.table(delta.get_add_actions(flatten=True))
     time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in actions.column_names), None)
 
     def values(name: str) -> list[Any]:

@@ -36,6 +36,8 @@ class S3Server:
         """A part of keys: requests for such objects are refused, unless it is empty."""
         self.drops_reply_to = ""
         """The end of a key: the next write of such an object is done, and its reply is lost."""
+        self.after_list: dict[str, bytes] | None = None
+        """The objects after the next list, as if another program had written in the meantime."""
         self.writes_left = NEVER
         """The number of writes until the client counts as killed: all its later requests are refused."""
         self.lock = threading.Lock()
@@ -165,6 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
                 f"<ETag>{escape(etag_of(content))}</ETag></Contents>"
             )
         text += "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders))
+        if self.s3.after_list is not None:
+            self.s3.objects, self.s3.after_list = self.s3.after_list, None
         self._reply(200, f"{text}</ListBucketResult>".encode())
 
     def _delete(self, key: str, _query: dict[str, str], _body: bytes) -> None:

@@ -34,8 +34,10 @@ from pipeline.repair.damage import examine, is_damaged
 from pipeline.run import CHECKPOINT, RunSettings, run_once
 from pipeline.serve.query import QueryError, documents
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables import delta
 from pipeline.tables.batch_notes import BatchNotes
-from pipeline.tables.delta import CHECKPOINT_COMMITS, Table, stored_files, stored_rows
+from pipeline.tables.delta import CHECKPOINT_COMMITS, StoredTables, Table, stored_files, stored_rows, stored_version
+from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_names
 from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
@@ -202,6 +204,28 @@ def test_repair_reads_lost_rows_again_and_replaces_checkpoint(s3: S3Server, plac
     assert (sum(found["reports"].values()), not examine(place)) == (sum(expected["reports"].values()) + 1, True)
     assert expected["reports"] - found["reports"] == expected["clocks"] - found["clocks"]
     assert any(each.name.startswith(".replaced-clocks") for each in place.iterdir())
+
+
+def test_table_is_read_during_checkpoint(s3: S3Server, place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given commits that a checkpoint deletes at once
+    monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
+    table = Table(place, CLOCKS)
+    for batch in range(CHECKPOINT_COMMITS - 2):
+        append(table, batch)
+    before, opened = dict(s3.objects), StoredTables(place)
+    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 3
+    append(table, CHECKPOINT_COMMITS - 2)
+    after = dict(s3.objects)
+    assert before.keys() - after.keys()
+    # when it does between a list and the requests for the listed objects
+    s3.objects, s3.after_list = dict(before), after
+    assert stored_version(place / "clocks") == table.known_batch(LOG) + 1
+    s3.objects, s3.after_list = dict(before), after
+    assert indexes(place) == [*range(CHECKPOINT_COMMITS - 1)]
+    # and after the first use of a table
+    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 3
+    with pytest.raises(TableDamagedError, match="clocks is damaged"):
+        opened.batch("clocks", "another query")
 
 
 def test_second_writer_of_table_is_refused(place: BucketPath) -> None:
