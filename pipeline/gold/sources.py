@@ -9,11 +9,9 @@ with it. All derived tables of a refresh see the same files of a source, even if
 `MACROS` gives DuckDB the functions that have other names in Spark.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Self
 
 import duckdb
@@ -52,7 +50,6 @@ MACROS = (
     "CREATE MACRO array_except(these, those) AS list_filter(these, lambda each: NOT list_contains(those, each))",
     "CREATE MACRO collect_list(each) AS list(each)",
 )
-_PARQUET = re.compile(r"'((?:[^']|'')+\.parquet)'")
 _SOURCES = {**BASE_SPECS, EVENTS: EVENTS_SPEC}
 
 
@@ -69,6 +66,8 @@ class Sources(StoredTables):
     def __init__(self, output: Output) -> None:
         super().__init__(output)
         self._instance = database()
+        self._viewed: list[tuple[Output, list[str]]] = []
+        """The data files of the views of the present connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,12 +78,14 @@ class Sources(StoredTables):
     @contextmanager
     def connected(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Yield a connection with its own temporary views; raise TableDamagedError if one of their files is damaged."""
+        self._viewed.clear()
         with self._instance.cursor() as connection:
             try:
                 yield connection
             except duckdb.Error as error:
                 if not isinstance(error, OWN_FAULTS):
-                    check_files(Path("/"), _files_of_views(connection))
+                    for root, paths in self._viewed:
+                        check_files(root, paths)
                 raise
 
     def view(self, connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[StoredFile]) -> None:
@@ -92,6 +93,7 @@ class Sources(StoredTables):
         schema = pa.schema([each for each in _SOURCES[name].schema if each.name != DAY])
         connection.register(f"_{name}", schema.empty_table())
         root, listed = self.output / name, [each.path for each in files]
+        self._viewed.append((root, listed))
         paths = ", ".join("'" + str(each).replace("'", "''") + "'" for each in files_on_disk(root, listed))
         read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
         selected = ", ".join(f'"{column}"' for column in schema.names)
@@ -100,15 +102,6 @@ class Sources(StoredTables):
         except duckdb.Error:
             check_files(root, listed)
             raise
-
-
-def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Return the files that the views of base tables read."""
-    try:
-        texts = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
-    except duckdb.Error:
-        return []
-    return [path.replace("''", "'") for (text,) in texts for path in _PARQUET.findall(text)]
 
 
 def literal(moment: datetime) -> str:

@@ -17,12 +17,14 @@ from pathlib import Path
 from random import Random
 
 import click
+import duckdb
 import pytest
 from click.testing import CliRunner
 
 from pipeline.cli import options
 from pipeline.cli.commands import pipeline
 from pipeline.cli.options import LOCAL, SPARK, Engine
+from pipeline.gold.sources import Sources
 from pipeline.lake import alone_in
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.output import data_files, leases
@@ -401,6 +403,25 @@ def test_full_disk_of_copies_is_not_damage(place: BucketPath, tmp_path: Path) ->
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (raised.value.errno, is_damaged(place, CLOCKS)) == (errno.EFBIG, False)
+
+
+def test_lost_copy_of_view_is_not_damage(s3: S3Server, place: BucketPath) -> None:
+    append(Table(place, CLOCKS), 0)
+    files = stored_files(place / "clocks")
+    copy = data_files.place_on_disk(place / "clocks", files[0].path)
+
+    def read() -> None:
+        with Sources(place) as sources, sources.connected() as connection:
+            sources.view(connection, "clocks", files)
+            copy.unlink()
+            connection.execute("SELECT * FROM all_clocks").fetchall()
+
+    with pytest.raises(duckdb.IOException):
+        read()
+    assert copy.exists()
+    s3.denied_keys = files[0].path
+    with pytest.raises(BucketError, match="access was refused"):
+        read()
 
 
 def test_unused_copies_are_removed_first(tmp_path: Path) -> None:
