@@ -34,7 +34,6 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.output.buckets import BucketPath, Output, bucket_error, delta_options
-from pipeline.output.data_files import files_on_disk
 from pipeline.output.documents import sync
 from pipeline.tables.files import (
     BATCH,
@@ -44,6 +43,7 @@ from pipeline.tables.files import (
     DataFile,
     TableDamagedError,
     read_file,
+    read_on_disk,
     write_files,
 )
 
@@ -449,11 +449,7 @@ def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
 
 def _counted(root: Output, path: str) -> int:
     """Return the rows of a file that another program added without statistics."""
-    try:
-        (file,) = files_on_disk(root, [path])
-        return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise TableDamagedError(f"{root / path} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+    return read_on_disk(root, path, lambda file: int(pq.read_metadata(file).num_rows))
 
 
 def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile]) -> None:

@@ -12,11 +12,11 @@ groups skip the others.
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pipeline.output.buckets import BucketError, MissingObjectError, Output
 from pipeline.output.data_files import files_on_disk, make_durable, make_folder, place_on_disk, refresh_copy, shown
 
+Read = TypeVar("Read")
 DAY = "day"
 UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The name of the directory of rows with a NULL partition, from Hive."""
@@ -141,15 +142,35 @@ def write_files(root: Output, schema: pa.Schema, rows: pa.Table) -> list[DataFil
 def check_files(root: Output, paths: Iterable[str]) -> None:
     """Read each data file; raise TableDamagedError for the first missing or unreadable one."""
     for path in paths:
-        file = place_on_disk(root, path)
-        try:
+        read_on_disk(root, path, _read_groups, is_current=True)
+
+
+def _read_groups(file: Path) -> None:
+    found = pq.ParquetFile(file)
+    for group in range(found.num_row_groups):
+        found.read_row_group(group)
+
+
+def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_current: bool = False) -> Read:
+    """Return the result of `read` for a data file; a bad copy of an object is downloaded again. Raise OSError.
+
+    Copies are not synced, so a power failure may damage them. `is_current`: compare the copy with its object before.
+    """
+    file = place_on_disk(root, path)
+    try:
+        if is_current:
             refresh_copy(root, path)
-            files_on_disk(root, [path])
-            found = pq.ParquetFile(file)
-            for group in range(found.num_row_groups):
-                found.read_row_group(group)
+        files_on_disk(root, [path])
+        try:
+            return read(file)
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(root, file, error) from error
+            if isinstance(root, Path) or not isinstance(_damaged(root, file, error), TableDamagedError):
+                raise
+            file.unlink(missing_ok=True)
+            files_on_disk(root, [path])
+            return read(file)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(root, file, error) from error
 
 
 def _damaged(root: Output, file: Path, error: Exception) -> OSError:
@@ -164,12 +185,7 @@ def _damaged(root: Output, file: Path, error: Exception) -> OSError:
 
 def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = None) -> pa.Table:
     """Return the rows of a file with the columns of `schema`; a missing column is NULL. Raise TableDamagedError."""
-    file = place_on_disk(root, path)
-    try:
-        files_on_disk(root, [path])
-        found = pq.ParquetFile(file).read()
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(root, file, error) from error
+    found = read_on_disk(root, path, lambda file: pq.ParquetFile(file).read())
     columns = []
     for each in schema:
         if each.name == DAY:

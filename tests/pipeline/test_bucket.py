@@ -405,6 +405,24 @@ def test_full_disk_of_copies_is_not_damage(place: BucketPath, tmp_path: Path) ->
     assert (raised.value.errno, is_damaged(place, CLOCKS)) == (errno.EFBIG, False)
 
 
+@pytest.mark.parametrize("damage", ["half", "pages"])
+def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPath) -> None:
+    append(Table(place, CLOCKS), 0)
+    (file,) = stored_files(place / "clocks")
+    copy = data_files.place_on_disk(place / "clocks", file.path)
+    whole = copy.read_bytes()
+    # Pages after the magic number, so that the size and the footer are intact.
+    bad = whole[: len(whole) // 2] if damage == "half" else b"PAR1" + b"\xff" * 400 + whole[404:]
+    copy.write_bytes(bad)
+    assert (indexes(place), copy.read_bytes() == whole) == ([0], True)
+    copy.write_bytes(bad)
+    assert (is_damaged(place, CLOCKS), copy.read_bytes() == whole) == (False, True)
+    s3.objects[f"{place.key}/clocks/{file.path}"] = bad
+    copy.unlink()
+    with pytest.raises(TableDamagedError, match=rf"s3://farm/.*{file.path} is damaged"):
+        indexes(place)
+
+
 def test_lost_copy_of_view_is_not_damage(s3: S3Server, place: BucketPath) -> None:
     append(Table(place, CLOCKS), 0)
     files = stored_files(place / "clocks")
