@@ -1,21 +1,21 @@
 """The features of each wire protocol, and the extensions that two servers of this project negotiate.
 
-`Features` is a table, so that the core contains no code for a single protocol.
+One `Features` describes one protocol, so that the core contains no code for a single protocol.
 
-    garlic-farm   replies in connection order, so many requests may be in flight; pre-vote, TimeoutNow, joint and
-                  learner configurations are extensions; instead of a no-op a new leader appends its configuration
-    zmq-raft      one request per follower in flight, heartbeats included; joint configurations only; no pre-vote and
-                  no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of 12 bytes;
-                  servers of other projects stop at an append below their commit index, so the leader probes from its
-                  own end
+    garlic-farm   a connection replies in the order of its requests, so many may be in flight; pre-vote, TimeoutNow,
+                  joint and learner configurations are extensions; a new leader appends its configuration, not a no-op
+    zmq-raft      one request per follower in flight, heartbeats included; all changes by joint configurations; no
+                  pre-vote and no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of
+                  12 bytes; servers of other projects stop at an append below their commit index, so the leader probes
+                  from the end of its own log
     kraft         followers fetch, one request at a time; Vote has a pre-vote flag (KIP-996); voters change one at a
-                  time (KIP-853) or never (`KRAFT_STATIC`); other servers that fetch are observers; a resigning leader
-                  names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
+                  time (KIP-853), but never with `KRAFT_STATIC`; servers that fetch and do not vote are observers;
+                  a resigning leader names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
 
 A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
 (`Extensions`). The core never sends an extension message to a peer whose handshake excludes that extension, and uses
-slower messages instead. Before the first handshake, it assumes pre-vote and joint configurations, but no transfer and
-no lease promise.
+slower messages instead. Before the first handshake with a peer, the core assumes that it supports the protocol's
+pre-vote and joint configurations, but not TimeoutNow, and has not promised a lease.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ COMMAND_LIMIT_BYTES: Final = 10 * 2**20
 
 
 class Extensions(Struct, frozen=True):
-    """The extensions of one peer; the default is a server without any."""
+    """The extensions of one peer; by default none."""
 
     pre_vote: bool = False
     """Pre-vote: the request before a vote request (`election`)."""
@@ -62,19 +62,19 @@ class FirstEntries(Enum):
     CONFIGURATION = "configuration"
     """The current configuration again, because the protocol does not have a no-op."""
     NO_OP = "no-op"
-    """The no-op. In a log without members, the members follow it, because a joining server learns them only from the
-    log. The protocol's own records, if any, come between the two (`LeaderRecords`).
+    """The no-op. If the log lacks a configuration, the current one follows: a joining server gets it only from the log.
+    The protocol's control records, if any, come between the two (`LeaderRecords`).
     """
     NO_OP_ALONE = "no-op-alone"
-    """The no-op. The log does not have the first members: each server gets them when it is created."""
+    """The no-op alone. The log does not contain the first configuration: each server gets it when it is created."""
     NO_OP_IF_NEEDED = "no-op-if-needed"
     """The no-op: immediately if an entry is uncommitted or the configuration is joint, otherwise when a read or a
-    change needs it. The log does not have the first members: each server gets them when it is created.
+    change needs it. The log does not contain the first configuration: each server gets it when it is created.
     """
 
 
 class JointConsensus(Enum):
-    """When the configuration changes by C_old,new (`membership`)."""
+    """Use of the joint configuration C_old,new for a change (`membership`)."""
 
     NEVER = "never"
     FOR_SEVERAL = "for-several"
@@ -91,22 +91,21 @@ def _as_it_is(server_id: ServerId) -> ServerId:
 
 
 class LeaderRecords(Struct, frozen=True):
-    """Protocol data of the entries that a new leader creates. The core does not have a wall clock."""
+    """Protocol data in a new leader's first entries, such as the time: the core does not have a wall clock."""
 
     head: Callable[[], bytes] = _no_head
-    """The head of its no-op and of the members (`entry_data`), such as the time."""
+    """Returns the head of the no-op and of the configuration entry (`entry_data`)."""
     controls: Callable[[], tuple[bytes, ...]] = tuple
-    """Data of the control records between the no-op and the first members."""
+    """Returns the data of the control records between the no-op and the first configuration."""
     named: Callable[[ServerId], ServerId] = _as_it_is
-    """The form in which its no-op names a server.
+    """Returns the form in which the no-op names a server.
 
-    Values that the wire does not carry must be absent from the leader's own entry, or its followers would store a
-    different entry.
+    It omits values that the wire does not carry. Otherwise the followers would store another entry than the leader.
     """
 
 
 class Features(Struct, frozen=True):
-    """One protocol's row of the table."""
+    """The features of one protocol."""
 
     name: str
     replication: Strategy
@@ -114,18 +113,18 @@ class Features(Struct, frozen=True):
     pre_vote: bool
     """True if servers may negotiate pre-vote."""
     transfer: bool
-    """True if servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
+    """True if servers may negotiate TimeoutNow. Without it, the leader steps down and abstains (`transfer`)."""
     first_entries: FirstEntries
     """First entries of a new leader."""
     joint: JointConsensus
-    """When a configuration may be joint. With `NEVER`, the voters change one at a time."""
+    """Use of joint configurations. With `NEVER`, voters can change only one at a time."""
     observers_in_configuration: bool
     """True if a configuration may name learners."""
     votes_for_members_only: bool
-    """True if voters refuse a candidate outside their configuration, unless it may have a later configuration."""
+    """True if voters refuse a candidate outside their configuration, unless its log is more up to date."""
     command_head_bytes: int
-    """Bytes at the beginning of each command that are the protocol's, such as a request id (`entry_data`); a command
-    with a head has at least one byte more."""
+    """Bytes at the beginning of each command that belong to the protocol, such as a request id (`entry_data`). If there
+    are any, the command has at least one more byte."""
     control_records: bool
     """True if the log may have records of the protocol in addition to configurations and no-ops."""
     max_requests_in_flight: int
@@ -133,7 +132,7 @@ class Features(Struct, frozen=True):
     the limit is one, heartbeats and chunks of a snapshot count as well.
     """
     probes_from_the_end: bool
-    """True if a leader probes an unresponsive follower from its own end, not from the last known match.
+    """True if a leader probes an unresponsive follower from the end of the leader's log, not from the last known match.
 
     The follower may have committed more than it has reported, and must never receive an append that begins below its
     commit index.
@@ -202,4 +201,4 @@ KRAFT = Features(
 )
 
 KRAFT_STATIC = replace(KRAFT, name="kraft-static", first_entries=FirstEntries.NO_OP_ALONE)
-"""Voters that do not change and are absent from the log (kraft.version 0)."""
+"""KRaft with voters that never change and are absent from the log (kraft.version 0)."""

@@ -40,7 +40,7 @@ MEMORY = Features(
 )
 """The features of this network: the leader can append any entry.
 
-The network also works with any other row of the table.
+The network also works with any other `Features`.
 """
 
 ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
