@@ -1,16 +1,16 @@
 """Words that several surfaces share: the health of a leaf, a structure, the voters that hold back the level.
 
-*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report has the state and the
-last error of each; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is
-down or its last report is too old.
+*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report contains the state and
+the last error of each condition; reports of older versions do not. A leaf is also unhealthy, without a fault, if its
+server is down or its last report is too old.
 
-*A structure* is handed over to the router next to its publisher, and seen if the router of another node finds it. Only
-both words are used, because no router reports that it published something.
+*A structure* is `handed over` to the router next to its publisher, and `seen` if the router of another node finds it.
+The surfaces do not use `published`, because routers do not report a publication.
 
-*The feature level.* Each voter announces the level that it supports in its signed description, and the level rises only
-if all of them support more. So a voter with an old version, or with a false announcement, withholds the features of a
-new level from the farm. Each node shows this immediately. The alarm `feature-level` is raised only after hours, because
-every upgrade looks the same for a while.
+*The feature level.* Each voter announces in its signed description the level that it supports. The level rises only if
+all voters support a higher one. So a voter with an old version, or with a false announcement, withholds the features of
+a new level from the farm. Each node that supports a higher level shows this immediately. The alarm `feature-level` is
+raised only after hours, because every upgrade looks the same for a while.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ _ACTIONS: Mapping[str, str] = {
 
 
 def standing_text(standing: StandingView, able: str) -> str:
-    """Return a candidate's part in publishing; `able` is the text for a candidate that can publish."""
+    """Return a candidate's part in publishing: the inability, `standby`, or `able` for other candidates."""
     return standing.inability or ("standby" if standing.standby else able)
 
 
@@ -92,7 +92,7 @@ def _percent(name: str, value: float | None) -> str:
 
 
 def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:
-    """Return `healthy`, `unhealthy` or `unhealthy: its lease set is not found`."""
+    """Return a text such as `healthy`, `unhealthy` or `unhealthy: its lease set is not found`."""
     if healthy:
         return "healthy"
     found = faults_text(faults)
@@ -105,7 +105,7 @@ def faults_text(faults: Iterable[str] | UnsetType) -> str:
 
 
 def fault_actions(faults: Iterable[str]) -> str:
-    """Return the remedy of each fault."""
+    """Return the remedy for each fault."""
     return "; ".join(_in_order(_ACTIONS, faults))
 
 
@@ -179,7 +179,7 @@ def seen_text(each: PublishingView) -> str:
 
 
 def level_words(view: FarmView) -> str | None:
-    """Return `4; node-3 announces no higher one`, or the level alone; None without a log on this node."""
+    """Return a text such as `4; node-3 announces no higher one`, or the level alone; None if the level is unknown."""
     level = view.farm.level
     if level is None:
         return None
@@ -210,5 +210,5 @@ def incarnation_text(member: MemberView) -> str:
 
 
 def rtt_text(member: MemberView) -> str:
-    """Return the last round trip to a member; `self` for the measuring node."""
+    """Return the last round trip to a member; `self` for this node."""
     return "self" if member.is_self else milliseconds_text(member.rtt_ms)

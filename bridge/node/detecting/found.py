@@ -1,4 +1,4 @@
-"""A found router: its process, its three services, and its server tunnels with their destinations.
+"""The routers found on this machine: process, three services, and server tunnels with their destinations.
 
 A tunnel's destination is the beginning of its private key file. Only these bytes are read, so the private keys never
 enter this process.
@@ -23,7 +23,7 @@ from bridge.wire.i2p.structures import (
 from bridge.wire.routers.text_file import ServerTunnel
 
 DEFAULT_PASSWORD: Final = "itoopie"  # noqa: S105 - published
-"""The password of I2PControl until its operator sets another."""
+"""The password of I2PControl until the router's operator sets another."""
 
 
 class ServiceState(Enum):
@@ -32,11 +32,11 @@ class ServiceState(Enum):
     ON = "on"
     """Its port listens."""
     OFF = "off"
-    """The configuration switches it off."""
+    """The configuration disables it."""
     NOT_LISTENING = "not listening"
-    """The configuration switches it on, and its port does not listen."""
+    """The configuration enables it, but its port does not listen."""
     UNKNOWN = "unknown"
-    """The port does not listen, and the configuration is not readable or does not show if the service is on."""
+    """The port does not listen, and the configuration is not readable or does not show whether it is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Service:
     link: Link
     state: ServiceState
     action: str = ""
-    """The way to switch it on, as text; empty if it is on."""
+    """Instruction for the operator to start it; empty if it is on, or if none is known."""
     lines: tuple[str, ...] = ()
-    """The lines that the action adds to the configuration of the router."""
+    """The lines to add to the router's configuration."""
     line: int = 0
-    """The number of the line that switches it off in the configuration; 0 without one."""
+    """The number of the line that disables it in the configuration; 0 without one."""
     is_encrypted: bool = False
     certificate: bytes | None = None
-    """The certificate of an encrypted I2CP, in PEM; None if it is not readable."""
+    """The certificate of an encrypted I2CP port, in PEM; None if it is not readable."""
 
     @property
     def is_on(self) -> bool:
@@ -95,7 +95,7 @@ class FoundRouter:
     password: str | None = field(default=None, repr=False)
     """The password of I2PControl; None if the configuration does not contain it."""
     restart: str = ""
-    """The command that starts it again, as text."""
+    """Instruction for the operator to restart or start it."""
 
     @property
     def services(self) -> tuple[Service, Service, Service]:
@@ -111,10 +111,10 @@ class Detection(Struct, frozen=True):
 
 
 def find_tunnel(machine: MachineFiles, directory: Path, tunnel: ServerTunnel) -> FoundTunnel:
-    """Return a tunnel with the destination in its key file, which lies below the router's directory."""
+    """Return a tunnel with the destination in its key file: below the router's directory, or at an absolute path."""
     if tunnel.problem:
         return FoundTunnel(tunnel, None, tunnel.problem)
-    # i2pd prefixes each name with its directory, even an absolute path.
+    # i2pd looks for each name below its directory, even for an absolute path.
     path = directory / tunnel.key_file.lstrip("/")
     if tunnel.key_file.startswith("/") and not machine.exists(path):
         path = Path(tunnel.key_file)
@@ -122,7 +122,7 @@ def find_tunnel(machine: MachineFiles, directory: Path, tunnel: ServerTunnel) ->
         head = machine.read_head(path, DESTINATION_HEAD_BYTES)
         if head is None:
             unread = machine.unread.get(path)
-            reason = unread.reason if unread else "it does not exist; the router makes it at its start"
+            reason = unread.reason if unread else "it does not exist; the router creates it when it starts"
             return FoundTunnel(tunnel, None, f"{path}: {reason}")
         content = machine.read_head(path, destination_length(head)) or b""
         destination, _ = read_destination(content)

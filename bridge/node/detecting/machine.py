@@ -60,7 +60,7 @@ class RouterProcess(Struct, frozen=True):
 
     @property
     def restart(self) -> str:
-        """The command that restarts it, as text."""
+        """Instruction for the operator to restart it."""
         return f"run `sudo systemctl restart {self.unit}`" if self.unit else f"restart the router (process {self.pid})"
 
 

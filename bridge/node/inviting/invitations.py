@@ -2,15 +2,14 @@
 
     create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once
     redeem ──▶ one more use, bound to an identity ──▶ fsync ──▶ only then the bundle leaves this node
-    approved ──▶ the use no longer waits for an admission
+    admitted, too late or revoked ──▶ the use no longer waits for an admission
 
-The file (mode 0600) contains hashes only: its reader cannot redeem anything. A use belongs to the identity that signed
-the request. If its connection breaks, the same identity can repeat the request until the invitation expires. Other
-identities cannot use a spent token.
+The file (mode 0600) contains hashes of secrets, ids, names and dates: its reader cannot redeem a token. A use belongs
+to the identity that signed the request. If its connection breaks, the same identity can repeat the request until the
+invitation expires or is revoked. Other identities cannot redeem a spent token.
 
-This machine's clock determines the dates. If the clock is set back, or has been wrong, the monotonic time since the
-latest known date is used instead. So a change of the clock does not extend an invitation's lifetime while the node
-runs.
+Dates come from this machine's clock. If the clock falls behind, the dates continue from the latest known date with the
+monotonic time. So setting the clock back does not extend an invitation's lifetime while the node runs.
 """
 
 import os
@@ -34,7 +33,7 @@ USES_MAX: Final = 64
 LIFETIME_LIMIT_S: Final = 7 * 86_400
 LIFETIME_DEFAULT_S: Final = 3600
 APPROVAL_LIFETIME_MS: Final = 1_800_000
-"""Milliseconds for an approval. A node that received the bundle half an hour ago is not approved automatically."""
+"""Time from the use of a token during which the node is approved automatically; after that, an operator approves it."""
 _ID_BYTES: Final = 4
 _LATEST_MS: Final = 2**53 - 1
 
@@ -42,7 +41,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=_LATEST_MS)]
 
 
 class RedeemError(Exception):
-    """The token is not redeemed; `code` and the text are for its holder."""
+    """The token cannot be redeemed; `code` and the text are for its holder."""
 
     def __init__(self, code: RefusalCode, text: str) -> None:
         super().__init__(text)
@@ -60,7 +59,7 @@ class Use(Struct, frozen=True, rename="camel"):
     name: str
     time_ms: _Milliseconds
     settled: bool = False
-    """True after its admission, or after the time for it."""
+    """True after its admission, after the time for it, or after a revocation."""
 
 
 class Invitation(Struct, frozen=True, rename="camel"):
@@ -84,7 +83,7 @@ class Invitation(Struct, frozen=True, rename="camel"):
         return all(use.settled for use in self.uses)
 
     def closed_by(self, now_ms: int) -> RefusalCode | None:
-        """Return the reason why no further identity can redeem it; None if it is open."""
+        """Return the reason why no other identity can redeem it; None if it is open."""
         if self.revoked:
             return RefusalCode.REVOKED
         if len(self.uses) >= self.uses_max:
@@ -176,7 +175,10 @@ class Invitations:
         if len(kept) >= INVITATIONS_MAX:
             closed = next((each for each in kept if each.closed_by(now_ms) is not None and each.is_settled), None)
             if closed is None:
-                raise InvitationError(f"{INVITATIONS_MAX} invitations are open: revoke some (`garlicfarm invite list`)")
+                raise InvitationError(
+                    f"{INVITATIONS_MAX} invitations are open or wait for an admission: revoke some"
+                    " (`garlicfarm invite list`)"
+                )
             kept = tuple(each for each in kept if each is not closed)
         secret = self._random(SECRET_BYTES)
         made = Invitation(secret_hash(secret), uses, now_ms, min(now_ms + lifetime_s * 1000, _LATEST_MS))
@@ -184,7 +186,7 @@ class Invitations:
         return made, secret
 
     def revoke(self, invitation_id: str) -> Invitation | None:
-        """Revoke an invitation, and the approvals of its uses; return None for an unknown id. Raise OSError."""
+        """Revoke an invitation and end the wait of its uses; return None for an unknown id. Raise OSError."""
         found = next((each for each in self.all if each.id == invitation_id), None)
         if found is None:
             return None
@@ -214,7 +216,7 @@ class Invitations:
             yield from (use for use in each.uses if not use.settled)
 
     def is_late(self, use: Use) -> bool:
-        """Return True if the time for the admission of a use has passed."""
+        """Return True if the time for the approval of a use has passed."""
         return self.now_ms() - use.time_ms > APPROVAL_LIFETIME_MS
 
     def settle(self, use: Use) -> None:
@@ -254,5 +256,5 @@ def _read(path: Path) -> _File:
         return _File()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnusableInvitationsError(
-            f"{path} cannot be used ({error}): remove it, and all tokens of this node are revoked"
+            f"{path} cannot be used ({error}): remove it; this also revokes all tokens of this node"
         ) from None
