@@ -1,13 +1,13 @@
-"""A group of `Swim` cores under virtual time, with a network that loses, delays, duplicates and splits.
+"""A group of `Swim` cores in virtual time, on a network that loses, delays and duplicates datagrams, and partitions.
 
-A single random seed determines the whole run, so a failing run is repeated by its seed. The wire layer is replaced by a
-minimal correct model. OfferToken becomes a JoinNak whose token names the applicant's address, and a JoinReq is
-`token_valid` if it comes from that address with that token.
+One random seed determines a whole run, so the seed of a failing run reproduces it. A minimal correct model replaces the
+wire layer. For OfferToken it sends a JoinNak whose token contains the applicant's address. A JoinReq is `token_valid`
+if it comes from that address with that token.
 
     network = GossipNetwork(random_seed=7)
-    names = network.start(5)                the first is the seed of all others
+    nodes = network.start(5)                the first is the seed of all others
     network.run_until(lambda: network.is_full_mesh(), limit_ms=30_000)
-    network.kill(names[0])
+    network.kill(nodes[0])
     network.run(10_000)
 """
 
@@ -59,7 +59,7 @@ _DEADLINE = DeadlineReached()
 
 @dataclass(slots=True)
 class Node:
-    """One simulated node: its running core, if any, and the state that outlives a crash."""
+    """One simulated node: its running core, if any, and the state that survives a crash."""
 
     number: int
     address: Address
@@ -129,7 +129,7 @@ class GossipNetwork:
         generation: int = 1,
         identity: int | None = None,
     ) -> Node:
-        """Start a node; `seeds` are numbers of nodes, `identity` makes it a second instance of another."""
+        """Start a node; `seeds` are numbers of nodes. With `identity` it has the NodeId of the node of that number."""
         name = node_id(number if identity is None else identity)
         info = NodeInfo(name, address_of(number), Incarnation(generation, 0), capacity, metadata)
         node = self.nodes.get(number)
@@ -167,19 +167,19 @@ class GossipNetwork:
         node.frozen_until = self.now + duration_ms
 
     def partition(self, *sides: Collection[Node]) -> None:
-        """Let datagrams pass only within a side."""
+        """Let datagrams pass only between nodes of one side."""
         self._side = {node.number: index for index, side in enumerate(sides) for node in side}
 
     def heal(self) -> None:
-        """Let datagrams pass everywhere."""
+        """Let datagrams pass between all nodes."""
         self._side = {}
 
     def set_metadata(self, node: Node, metadata: bytes) -> None:
-        """Change the metadata of a node's application."""
+        """Change the metadata that a node announces."""
         self.step(node, MetadataChanged(metadata))
 
     def leave(self, node: Node) -> None:
-        """Request a node's departure."""
+        """Make a node leave the group."""
         self.step(node, LeaveRequested())
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class GossipNetwork:
         self.run_until(None, limit_ms=duration_ms)
 
     def run_until(self, holds: Callable[[], bool] | None, *, limit_ms: int, check_every_ms: int = 100) -> bool:
-        """Let time pass until `holds` (checked periodically) or the limit; return True if it held."""
+        """Let time pass until `holds` (called periodically) is True, or until the limit; return its last result."""
         end = self.now + limit_ms
         check_at = self.now
         while True:
@@ -206,7 +206,7 @@ class GossipNetwork:
             del self._queue[heapq.heappop(self._times)]
 
     def _serve(self, due: list[tuple[Node, Event | None]]) -> None:
-        """Handle all events of this millisecond, including immediate consequences."""
+        """Handle all events of this millisecond, including events that other events add to it."""
         for node, event in due:
             if node.swim is None:
                 continue
@@ -268,7 +268,7 @@ class GossipNetwork:
                 pass  # datagrams are not sealed here; tests inspect the core's own keyring
 
     def deliver(self, sender: Node, target: Address, message: Message) -> None:
-        """Put a datagram on the network, which may lose or repeat it."""
+        """Put a datagram on the network, which may lose or duplicate it."""
         self.messages_sent += 1
         receiver = self._at.get(target)
         if receiver is None:
@@ -284,7 +284,7 @@ class GossipNetwork:
                 delay_ms = shortest_ms + int(self.random.random() * (longest_ms - shortest_ms + 1))
                 self._push(self.now + delay_ms, receiver, received)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- inspecting ---------------------------------------------------------------------------------------------------
 
     @property
     def up(self) -> list[Node]:
@@ -301,7 +301,7 @@ class GossipNetwork:
         return {int.from_bytes(peer_id, "big") for peer_id in node.core.membership.links}
 
     def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
-        """Return True if each of the running nodes has exactly all others as peers, alive."""
+        """Return True if each of `nodes` (default: all running) has exactly the others as peers, all alive."""
         members = self.up if nodes is None else nodes
         numbers = {node.number for node in members}
         return all(
@@ -311,12 +311,12 @@ class GossipNetwork:
         )
 
     def is_symmetrical(self) -> bool:
-        """Return True if each link has both ends."""
+        """Return True if each peer of a running node runs, and has that node as a peer."""
         links = {node.number: self.peers(node) for node in self.up}
         return all(number in links.get(peer, set()) for number, peers in links.items() for peer in peers)
 
     def reached_from(self, start: Node) -> set[int]:
-        """Return the numbers of the running nodes that links connect with `start`."""
+        """Return the numbers of `start` and of the running nodes that links connect with it."""
         found, todo = {start.number}, [start.number]
         running = {node.number for node in self.up}
         while todo:
@@ -327,7 +327,7 @@ class GossipNetwork:
         return found
 
     def ever(self, status: Status, of: Node | None = None) -> list[str]:
-        """Return each time a node saw another (or this one) get a status, as text."""
+        """Return a line for each time that a node saw a member (or only `of`) get this status."""
         return [
             f"at {time} ms node {node.number} saw {int.from_bytes(change.info.node_id, 'big')} {status.name}"
             for node in self.nodes.values()

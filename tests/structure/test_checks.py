@@ -1,4 +1,4 @@
-"""Each check of the structure finds a planted violation, and accepts correct code."""
+"""Checks of the structure find planted violations and accept correct code. Also: `each_case` and the website."""
 
 import ast
 from collections import Counter
@@ -23,7 +23,7 @@ from tests.structure.waits import unbounded
 from tests.structure.words import Word, find, listed, unused
 
 
-def test_command_prints_problems_and_returns_one(
+def test_command_prints_problems_and_returns_status_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(structure, "CHECKS", (lambda: iter(["a.py:3: wrong"]), lambda: iter(["b.py:1: wrong"])))
@@ -83,12 +83,12 @@ def test_power_by_variable_is_found(source: str) -> None:
         "state = replace(state, pause_s=2 * state.pause_s)",
     ],
 )
-def test_doubling_delay_is_found(source: str) -> None:
+def test_number_growing_by_multiplication_is_found(source: str) -> None:
     assert [line for line, _ in growing(ast.parse(f"async def wait():\n    {source}"))] == [2]
 
 
 @pytest.mark.parametrize("source", ["pause_s = 2 * first_s", "total = total + 2 * step", "pause_s = backoff.next_s()"])
-def test_bounded_delay_is_accepted(source: str) -> None:
+def test_number_without_growth_by_factor_is_accepted(source: str) -> None:
     assert not list(growing(ast.parse(source)))
 
 
@@ -117,12 +117,12 @@ def test_wait_without_limit_is_found(source: str) -> None:
         "async def test(): await event.wait()",
     ],
 )
-def test_wait_with_limit_is_accepted(source: str) -> None:
+def test_limited_or_async_wait_and_other_join_are_accepted(source: str) -> None:
     assert not list(unbounded(ast.walk(ast.parse(source))))
 
 
 LISTED_MIN = 120
-"""The minimum length of the list of words, to detect an incomplete read."""
+"""The list of words must have more words than this. Otherwise the test did not read it completely."""
 CORE, NODE, API = "bridge.core.farm.role", "bridge.node.app", "bridge.api.words"
 
 
@@ -179,7 +179,7 @@ def test_missing_section_is_found() -> None:
     assert not list(wrong_sections(path, [named.replace("No such section", "Glossary")]))
 
 
-def test_rule_quoted_by_run_of_its_words() -> None:
+def test_rule_is_quoted_by_run_of_its_words() -> None:
     rule = "Reply false if term < currentTerm"
     assert quotes("test_reply_false_if_term_is_old", rule)
     assert not quotes("test_reply_if_the_term_is_old", rule)
@@ -287,7 +287,7 @@ def test_sentence_with_pattern_is_counted(pattern: str) -> None:
     assert not list(above(found, counted(found)))
 
 
-def test_source_prose_has_docstrings_comments_texts_names() -> None:
+def test_source_lines_give_each_kind_of_prose() -> None:
     source = 'def test_a_b():\n    """Opening.\n\n    Second."""\n    x = "a text"  # A comment.\n    # Another.\n'
     nodes = list(ast.walk(ast.parse(source)))
     assert {(number, kind, text.strip()) for number, kind, text in source_lines(source, nodes, tests=True) if text} == {

@@ -1,4 +1,4 @@
-"""Private key files of I2P routers, built from their layout, become master keys with the same signatures."""
+"""Private key files in the layout of I2P routers become master keys that reproduce a router's recorded signature."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ ENCRYPTION_KEY = b"e" * 256
 CONTENT = DESTINATION + ENCRYPTION_KEY + SEED
 
 
-def test_key_from_file_makes_recorded_java_signature() -> None:
+def test_key_from_file_reproduces_recorded_java_signature() -> None:
     key = parse_i2p_key_file(CONTENT)
     assert key.destination.encoded == DESTINATION
     assert not key.demo
@@ -29,7 +29,7 @@ def test_key_from_file_makes_recorded_java_signature() -> None:
     assert encode(again) == RECORDED["one entry"]
 
 
-def test_x25519_destination_has_shorter_encryption_key() -> None:
+def test_file_with_x25519_encryption_key_gives_key() -> None:
     x25519 = DESTINATION[:-2] + b"\x00\x04"
     key = parse_i2p_key_file(x25519 + ENCRYPTION_KEY[:32] + SEED)
     assert key.destination.encoded == x25519
@@ -48,7 +48,7 @@ def test_x25519_destination_has_shorter_encryption_key() -> None:
         (bytes(FILE_LIMIT_BYTES + 1), "8193 bytes"),
     ],
 )
-def test_unusable_key_file_raises_with_reason(content: bytes, reason: str) -> None:
+def test_unusable_key_file_is_refused_with_reason(content: bytes, reason: str) -> None:
     with pytest.raises(DestinationKeyError, match=reason):
         parse_i2p_key_file(content)
 
@@ -59,7 +59,7 @@ def test_truncated_key_file_is_refused() -> None:
             parse_i2p_key_file(CONTENT[:length])
 
 
-def test_mutated_key_file_is_refused_or_gives_same_key() -> None:
+def test_mutated_key_file_is_refused_or_keeps_signing_key() -> None:
     random = Random(5)
     for _ in range(2_000):
         data = bytearray(CONTENT)
