@@ -36,7 +36,7 @@ class ServiceState(Enum):
     NOT_LISTENING = "not listening"
     """The configuration enables it, but its port does not listen."""
     UNKNOWN = "unknown"
-    """The port does not listen, and the configuration is not readable or does not show whether it is on."""
+    """The port does not listen, and the configuration is not readable or does not show whether the service is on."""
 
 
 @dataclass(frozen=True, slots=True)
