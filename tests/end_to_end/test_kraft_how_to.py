@@ -26,7 +26,7 @@ from tests.processes import child
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-kraft-quorum.md"
 SERVERS = (1, 2, 3, 4)
 SERVE = re.compile(r"garlicfarm kraft serve -c ([1-4])\.properties\n")
-BOUND_S = 30.0
+BOUND_S = 60.0
 END = "the block has ended with"
 
 
