@@ -60,7 +60,7 @@ class Lease:
                 except OvertakenError:
                     raise self._refusal("another process") from None
                 return
-            holder = _holder_in(found[0])
+            holder = _field_of(found[0], "holder") or "an unknown process"
             if seen is None:
                 seen = found[1]
                 notify(f"{self._path} is held by {holder}: waiting {LIFETIME_S:.0f} s for a sign of it")
@@ -71,12 +71,19 @@ class Lease:
     def renew(self) -> None:
         """Show that the holder is active. Raise OvertakenError if another process has the lock, BucketError."""
         self._renewals += 1
-        self._tag = self._path.write(self._content(), self._tag)
+        try:
+            self._tag = self._path.write(self._content(), self._tag)
+        except OvertakenError:
+            # An earlier renewal may have been successful, and its reply was lost.
+            found = self._path.read()
+            if found is None or _field_of(found[0], "id") != self._id:
+                raise
+            self._tag = found[1]
 
     def release(self) -> None:
         """Delete the lock if this process still has it."""
         found = self._path.read()
-        if found is not None and found[1] == self._tag:
+        if found is not None and _field_of(found[0], "id") == self._id:
             self._path.unlink()
 
     def _content(self) -> bytes:
@@ -100,6 +107,7 @@ def leased(lock: BucketPath, notify: Callable[[str], None]) -> Iterator[None]:
             try:
                 lease.renew()
             except OvertakenError:
+                notify(f"another process has taken {lock}: one of the two runs ends with its next write")
                 return
             except BucketError:
                 # The next round tries again; without the store the run cannot write either.
@@ -117,8 +125,9 @@ def leased(lock: BucketPath, notify: Callable[[str], None]) -> Iterator[None]:
             lease.release()
 
 
-def _holder_in(content: bytes) -> str:
+def _field_of(content: bytes, name: str) -> str:
+    """Return a field of a lock; empty without it."""
     try:
-        return str(json.loads(content)["holder"])
+        return str(json.loads(content)[name])
     except (ValueError, KeyError, TypeError):
-        return "an unknown process"
+        return ""

@@ -30,7 +30,7 @@ from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.output import data_files, leases
 from pipeline.output.buckets import BucketError, BucketPath, OvertakenError, output_of, refuse_unconditional
 from pipeline.output.documents import Document
-from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease
+from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease, leased
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.damage import examine, is_damaged
 from pipeline.run import CHECKPOINT, RunSettings, run_once
@@ -305,6 +305,38 @@ def test_lock_of_killed_run_ends_and_lock_of_active_run_is_refused(place: Bucket
     assert (place / ".lock").is_file()
     active.release()
     assert not (place / ".lock").exists()
+
+
+def test_lock_is_held_after_lost_reply(s3: S3Server, place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(place / ".lock")
+    lease.take(list[str]().append)
+    for after in (lease.renew, lease.release):
+        s3.drops_reply_to = ".lock"
+        with monkeypatch.context() as without_retries:
+            # The client gives up: its repetition finds the new object, and the read of it fails.
+            without_retries.setattr(BucketPath, "read", _fail)
+            with pytest.raises(BucketError):
+                lease.renew()
+        after()
+    assert not (place / ".lock").exists()
+
+
+def _fail(path: BucketPath) -> None:
+    raise BucketError(f"{path}: no reply")
+
+
+def test_lost_lock_is_reported(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    lost, lines = threading.Event(), list[str]()
+
+    def notify(line: str) -> None:
+        lines.append(line)
+        lost.set()
+
+    with leased(place / ".lock", notify):
+        (place / ".lock").upload(Path(__file__))
+        assert lost.wait(END_S)
+    assert ("another process has taken" in lines[0], (place / ".lock").exists()) == (True, True)
 
 
 def test_run_renews_its_lock_until_its_end(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
