@@ -12,11 +12,13 @@ were not used for an hour are removed, the longest unused first.
 """
 
 import os
+import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,7 +86,9 @@ def files_on_disk(root: Output, paths: Iterable[str]) -> list[Path]:
 def _note_new(files: Iterable[Path]) -> None:
     """Count new files of the cache, and remove unused ones if it is too large."""
     is_first = not _new_bytes
-    _new_bytes.extend(each.stat().st_size for each in files)
+    for each in files:
+        with suppress(FileNotFoundError):
+            _new_bytes.append(each.stat().st_size)
     if is_first or sum(_new_bytes) > TRIM_BYTES:
         _new_bytes[:] = [0]
         trim(cache_directory(), CACHE_BYTES, time.time() - UNUSED_S)
@@ -94,9 +98,11 @@ def trim(directory: Path, limit_bytes: int, used_before_s: float) -> None:
     """Remove files that were last used before this time, the longest unused first, down to a size of all files."""
     found = []
     for each in directory.rglob("*"):
-        if each.is_file():
+        # Another process may remove files at the same time.
+        with suppress(FileNotFoundError):
             known = each.stat()
-            found.append((known.st_mtime, known.st_size, each))
+            if stat.S_ISREG(known.st_mode):
+                found.append((known.st_mtime, known.st_size, each))
     total = sum(size for _, size, _ in found)
     for used_s, size, file in sorted(found):
         if total <= limit_bytes or used_s >= used_before_s:
@@ -112,8 +118,9 @@ def refresh_copy(root: Output, path: str) -> None:
     place, size = place_on_disk(root, path), (root / path).size()
     if size is None:
         raise MissingObjectError(f"{root / path} is missing")
-    if place.exists() and place.stat().st_size != size:
-        place.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        if place.stat().st_size != size:
+            place.unlink()
 
 
 def shown(file: Path) -> str:

@@ -485,6 +485,24 @@ def test_unused_copies_are_removed_first(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["used"]
 
 
+def test_copies_removed_by_another_process_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "gone").touch()
+    stat = Path.stat
+
+    def removing(path: Path, **options: bool) -> os.stat_result:
+        found = stat(path, **options)
+        # After the first look at the file, as another process would.
+        if path.name == "gone":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "stat", removing)
+    data_files.trim(tmp_path, 0, time.time() + 1)
+    data_files._note_new([tmp_path / "gone"])
+    assert not [*tmp_path.iterdir()]
+
+
 def test_renamed_folder_has_all_objects(place: BucketPath) -> None:
     for name in ("a", "b"):
         (place / "checkpoint" / "offsets" / name).write(name.encode(), None)
