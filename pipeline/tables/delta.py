@@ -55,7 +55,7 @@ LOG_KEPT = "interval 5 minutes"
 If commits are rare, these are the commits that a reader has just listed. It then opens the table again (`_repeated`).
 """
 OPENINGS = 3
-"""The attempts of a reader. Two consecutive failures need `CHECKPOINT_COMMITS` commits during one attempt."""
+"""The attempts of a reader to open a table. The second one fails only after another `CHECKPOINT_COMMITS` commits."""
 NOTHING_COMMITTED = -1
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
@@ -304,7 +304,7 @@ class StoredTables:
         return _read_all(self.output / spec.name, spec.schema, self.files(spec.name))
 
     def _version(self, table: str, query: str = "") -> tuple[DeltaTable | None, list[StoredFile], dict[str, int]]:
-        """Return a table, its files, and the last batch of queries: at the first use also that of `query`."""
+        """Return a table, its files, and the last batches of queries; the first use reads the batch of `query`."""
 
         def read() -> tuple[DeltaTable | None, list[StoredFile], dict[str, int]]:
             root = self.output / table

@@ -209,7 +209,7 @@ def test_repair_reads_lost_rows_again_and_replaces_checkpoint(s3: S3Server, plac
 
 
 def test_table_is_read_during_checkpoint(s3: S3Server, place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given commits that a checkpoint deletes at once
+    # given commits that a checkpoint deletes immediately
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table = Table(place, CLOCKS)
     for batch in range(CHECKPOINT_COMMITS - 2):
@@ -313,7 +313,7 @@ def test_lock_is_held_after_lost_reply(s3: S3Server, place: BucketPath, monkeypa
     for after in (lease.renew, lease.release):
         s3.drops_reply_to = ".lock"
         with monkeypatch.context() as without_retries:
-            # The client gives up: its repetition finds the new object, and the read of it fails.
+            # The client's repetition finds the new object, and cannot read it.
             without_retries.setattr(BucketPath, "read", _fail)
             with pytest.raises(BucketError):
                 lease.renew()
@@ -492,7 +492,7 @@ def test_copies_removed_by_another_process_are_ignored(tmp_path: Path, monkeypat
 
     def removing(path: Path, **options: bool) -> os.stat_result:
         found = stat(path, **options)
-        # After the first look at the file, as another process would.
+        # Another process may remove it after the first request.
         if path.name == "gone":
             path.unlink()
         return found
