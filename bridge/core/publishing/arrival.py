@@ -4,8 +4,9 @@
     reports of other nodes  ──▶ LookUps ──▶ is_seen        found, not found, or unknown
 
 A router that took a structure may still lose it: i2pd does not report a refused structure, and a router without tunnels
-does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Java) looks each master up once a minute
-and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the structure.
+does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Java) looks each master up at most once a
+minute and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the
+structure.
 
 I2CP returns a destination and not its structure. So a look-up finds any structure of the master that has not ended,
 also an earlier one. A structure that did not arrive is therefore noticed only if it is the master's first one, or after

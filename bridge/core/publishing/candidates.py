@@ -6,9 +6,9 @@
 A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
 The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each cap that remains. The choice
 follows the log: an unable publisher is replaced immediately. A candidate with `publishConfig` on replaces one without
-it immediately, too. A candidate with a better score takes over only after it has led by the margin for several clock
-entries in a row. If the best candidate always took over, each small change of a job queue would change the publisher.
-Each change of the publisher requires a signature and a publication, and for a while two structures compete.
+it immediately, too. Otherwise the best candidate takes over only after the best score has led by the margin at several
+clock entries in a row. If the best candidate always took over, each small change of a job queue would change the
+publisher. Each change of the publisher requires a signature and a publication, and for a while two structures compete.
 
 The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
 ready. Reports show the present standby, so that all servers select the same one. Another candidate must lead it by the

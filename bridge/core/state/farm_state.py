@@ -76,7 +76,7 @@ class ServerState(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """The publisher, and the number of clock entries in a row in which another candidate led by the margin."""
+    """The publisher, and the number of clock entries in a row at which the best candidate led by the margin."""
 
     server_id: int | None = None
     beaten: int = 0
