@@ -1,4 +1,4 @@
-"""The bytes of a snapshot between servers and on disk: the image.
+"""The format of a snapshot on disk and between servers: the image.
 
     preface   4  CRC-32C of the rest up to the configuration's end
               8  magic "GFSNAPSH"
@@ -13,10 +13,10 @@
               8  size of the image, the trailer included
               4  CRC-32C of everything before the trailer
 
-Every block has a checksum, and so does the whole: a missing or repeated block is detected only by the checksum of the
-whole. The image contains its position and the configuration in force there (Raft section 7). `ImageReader` takes it in
-chunks of any size and holds at most one block and one chunk; it checks lengths first. It raises `RecordError` and
-nothing else.
+Each block has a checksum. The trailer has the size and checksum of the whole image: only they detect a missing or
+repeated block. The preface has the last included index and term, and the configuration in force there (Raft section 7).
+`ImageReader` reads an image in chunks of any size, and holds at most one block and one chunk. It checks each length
+before it waits for that many bytes. It raises only `RecordError`.
 """
 
 import struct
@@ -40,12 +40,12 @@ _TRAILER_BYTES = _CHECKSUM.size + _END.size
 
 
 def begins_image(data: bytes) -> bool:
-    """Return True if these are the first bytes of an image; a first chunk has at least the preface."""
+    """Return True if `data` begins like an image. The first 12 bytes decide."""
     return data[_CHECKSUM.size :][: len(_MAGIC)] == _MAGIC
 
 
 class ImageWriter:
-    """Makes an image step by step: `begin`, any number of `blocks`, `end`; then `description` is known."""
+    """Writer of an image in steps: `begin`, any number of `blocks`, `end`; then `description` is complete."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last
@@ -55,7 +55,7 @@ class ImageWriter:
 
     @property
     def description(self) -> SnapshotDescription:
-        """Return the description of the image, after its end."""
+        """Return the description of the image; it is complete after `end`."""
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def begin(self) -> bytes:
@@ -87,7 +87,7 @@ class ImageWriter:
 
 
 class ImageReader:
-    """Takes an image in chunks: `feed` yields the state machine's bytes, `finish` returns the description."""
+    """Reader of an image in chunks: `feed` yields the state machine's bytes, `finish` returns the description."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -99,7 +99,7 @@ class ImageReader:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; yield the content of complete blocks. Raises `RecordError` at the first damage."""
+        """Take the next chunk; yield the data of each complete block. Raise `RecordError` at the first damage."""
         self._buffer, self._at = self._buffer[self._at :] + data, 0
         if self._last is None and not self._take_preface():
             return
@@ -111,7 +111,7 @@ class ImageReader:
                 self._take_trailer(body)
 
     def finish(self) -> SnapshotDescription:
-        """Return the description after the last bytes; raises `RecordError` unless the image is complete."""
+        """Return the description after the last chunk; raise `RecordError` unless the image is complete."""
         if not self._ended or self._last is None or self._configuration is None:
             raise RecordError("the snapshot ends too early")
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
@@ -157,7 +157,7 @@ class ImageReader:
         self._ended = True
 
     def _checked(self, size: int, what: str) -> bytes:
-        """Return the body after a matching checksum, and consume it."""
+        """Consume `size` bytes; return them without their checksum, which must match."""
         block = self._buffer[self._at : self._at + size]
         self._at += size
         body = block[_CHECKSUM.size :]

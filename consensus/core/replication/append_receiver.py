@@ -1,23 +1,24 @@
-"""Receipt of AppendEntries and InstallSnapshot, in any role (Raft figures 2 and 13).
+"""Receipt of AppendEntries and InstallSnapshot by a server in any role (Raft figures 2 and 13).
 
-    of an older term               refused at our term, nothing changes
-    of a later term, from outside  refused and counted, during contact with a leader (`ServerRole.refuses_outsider`)
-    of a term far ahead            refused, and our term has come nearer by one step (`Replica.adopt_term`)
-    of a second leader             refused and counted: a term has one leader, so one of the two is wrong
-    of the leader of our term      a candidate becomes its follower; the timer restarts; the follower takes it
+    sender of the request       action of this server
+    leader of an older term     refuse the request with our term; nothing changes
+    outside leader, later term  refuse and count it, during contact with a leader (`ServerRole.refuses_outsider`)
+    leader of a term far ahead  refuse and count it; our term rises by one step (`Replica.adopt_term`)
+    second leader of our term   refuse and count it: a term has one leader, so one of the two is wrong
+    other leader                adopt its term, follow it, restart the timer, and process the request
 
-A leader counts every reply of its term towards check-quorum and its lease, even a refusal, because the follower refuses
-other candidates. If this server refuses the leader itself, the leader must not count the reply. So such a reply never
-carries that leader's term (`refuse_leader`).
+A leader counts every reply of its term towards check-quorum and its lease, even a refused append. Such a reply shows
+that the follower refuses other candidates. If this server does not follow the sender, the sender must not count the
+reply. So this reply never carries the sender's term (`refuse_leader`).
 
-An append passes the consistency check (`previous` is in our log, in that term) or is refused with a hint. Then present
-entries are skipped, a conflicting suffix of our log is truncated, and the rest is appended. A delayed append that is a
-prefix of our log does not truncate it. The commit index follows the leader's only up to the proven match; later entries
-may be absent there.
+If our log does not contain `previous` in its term, this server refuses the append with a hint. Otherwise it skips the
+entries that it has, truncates its log at the first conflict, and appends the rest. A delayed append whose entries are
+all present does not truncate the log. Our commit index follows the leader's only up to the last entry that the append
+proves equal. The leader may lack our later entries.
 
-A success reply waits until the entries that it reports are durable. The reply to a heartbeat reports the durable end
-immediately, so a follower with a slow disk lags but never seems dead. `fetch_receiver` is the counterpart for followers
-that fetch.
+A success reply to an append with entries waits until they are durable. The reply to a heartbeat reports the matched
+entries that are already durable, and waits only for the hard state. So a follower with a slow disk lags but never seems
+dead. `fetch_receiver` is the counterpart for followers that fetch.
 """
 
 from typing import assert_never
@@ -81,12 +82,11 @@ class AppendReceiver:
 
 
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
-    """Reply to a leader's request that has changed nothing here, not even the known leader.
+    """Refuse the request of a sender that this server does not follow. At most, the request has raised our term.
 
-    The reply to a leader of an older term carries our term. Any other leader must not count the reply: with the
-    leader's own term it would count for its majority and renew its lease without our promise. So the reply to a leader
-    of our term carries term 0, which is older than every leader's term; the reply to a leader of a later term carries
-    our term.
+    The reply to a leader of an older term carries our term. Another leader must not count the reply: with its own term,
+    the reply would count towards its majority and renew its lease, without our promise. So the reply to a leader of our
+    term carries term 0, older than every leader's term. The reply to a leader of a later term carries our term.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:
@@ -102,7 +102,7 @@ def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | I
 
 
 def append(replica: Replica, request: AppendEntries) -> None:
-    """Take an append from the leader of our term, and answer it."""
+    """Process an append of the leader of our term, and reply."""
     if request.previous.index < replica.log.start.index:
         shortened = without_compacted(replica, request)
         if shortened is None:
@@ -127,12 +127,10 @@ def append(replica: Replica, request: AppendEntries) -> None:
 
 
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
-    """Return the part of an old append after our compacted entries.
+    """Return the part of an old append after our compacted entries; None after a reply.
 
-    Without such a part, acknowledge the append (or refuse it if it contradicts our log) and return None.
-
-    Compacted entries were committed, so they equal the leader's entries. The reply waits until their snapshot is
-    durable.
+    If the append ends before the last compacted entry, acknowledge it once our snapshot is durable: compacted entries
+    were committed, so they equal the leader's. If it contains that entry in another term, refuse it.
     """
     start = replica.log.start
     covered = start.index - request.previous.index
@@ -148,7 +146,7 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
 
 
 def encoded_behind(request: AppendEntries, count: int) -> bytes:
-    """Return the bytes of an append's entries except the first `count`, if available."""
+    """Return the bytes of an append's entries after the first `count`; empty if the append lacks bytes."""
     return request.encoded[group_bytes(request.entries[:count]) :] if count else request.encoded
 
 
@@ -174,7 +172,7 @@ def proven_commit(replica: Replica, request: AppendEntries, matched: Index) -> I
 
 
 def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after: int) -> None:
-    """Answer success up to `matched` once Persist `after` is durable."""
+    """Reply success up to `matched` once Persist `after` is durable."""
     reply = AppendReply(term=replica.term, success=True, next_index=matched + 1, correlation=request.correlation)
     replica.outbox.send(request.leader, reply, after)
 
