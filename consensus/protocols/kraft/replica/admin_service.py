@@ -1,20 +1,21 @@
-"""Requests of Kafka's tools to a quorum's servers: its state, and changes of its voters (KIP-595, KIP-853).
+"""A quorum server's replies to Kafka's tools: the quorum's state, and changes of its voters (KIP-595, KIP-853).
 
     DescribeCluster 60      any server: the voters and the leader
     DescribeQuorum 55       the leader: each replica's end offset and last contact
     AddRaftVoter 80         the leader: ApiVersions and identity of the new voter ─▶ it catches up ─▶ the voters' record
-    RemoveRaftVoter 81      the leader: the voters' record without it
-    UpdateRaftVoter 82      the leader: the same voter at other addresses, also tried first; static voters stay
-    62, 63, 70              reports of brokers and controllers of Kafka to the active controller: NOT_CONTROLLER
+    RemoveRaftVoter 81      the leader: the voters' record without the voter
+    UpdateRaftVoter 82      the leader: a test of the voter's new address ─▶ the voters' record; static voters stay
+    62, 63, 70              registrations and heartbeats of Kafka's brokers and controllers: NOT_CONTROLLER
 
-*An address is tried before it is recorded*: the leader connects and checks that the expected voter replies
-(`identification`). Only a leader could correct a wrong address in the record, and with the wrong address the voters may
-be unable to elect one. The voter receives the refusal and reports it.
+*A voter's first address is tested before it is recorded*: the leader connects, and refuses the address if another
+server replies (`identification`). It accepts a server of unknown identity. Only a leader can correct a wrong address in
+the record, and because of this address the voters may be unable to elect a leader. A voter that sent UpdateRaftVoter
+reports the refusal.
 
-The tools query any server for the cluster, and then send requests to the leader in its reply. So the reply must contain
-the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
-NOT_CONTROLLER. It retries at least twenty times a second, and logs each attempt, so the reply is delayed
-(`registration_pause_s`). Each caller uses a separate connection for this.
+The tools send DescribeCluster to any server, and then send requests to the leader in the reply. So the reply must
+contain the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
+NOT_CONTROLLER. The controller retries at least twenty times a second, and logs each attempt. So our server delays the
+reply (`registration_pause_s`). Each caller uses a separate connection for this.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -41,9 +42,9 @@ from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
-"""A part of the text that refuses to add a voter: the voter may be added when it is reachable."""
+"""A part of the error text for an unreachable voter: when the voter is reachable, the request may succeed."""
 _ENDPOINT_TYPES: Final = frozenset({1, 2})
-"""Endpoint types of DescribeCluster: brokers and controllers. A server is both: a broker for log clients."""
+"""Endpoint types of DescribeCluster: brokers and controllers. Our server is both: for log clients it is a broker."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -61,7 +62,7 @@ _Progress = tuple[int | None, int | None, int | None]
 _UNKNOWN: Final[_Progress] = (None, None, None)
 
 Outcome = tuple[ErrorCode, str | None]
-"""An error code, and the reason as text if the response has room for it."""
+"""An error code, and for most errors the reason. UpdateRaftVoter's response cannot carry this text."""
 
 
 class AdminService:
@@ -184,7 +185,10 @@ class AdminService:
         return ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time; the change may still come"
 
     async def refusal_of_place(self, voter: ReplicaKey, place: tuple[str, int]) -> Outcome | None:
-        """Connect to an address; return a refusal if it is not the voter's, or if its server lacks kraft.version 1."""
+        """Connect to an address, and test the server there; return the reason to refuse the address, if any.
+
+        The reasons: no reply, another server, or no support of kraft.version 1.
+        """
         host, port = place
         term, timeout_s = self._server.role.term, self._connection.request_timeout_ms / 1000
         try:
@@ -252,7 +256,7 @@ class AdminService:
         return (ErrorCode.NONE, None) if updated in voters else await self._move(updated)
 
     async def _move(self, voter: Server) -> Outcome:
-        """Record a voter's new address, if the voter replies there."""
+        """Record a voter's new addresses after a test of the first one."""
         place = host_port(voter.endpoint)
         if place is None:
             return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is not an address"

@@ -2,6 +2,7 @@
 
     connect ─▶ ApiVersions ─▶ Vote with pre_vote, for this voter's id and directory, in the present epoch
                                  ├─ INVALID_VOTER_KEY, INCONSISTENT_CLUSTER_ID   another server: ANOTHER
+                                 ├─ an authorization or availability error       not served to us: UNKNOWN
                                  └─ any other reply                              it compared the key: SAME
 
 Kafka does not have a request for a server's name. But a server refuses a Vote for another voter (KIP-853), and a
