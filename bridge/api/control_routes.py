@@ -146,7 +146,7 @@ VIEWS: Final = _get(
     "/v1/views",
     PerspectivesAnswer,
     "the farm as each node sees it: a query by gossip, at most one in 5 seconds, for at most 2 seconds; 409"
-    " `no-gossip`",
+    " `no-gossip`, 503 `starting` before the node's first view",
 )
 LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server's clock")
 LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})

@@ -3,9 +3,10 @@
     reports, clocks, a day at a time ──▶ FarmsWatch with other rules ──▶ transitions ──▶ outages by `keep_firing_ms`
 
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
-which computes only the last outage of each server. An outage begins when a server is down for the first time, or after
-it was healthy for `keep_firing_ms`. It ends when the server becomes healthy, if it then stays healthy that long.
-Silences, removals and orderly departures are ignored here: they suppress an alert's message whatever the settings.
+which computes only the last outage of each server. An outage begins when a server goes down for the first time, or
+after it has been healthy for `keep_firing_ms` or longer. It ends when the server becomes healthy and then stays healthy
+for `keep_firing_ms`. Under any setting, an operator's silence, a removal or an orderly departure suppresses an alert's
+message. So this module ignores them.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class AlertSetting:
 
 @dataclass(slots=True)
 class Outage:
-    """One outage of a server. Times are log time in milliseconds; None: not over."""
+    """One outage of a server. Times are log time in milliseconds. Without `ended_ms`, the outage is not over."""
 
     farm: str
     server_id: int

@@ -3,9 +3,9 @@
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
-The reply of a node is prepared at each check of its verdict, so a query does not build a view. One query at a time is
-sent, and its result is used for some seconds. Any number of readers costs the farm one small query in this time. If a
-node stops replying, its last reply is still shown, with its age.
+Each node prepares its reply when it checks its verdict, so a query does not make other nodes build a view. A node sends
+one query at a time, and uses the result for `FRESH_S`. So all readers at one node cost the farm at most one small query
+in this time. If a node stops replying, its last reply is still shown, with its age.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ from bridge.wire.membership.short_view import (
 
 FRESH_S: Final = 5.0
 REPLY_S: Final = 2.0
-"""Limit for the replies; nodes of older versions do not reply."""
+"""Seconds that a query waits for replies; nodes of older versions do not reply."""
 
 
 class OwnPerspective:
-    """This node's last view in short."""
+    """The short form of this node's last view."""
 
     def __init__(self) -> None:
         self.extract: Extract | None = None
-        """The last short view and names; None before the first check."""
+        """The short view and the names of the last check; None before the first check."""
 
     def take(self, view: FarmView) -> None:
         """Keep the short form of a view."""
@@ -65,7 +65,10 @@ class Perspectives:
         self._answered: frozenset[str] = frozenset()
 
     async def all(self) -> PerspectivesAnswer:
-        """Return all perspectives, at most a few seconds old; raise `Refused` without gossip."""
+        """Return the last reply of each node; query the nodes if the last query is older than `FRESH_S`.
+
+        Raise `Refused` without gossip, and before this node's first view.
+        """
         async with self._querying:
             if self._queried_at is None or trio.current_time() - self._queried_at >= FRESH_S:
                 await self._query()
