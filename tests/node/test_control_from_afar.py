@@ -41,7 +41,7 @@ CURL = shutil.which("curl")
 
 @asynccontextmanager
 async def serving(settings: ControlSettings, directory: Path) -> AsyncIterator[tuple[FakeNode, str]]:
-    """Yield a control endpoint on TCP, and its URL."""
+    """Serve a node's control endpoint on TCP; yield the node and the URL of the endpoint."""
     node = FakeNode()
     server = ControlServer(directory / "control.sock", node.handlers, remote=open_remote_access(directory, settings))
     async with trio.open_nursery() as nursery:
@@ -80,8 +80,8 @@ async def test_command_line_reaches_node_by_url(tmp_path: Path) -> None:
         assert "needs a token" in without.output
 
 
-async def test_several_urls_use_token_at_their_position(tmp_path: Path) -> None:
-    """Each node has its own tokens and certificate, and they are invalid at another node."""
+async def test_each_url_gets_token_and_certificate_at_its_position(tmp_path: Path) -> None:
+    """The tokens and the certificate of one node are invalid at another node."""
     places = (tmp_path / "a", tmp_path / "b")
     for each in places:
         each.mkdir()
@@ -191,7 +191,7 @@ def test_failures_of_all_tried_addresses_are_listed_once() -> None:
     )
 
 
-async def test_wrong_token_error_names_its_file_with_right_files(tmp_path: Path) -> None:
+async def test_wrong_token_error_names_wrong_and_right_files(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     open_remote_access(other, ControlSettings(listen=LOOPBACK))
@@ -208,12 +208,12 @@ async def test_wrong_token_error_names_its_file_with_right_files(tmp_path: Path)
     "url",
     ["http://127.0.0.1:7650", "https://", "https://a:b", "https://h:0", "https://h/path", "https://u@h", "ftp://h"],
 )
-def test_invalid_url_of_node_is_refused_by_name(url: str, tmp_path: Path) -> None:
+def test_invalid_node_url_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(NodeAddressError, match="is not an address of a node"):
         remote_node(url, tmp_path / "token", None)
 
 
-def test_files_without_token_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
+def test_error_names_unusable_token_or_certificate_file(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "token").write_text("a-token\n")
     with pytest.raises(NodeAddressError, match="empty does not contain a token"):
@@ -301,7 +301,7 @@ async def test_running_endpoint_renews_certificate_with_wrong_dates(tmp_path: Pa
             with trio.fail_after(10):
                 await renewed.wait()
             nursery.cancel_scope.cancel()
-    # A client that verifies dates accepts the new certificate of the same context.
+    # The same context has the new certificate now, and a client that verifies dates accepts it.
     trusting = ssl.create_default_context(cafile=tmp_path / "control.crt")
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -309,7 +309,7 @@ async def test_running_endpoint_renews_certificate_with_wrong_dates(tmp_path: Pa
         await trio.SSLStream(ours, trusting, server_hostname=LOOPBACK.host).do_handshake()
 
 
-def test_readable_key_or_damaged_certificate_is_refused(tmp_path: Path) -> None:
+def test_readable_or_damaged_key_file_is_refused(tmp_path: Path) -> None:
     control_certificate(tmp_path, LOOPBACK)
     (tmp_path / "control.key").chmod(0o644)
     with pytest.raises(ControlSocketError, match=r"control\.key"):
@@ -334,7 +334,7 @@ async def test_health_without_token_needs_open_health(tmp_path: Path, *, is_open
 
 
 def signed_by_an_authority(directory: Path, host: str) -> tuple[Path, Path]:
-    """Return an authority's certificate, and a file with a certificate for `host` signed by it and the key."""
+    """Return the file of an authority's certificate, and a file with a certificate for `host` from it and the key."""
     now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("an authority", host)]
 

@@ -50,7 +50,7 @@ def test_existing_key_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
-def test_accessible_key_file_is_refused_with_chmod_command(tmp_path: Path, mode: int) -> None:
+def test_error_of_accessible_key_file_has_chmod_command(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "key"
     write_private_file(path, "secret")
     path.chmod(mode)

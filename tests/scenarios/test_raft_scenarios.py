@@ -1,7 +1,8 @@
-"""Scenarios that any correct Raft implementation passes, as stories on one replica or a small group.
+"""Scenarios that any correct Raft implementation passes, on one replica or a small group.
 
-Other scenarios of the same list are in `raft/`: diverging logs, figure 8, disruptive servers, overwritten entries,
-reordered appends. `tests/spec` has scenarios by section; `tests/simulation/consensus` combines all faults.
+docs/reference/raft-rules.md lists them. Other scenarios of this list are in `raft/`: diverging logs, figure 8,
+disruptive servers, overwritten entries, reordered appends. `tests/spec` has scenarios by section;
+`tests/simulation/consensus` combines all faults.
 """
 
 from itertools import count
@@ -103,7 +104,7 @@ def new_group(features: Features, size: int) -> Group:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_higher_term_makes_server_follower(
+def test_higher_term_makes_follower_except_vote_to_leader(
     role: Role, message: RequestVote | AppendEntries | VoteReply | AppendReply
 ) -> None:
     bench = Bench(1)
@@ -125,7 +126,7 @@ def test_higher_term_makes_server_follower(
     ],
     ids=["vote", "pre-vote", "append"],
 )
-def test_stale_request_is_replied_with_current_term(
+def test_stale_request_gets_reply_with_current_term(
     message: RequestVote | AppendEntries,
 ) -> None:
     bench = Bench(1, term=4)
@@ -138,7 +139,7 @@ def test_stale_request_is_replied_with_current_term(
 
 
 @pytest.mark.parametrize(("denials", "role"), [(2, Role.CANDIDATE), (3, Role.FOLLOWER)])
-def test_candidate_steps_down_after_three_of_five_denials(denials: int, role: Role) -> None:
+def test_candidate_of_five_steps_down_after_three_denials(denials: int, role: Role) -> None:
     bench = Bench(voters=5)
     bench.expire()
     bench.grant(*(TWO, THREE, FOUR, FIVE)[:denials], granted=False)
@@ -155,7 +156,7 @@ def test_randomized_timeouts_rarely_expire_together() -> None:
     assert together < 60, f"{together} of 200 rounds"
 
 
-def test_pre_vote_server_cut_off_for_long_keeps_terms(features: Features) -> None:
+def test_isolated_server_with_pre_vote_keeps_terms(features: Features) -> None:
     servers = new_group(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
@@ -191,7 +192,7 @@ def test_pre_vote_allows_election_of_server_with_smaller_term(features: Features
     assert servers.leaders() == [2]
 
 
-def test_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
+def test_lost_leader_is_usually_replaced_within_two_seconds(features: Features) -> None:
     times = []
     for seed in range(20):
         servers = new_group(features, 3)
@@ -230,8 +231,8 @@ def test_outcomes_of_proposals_across_change_of_leader(
 
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda features: features.name)
-@pytest.mark.parametrize("far", [1, 2], ids=["the best log far ahead", "a shorter log far ahead"])
-def test_term_gap_of_2_to_30_converges_by_retries(features: Features, far: int) -> None:
+@pytest.mark.parametrize("far", [1, 2], ids=["higher term with best log", "higher term with shorter log"])
+def test_huge_term_gap_converges_by_retries(features: Features, far: int) -> None:
     gap = 2**30
     logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), HardState(1)) for number in (1, 2, 3)}
     logs[far] = (logs[far][0], HardState(gap))
