@@ -3,9 +3,9 @@
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
-Each node prepares its reply when it checks its verdict, so a query does not make other nodes build a view. A node sends
-one query at a time, and uses the result for `FRESH_S`. So all readers at one node cost the farm at most one small query
-in this time. If a node stops replying, its last reply is still shown, with its age.
+Each node prepares its reply when it checks its verdict, so other nodes do not build a view for a query. A node sends
+one query at a time, and uses the result for `FRESH_S`. So all its readers cost the farm one small query in this time.
+If a node stops replying, its last reply is still shown, with its age.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class OwnPerspective:
 
     def __init__(self) -> None:
         self.extract: Extract | None = None
-        """The short view and the names of the last check; None before the first check."""
+        """The last short view and names; None before the first check."""
 
     def take(self, view: FarmView) -> None:
         """Keep the short form of a view."""
