@@ -12,6 +12,7 @@ were not used for an hour are removed, the longest unused first.
 """
 
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -43,6 +44,12 @@ def cache_directory() -> Path:
     except RuntimeError:
         base = Path(tempfile.gettempdir()) / f"garlicfarm-cache-{os.getuid()}"
     return base / "garlicfarm" / "tables"
+
+
+def free_bytes() -> int:
+    """Return the free space for copies."""
+    cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+    return shutil.disk_usage(cache_directory()).free
 
 
 def place_on_disk(root: Output, path: str) -> Path:

@@ -32,13 +32,14 @@ import pyarrow as pa
 
 from pipeline.gold.sources import MEMORY_LIMIT, OWN_FAULTS, database
 from pipeline.output.buckets import Output
-from pipeline.output.data_files import files_on_disk, place_on_disk
+from pipeline.output.data_files import CACHE_BYTES, cache_directory, files_on_disk, free_bytes, place_on_disk
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import StoredFile, stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, STATES_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.upkeep import MIB
 
 Read = TypeVar("Read")
 SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
@@ -164,12 +165,12 @@ class _OpenTables:
     def __init__(self, connection: duckdb.DuckDBPyConnection, output: Output, names: Collection[str]) -> None:
         self._connection = connection
         self._roots = {name: output.resolve() / name for name in TABLES if name in names}
-        found = zip(self._roots, _listed(output, [*self._roots.values()]), strict=True)
-        self._files = {name: [each.path for each in files] for name, files in found}
+        self._files = dict(zip(self._roots, _listed(output, [*self._roots.values()]), strict=True))
+        self._downloaded_bytes = 0
         self._without_view = set(self._files)
         _lock(
             connection,
-            [str(place_on_disk(root, each)) for name, root in self._roots.items() for each in self._files[name]],
+            [str(place_on_disk(root, each.path)) for name, root in self._roots.items() for each in self._files[name]],
         )
 
     def answer(self, sql: str) -> Answer:
@@ -178,8 +179,10 @@ class _OpenTables:
         statements = self._connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise QueryError("a query is one statement that selects; the tables can only be read")
-        for name in self._without_view & (named or self._files.keys()):
-            files = files_on_disk(self._roots[name], self._files[name])
+        needed = self._without_view & (named or self._files.keys())
+        self._refuse_large_download(needed)
+        for name in needed:
+            files = files_on_disk(self._roots[name], [each.path for each in self._files[name]])
             _make_view(self._connection, name, [*map(str, files)], TABLES[name])
             self._without_view.remove(name)
         empty = tuple(name for name, files in self._files.items() if name in named and not files)
@@ -195,6 +198,30 @@ class _OpenTables:
         first = next_rows()
         rest = iter(next_rows, [])
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
+
+    def _refuse_large_download(self, names: Collection[str]) -> None:
+        """Raise QueryError if too many bytes of a bucket are not on the disk: a WHERE does not exclude files."""
+        missing = sum(
+            each.size_bytes
+            for name in names
+            for each in self._files[name]
+            if not isinstance(self._roots[name], Path) and not place_on_disk(self._roots[name], each.path).exists()
+        )
+        if not missing:
+            return
+        free = free_bytes()
+        self._downloaded_bytes += missing
+        if self._downloaded_bytes <= CACHE_BYTES and missing <= free:
+            return
+        reason = (
+            f"only {free / MIB:,.0f} MiB are free in {cache_directory()}: set XDG_CACHE_HOME to a larger disk"
+            if missing > free
+            else f"the limit is {CACHE_BYTES / MIB:,.0f} MiB: copy these tables into a directory with a client of the"
+            " store, and query it with --output"
+        )
+        raise QueryError(
+            f"{', '.join(sorted(names))}: {missing / MIB:,.0f} MiB must be downloaded for this query, and {reason}"
+        )
 
 
 def _listed(output: Output, roots: Sequence[Output]) -> Iterable[list[StoredFile]]:

@@ -34,6 +34,7 @@ from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease, leased
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.damage import examine, is_damaged
 from pipeline.run import CHECKPOINT, RunSettings, run_once
+from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import delta
@@ -435,6 +436,28 @@ def test_full_disk_of_copies_is_not_damage(place: BucketPath, tmp_path: Path) ->
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (raised.value.errno, is_damaged(place, CLOCKS)) == (errno.EFBIG, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "remedy"),
+    [
+        ("CACHE_BYTES", "the limit is 0 MiB: copy these tables into a directory"),
+        ("free_bytes", "only 0 MiB are free in .*: set XDG_CACHE_HOME to a larger disk"),
+    ],
+)
+def test_large_download_for_query_is_refused(
+    limit: str, remedy: str, place: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(Table(place, CLOCKS), 0)
+    shutil.rmtree(tmp_path / "cache")
+    with monkeypatch.context() as limited:
+        limited.setattr(query, limit, 1 if limit == "CACHE_BYTES" else lambda: 1)
+        with pytest.raises(QueryError, match=f"clocks: 0 MiB must be downloaded for this query, and {remedy}"):
+            documents(place, "SELECT index FROM clocks WHERE false")
+        assert not [*(tmp_path / "cache").rglob("*.parquet")]
+    assert documents(place, "SELECT index FROM clocks") == [{"index": 0}]
+    monkeypatch.setattr(query, limit, 1 if limit == "CACHE_BYTES" else lambda: 1)
+    assert documents(place, "SELECT index FROM clocks") == [{"index": 0}]
 
 
 @pytest.mark.parametrize("damage", ["half", "pages"])
