@@ -119,10 +119,12 @@ def leased(lock: BucketPath, notify: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
-        # The error of the run matters more than a lock that ends without a renewal.
-        with suppress(BucketError):
-            lease.release()
+        thread.join(RENEW_S)
+        # In an outage a renewal lasts for minutes; the lock ends without it.
+        if not thread.is_alive():
+            # The error of the run matters more than the lock.
+            with suppress(BucketError):
+                lease.release()
 
 
 def _field_of(content: bytes, name: str) -> str:

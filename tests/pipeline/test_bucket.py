@@ -326,6 +326,21 @@ def _fail(path: BucketPath) -> None:
     raise BucketError(f"{path}: no reply")
 
 
+def test_run_ends_during_renewal_without_reply(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    began, replied = threading.Event(), threading.Event()
+
+    def renew(_: Lease) -> None:
+        began.set()
+        replied.wait(END_S)
+
+    monkeypatch.setattr(Lease, "renew", renew)
+    with leased(place / ".lock", list[str]().append):
+        assert began.wait(END_S)
+    assert (place / ".lock").exists()
+    replied.set()
+
+
 def test_lost_lock_is_reported(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "RENEW_S", 0.01)
     lost, lines = threading.Event(), list[str]()
