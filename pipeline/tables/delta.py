@@ -367,9 +367,14 @@ def _commit_name(number: int) -> str:
 
 @contextmanager
 def _naming_table_in_errors(root: Output) -> Iterator[None]:
-    """Convert delta-rs errors of the block into OSError with the table's path."""
+    """Convert delta-rs errors of the block into OSError with the table's path, or BucketError."""
     try:
         yield
+    except OSError as error:
+        # delta-rs raises a plain OSError for a failed request. Its text has several lines and colors.
+        if isinstance(root, BucketPath) and type(error) is OSError and error.errno is None:
+            raise bucket_error(root, error) from error
+        raise
     except DeltaError as error:
         # One line, since it may pass through the JVM, whose report is read by lines.
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error

@@ -260,6 +260,14 @@ def test_second_writer_of_document_and_checkpoint_is_refused(place: BucketPath) 
     assert (checkpoints[1].planned, checkpoints[1].committed, checkpoints[1].offset(0)) == (0, -1, {"farms": {"a": 7}})
 
 
+def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
+    table = Table(place, CLOCKS)
+    s3.denied_keys = "_delta_log/"
+    for write in (lambda: append(table, 0), lambda: Table(place, BASE_SPECS["reports"])):
+        with pytest.raises(BucketError, match=r"^s3://farm: access was refused \(.*\): set [^\x1b\n]*$"):
+            write()
+
+
 def test_write_with_lost_reply_counts_once(s3: S3Server, place: BucketPath) -> None:
     table, document = Table(place, CLOCKS), Document(place / "batches-log.json")
     s3.drops_reply_to = "_delta_log/00000000000000000001.json"
