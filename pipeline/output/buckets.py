@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 SCHEME: Final = "s3://"
 CONNECT_SECONDS: Final = 5.0
 RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
-_ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
+ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
 _IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
 _TREE = re.compile(r"\x1b\[\d*m|\u21b3")
 """The colors and arrows in an error of delta-rs."""
@@ -212,7 +212,7 @@ def delta_options(root: Output) -> dict[str, str] | None:
     """Return the options of delta-rs for a table; None in a directory."""
     if isinstance(root, Path):
         return None
-    is_plain = os.environ.get(_ENDPOINT, "").startswith("http://")
+    is_plain = os.environ.get(ENDPOINT, "").startswith("http://")
     return {"aws_conditional_put": "etag", **({"allow_http": "true"} if is_plain else {})}
 
 
@@ -240,7 +240,7 @@ def refuse_unconditional(output: BucketPath) -> None:
 
 def _refuse_unreachable(bucket: str) -> None:
     """Raise BucketError if the endpoint of the environment does not accept connections; the client would retry."""
-    if endpoint := os.environ.get(_ENDPOINT):
+    if endpoint := os.environ.get(ENDPOINT):
         try:
             url = urlsplit(endpoint)
             port = url.port or {"http": 80, "https": 443}[url.scheme]
@@ -248,7 +248,7 @@ def _refuse_unreachable(bucket: str) -> None:
                 return
         except (OSError, ValueError, KeyError) as error:
             raise BucketError(
-                f"{SCHEME}{bucket}: {_ENDPOINT}={endpoint} does not reply ({error}): start the store, or correct the"
+                f"{SCHEME}{bucket}: {ENDPOINT}={endpoint} does not reply ({error}): start the store, or correct the"
                 " variable"
             ) from error
 
@@ -270,8 +270,8 @@ def _remedy(error: Exception) -> str:
         return f"an object was deleted ({reason}): run `garlicfarm pipeline repair`"
     if isinstance(error, ImportError):
         return "the package obstore is missing: pip install 'garlicfarm[pipeline]'"
-    endpoint = os.environ.get(_ENDPOINT)
-    where = f"{_ENDPOINT} is {endpoint}" if endpoint else f"{_ENDPOINT} is not set, so the store is that of AWS"
+    endpoint = os.environ.get(ENDPOINT)
+    where = f"{ENDPOINT} is {endpoint}" if endpoint else f"{ENDPOINT} is not set, so the store is that of AWS"
     return f"the store cannot be used ({reason}): {where}; check it, and AWS_REGION and {_KEY}"
 
 
@@ -281,7 +281,7 @@ def _client(bucket: str) -> Any:
             f"{SCHEME}{bucket}: {_PROFILE} is not supported: set {_KEY} and AWS_SECRET_ACCESS_KEY, as `aws configure"
             " export-credentials --format env` prints them"
         )
-    return _made_client(bucket, os.environ.get(_ENDPOINT), os.environ.get(_KEY))
+    return _made_client(bucket, os.environ.get(ENDPOINT), os.environ.get(_KEY))
 
 
 @cache

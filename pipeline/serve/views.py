@@ -13,15 +13,17 @@ the script makes a view with the columns and without rows, and a comment explain
 A module of its own: `query` must work without a network, so without that extension.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import duckdb
 import pyarrow as pa
 
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.sources import MACROS
-from pipeline.output.buckets import Output
+from pipeline.output.buckets import ENDPOINT, Output
 from pipeline.serve.query import TABLES, refuse_without_tables
 
 _HEAD = """\
@@ -29,7 +31,7 @@ _HEAD = """\
 -- as views, for DuckDB with its extension `delta`, which DuckDB fetches at the first use.
 -- Make the views again after an upgrade, and when new tables exist."""
 
-_BUCKET_ACCESS = "CREATE OR REPLACE SECRET garlicfarm_tables (TYPE s3, PROVIDER credential_chain);"
+_BUCKET_ACCESS = "CREATE OR REPLACE SECRET garlicfarm_tables (TYPE s3, PROVIDER credential_chain{store});"
 """The credentials of the environment; a script must not contain keys."""
 
 
@@ -41,13 +43,23 @@ def view_statements(output: Output) -> Iterator[str]:
     yield "INSTALL delta;"
     yield "LOAD delta;"
     if not isinstance(output, Path):
-        yield _BUCKET_ACCESS
+        yield _BUCKET_ACCESS.format(store=_store_options())
     for name, schema in TABLES.items():
         yield f"CREATE OR REPLACE VIEW {name} AS {_rows(place, name, schema)};"
     for macro in MACROS:
         yield f"{macro.replace('CREATE MACRO', 'CREATE OR REPLACE MACRO', 1)};"
     for name in ANSWERS:
         yield f"CREATE OR REPLACE VIEW {name} AS\n{answer_sql(name).strip()};"
+
+
+def _store_options() -> str:
+    """Return the store of the environment as options of a secret; none for AWS."""
+    url = urlsplit(os.environ.get(ENDPOINT, ""))
+    if not url.netloc:
+        return ""
+    # An address may have a name and a password before the host.
+    host = url.netloc.rpartition("@")[2].replace("'", "''")
+    return f", ENDPOINT '{host}', URL_STYLE 'path', USE_SSL {str(url.scheme != 'http').lower()}"
 
 
 def _rows(output: Output, name: str, schema: pa.Schema) -> str:

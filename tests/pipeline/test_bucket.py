@@ -36,6 +36,7 @@ from pipeline.repair.damage import examine, is_damaged
 from pipeline.run import CHECKPOINT, RunSettings, run_once
 from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents
+from pipeline.serve.views import view_statements
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import delta
 from pipeline.tables.batch_notes import BatchNotes
@@ -45,7 +46,7 @@ from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_
 from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.pipeline.made_tables import rows_of
-from tests.pipeline.s3_server import BUCKET, NEVER, S3Server, serving_s3
+from tests.pipeline.s3_server import BUCKET, NEVER, SECRET, S3Server, serving_s3
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, tables_of
 
@@ -125,7 +126,6 @@ def test_tables_in_bucket_equal_tables_in_directory(place: BucketPath, tmp_path:
     silenced = CliRunner().invoke(pipeline, ["silence", "--server", "3", "--for", "2h", "--json", *given])
     assert json.loads(silenced.stdout)["server"] == "3"
     views = CliRunner().invoke(pipeline, ["views", *given]).stdout
-    assert "PROVIDER credential_chain" in views
     assert f"delta_scan('{place}/reports')" in views
 
 
@@ -258,6 +258,15 @@ def test_second_writer_of_document_and_checkpoint_is_refused(place: BucketPath) 
     with pytest.raises(OvertakenError):
         checkpoints[1].plan(0, {"farms": {"a": 8}})
     assert (checkpoints[1].planned, checkpoints[1].committed, checkpoints[1].offset(0)) == (0, -1, {"farms": {"a": 7}})
+
+
+def test_views_name_store_without_credentials(s3: S3Server, place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(Table(place, CLOCKS), 0)
+    address = s3.url.removeprefix("http://")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:word@{address}")
+    (secret,) = (each for each in view_statements(place) if "SECRET" in each)
+    assert f"PROVIDER credential_chain, ENDPOINT '{address}', URL_STYLE 'path', USE_SSL false);" in secret
+    assert not any(each in secret for each in ("user:", "word", SECRET))
 
 
 def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
