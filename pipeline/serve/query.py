@@ -45,6 +45,7 @@ Read = TypeVar("Read")
 SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 """Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
+_IS_GONE = (duckdb.IOException, FileNotFoundError)
 LISTED_AT_ONCE = 8
 ROWS_AT_ONCE = 4_096
 TABLES: dict[str, pa.Schema] = {
@@ -129,12 +130,15 @@ def _retried(output: Output, names: Collection[str], begin: Callable[["_OpenTabl
         with database(MEMORY_LIMIT) as connection:
             try:
                 result = begin(_OpenTables(connection, output, names))
-            except (duckdb.IOException, FileNotFoundError) as error:
+            except (duckdb.Error, FileNotFoundError, TableDamagedError) as error:
+                is_bucket, is_gone = not isinstance(output, Path), isinstance(error, _IS_GONE)
+                if is_bucket or not is_gone:
+                    # This downloads bad copies of a bucket again.
+                    _refuse_damaged(output, names, error)
+                if not is_gone and (not is_bucket or isinstance(error, OWN_FAULTS)):
+                    raise QueryError(_words(error)) from error
                 lost = error
                 continue
-            except (duckdb.Error, TableDamagedError) as error:
-                _refuse_damaged(output, names, error)
-                raise QueryError(_words(error)) from error
             try:
                 yield result
             except duckdb.Error as error:
@@ -151,9 +155,14 @@ def _refuse_damaged(output: Output, names: Collection[str], error: Exception | N
         return
     try:
         for root in (output.resolve() / name for name in names if name in TABLES):
-            check_files(root, (file.path for file in stored_files(root)))
+            check_files(root, (file.path for file in stored_files(root) if _is_checked(root, file.path)))
     except (TableDamagedError, OSError) as damage:
         raise QueryError(_words(damage)) from error
+
+
+def _is_checked(root: Output, path: str) -> bool:
+    """Return False for an object without a copy, which no query has read: a check would download it."""
+    return isinstance(root, Path) or place_on_disk(root, path).exists() or not (root / path).is_file()
 
 
 class _OpenTables:

@@ -35,7 +35,7 @@ from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.damage import examine, is_damaged
 from pipeline.run import CHECKPOINT, RunSettings, run_once
 from pipeline.serve import query
-from pipeline.serve.query import QueryError, documents
+from pipeline.serve.query import QueryError, documents, of_one_version
 from pipeline.serve.views import view_statements
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import delta
@@ -504,10 +504,24 @@ def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPa
     assert (indexes(place), copy.read_bytes() == whole) == ([0], True)
     copy.write_bytes(bad)
     assert (is_damaged(place, CLOCKS), copy.read_bytes() == whole) == (False, True)
+    copy.write_bytes(bad)
+    assert documents(place, "SELECT index, leader_id FROM clocks") == [{"index": 0, "leader_id": None}]
     s3.objects[f"{place.key}/clocks/{file.path}"] = bad
     copy.unlink()
     with pytest.raises(TableDamagedError, match=rf"s3://farm/.*{file.path} is damaged"):
         indexes(place)
+
+
+def test_check_does_not_download_other_tables(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    schemas, copies = {name: BASE_SPECS[name].schema for name in ("clocks", "reports")}, list[Path]()
+    monkeypatch.setattr(query, "TABLES", schemas)
+    for name, schema in schemas.items():
+        Table(place, BASE_SPECS[name]).append(LOG, 0, rows_of(schema, [clock(0)]))
+        copies.append(data_files.place_on_disk(place / name, stored_files(place / name)[0].path))
+    copies[0].write_bytes(b"half")
+    copies[1].unlink()
+    assert of_one_version(place, lambda sql: sql("SELECT index FROM clocks")) == [{"index": 0}]
+    assert not copies[1].exists()
 
 
 def test_lost_copy_of_view_is_not_damage(s3: S3Server, place: BucketPath) -> None:
