@@ -34,12 +34,18 @@ reports of two or more servers. Without such a master, it depends on the masters
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
 `degraded` with the alarm of its disk, and not `no-quorum`.
 
-A node may reach most servers but not the leader, for example if packets are lost in one direction only. It cannot commit
-anything, and it cannot determine if the others have a leader. So its verdict is `no-quorum`, with the text "enough
-servers run, but this node does not find a leader". The advice is to compare another node, and not `garlicfarm recover`.
+A node may reach most servers but not the leader, for example if packets are lost in one direction only. It cannot
+commit anything, and it cannot determine if the others have a leader. So its verdict is `no-quorum`, with the text
+"enough servers run, but this node does not find a leader". The advice is to compare another node, and not
+`garlicfarm recover`.
 
-The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if
-another kind is the verdict.
+`status`, `top` and the metrics compute the verdict for each request. `/readyz`, `/healthz`, events, alarms and the
+history have the verdict of the node's last check. A node checks each second, and a healthy farm every 5 s. After an
+event of the node, the next check is within a second. So only a change without an event, such as a report that is out of
+date, is found up to 5 s later. In a farm of ten thousand members checks are rarer, because each check takes longer.
+
+The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the verdict
+has another kind.
 
 | kind | when | severity | `/readyz` | exit code of `status` | alarm |
 |---|---|---|---|---|---|

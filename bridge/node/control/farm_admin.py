@@ -86,8 +86,8 @@ class FarmAdmin:
         """Set the sources of replies.
 
         `stuck` returns the failures of this process that a restart would repair, as text. `last_verdict` returns the
-        verdict of the node's last check, about a second old. Health probes use it, because building a view for each
-        probe would be too expensive.
+        verdict of the node's last check. Health probes use it, because building a view for each probe would be too
+        expensive.
         """
         self._make_view = make_view
         self._trace = trace

@@ -13,8 +13,8 @@ missing router or a full disk. In a farm without a quorum, restarting every node
 make alone. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply committed
 entries.
 
-A check follows at the next second after an event of the node's trace, after a changed verdict, and while a concern
-lasts. A healthy farm without events is checked every `REST_S`: checks each second were a sixth of an idle node's
+A check follows at the next second after an event of the node's trace, after a changed verdict, and while the verdict is
+not healthy. A healthy farm without events is checked every `REST_S`: checks each second were a sixth of an idle node's
 processor time. The view of ten thousand members costs much more. The pause after a check grows with its duration, so
 that checks take at most a hundredth of a processor.
 """
@@ -25,7 +25,7 @@ from typing import Final
 import trio
 
 from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, concerns_of
-from bridge.api.view import FarmView, VerdictView
+from bridge.api.view import FarmView, VerdictKind, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus import next_tick_s, sleep_to_tick
@@ -56,7 +56,6 @@ class VerdictWatch:
         self._trace = trace
         self._alarms = alarms
         self._reported: VerdictView | None = None
-        self._concerned = False
         self._last: VerdictView | None = None
         self._looked_at = trio.current_time()
         self._applied = 0
@@ -67,7 +66,7 @@ class VerdictWatch:
         while True:
             began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
             self.check()
-            is_quiet = self._reported is reported and not self._concerned
+            is_quiet = self._reported is reported is not None and reported.kind is VerdictKind.HEALTHY
             await trio.sleep_until(next_tick_s(LOOK_S, SHARE * (trio.current_time() - began)))
             rests_until = began + REST_S - LOOK_S / 2
             while is_quiet and self._trace.next_cursor == cursor and trio.current_time() < rests_until:
@@ -109,7 +108,6 @@ class VerdictWatch:
 
     def _raise(self, view: FarmView) -> None:
         concerns = {each.alarm: each for each in reversed(concerns_of(view)) if each.alarm is not None}
-        self._concerned = bool(concerns)
         for alarm in (*OF_VERDICTS, *DISAGREEMENT_ALARMS):
             concern = concerns.get(alarm)
             if concern is None:
