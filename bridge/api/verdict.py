@@ -57,7 +57,7 @@ from bridge.core.publishing.score import Inability
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
-_DOWN_ACTION = "start them again, and check that UDP (gossip) and TCP (consensus) reach them"
+_DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
     "to replace a server that will not return, start another node, with the key file that `garlicfarm keys export"
     " FILE` writes now; once it votes, the farm removes the old server automatically"
@@ -84,7 +84,7 @@ _DO_ABOUT: Mapping[str, str] = {
 ERRORS_MAX = 3
 """Last errors of leaves in an advice."""
 _UNHEALTHY_ACTION = (
-    "check the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
+    "check the router and the service of each unhealthy leaf: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
 _OWN_FAULTS = DISK_FAULTS | {ADDRESS_GONE.kind}
@@ -438,7 +438,7 @@ def _udp_blocked(facts: FarmFacts) -> Concern | None:
     )
     action = (
         f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as"
-        " TCP is open already. These servers work: do not restart or remove them"
+        " TCP is open already. Do not restart or remove a server for this: it works"
     )
     return Concern(VerdictKind.DEGRADED, text, action, UDP_BLOCKED)
 
@@ -458,12 +458,13 @@ def _down_action(facts: FarmFacts) -> str:
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
     lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != EVICTED]
+    start = _DOWN_ACTION.format("it" if len(lost_servers) == 1 else "them")
     spare = len(servers) - view.farm.expect
     lost_voters = [name for raft_id, name in lost_servers if raft_id in servers]
     if len(lost_voters) > spare:
-        return f"{_DOWN_ACTION}; {_REPLACE_ACTION}"
+        return f"{start}; {_REPLACE_ACTION}"
     commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in lost_servers))
-    return f"{_DOWN_ACTION}; remove a server that will not return: {commands}"
+    return f"{start}; remove a server that will not return: {commands}"
 
 
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:

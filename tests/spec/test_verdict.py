@@ -1,6 +1,6 @@
 """The verdict: one true line for each state of a farm, and the precedence of verdicts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import NoneType
 from typing import Any, get_args
 
@@ -113,6 +113,13 @@ def test_dead_voter_named_by_leader_and_follower(number: int) -> None:
     found = verdict(with_status(healthy(number), node_3=MemberStatus.DEAD))
     assert found.text == "Degraded: node-3 down, can lose none"
     assert (found.severity, found.can_lose, found.ready) == (Severity.WARNING, 0, True)
+
+
+@pytest.mark.parametrize(("dead", "pronoun"), [(("node_3",), "it"), (("node_3", "node_4"), "them")])
+def test_advice_for_dead_servers_agrees_in_number(dead: Sequence[str], pronoun: str) -> None:
+    found = verdict(with_status(healthy(servers=5), **dict.fromkeys(dead, MemberStatus.DEAD)))
+    assert found.advice.startswith(f"start {pronoun} again, ")
+    assert f"(consensus) reach {pronoun};" in found.advice
 
 
 @pytest.mark.parametrize("number", [1, 2])
