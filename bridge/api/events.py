@@ -5,8 +5,8 @@
                ──▶ event_text       the same after its kind, as in a line of the log
     events of several nodes ──▶ EventStory ──▶ each fact once
 
-The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind that has
-no sentence yet is printed with its facts, so that a new kind is readable.
+The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind of
+another version, which has no sentence here, is printed with its facts.
 
 *One story.* All servers report changes of the log alike, and most of them report changes in gossip. Three nodes report
 the same fact three times within a second. Two events are the same fact if their sentences are equal and less than
@@ -161,6 +161,23 @@ def _address(address: Scalar) -> str:
     return text if len(head) <= ADDRESS_LETTERS else f"{head[:ADDRESS_LETTERS]}….b32.i2p"
 
 
+def _moment(second: Scalar) -> str:
+    """Return date and time of day, for times that can be far from the event."""
+    date, clock = _date(second), _clock(second)
+    return clock if date == clock else f"{date} {clock}"  # They are equal if the second is not a time.
+
+
+def _corrected(_: str, facts: Facts) -> str:
+    before, after = (each // 1000 if isinstance(each, int) else each for each in (facts["beforeMs"], facts["afterMs"]))
+    shown = _clock if _date(before) == _date(after) else _moment
+    return f"log time was set back from {shown(before)} to {shown(after)}"
+
+
+def _handover(_: str, facts: Facts) -> str:
+    receiver = "" if facts.get("server") is None else f" to {_server(facts)}"
+    return f"handover of leadership{receiver}: {str(facts['outcome']).replace('-', ' ')}"
+
+
 def _length(time_ms: Scalar) -> str:
     return duration(time_ms) if isinstance(time_ms, int) else str(time_ms)
 
@@ -273,19 +290,27 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "publisher-chosen": _chosen,
     "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
     "publication-refused": lambda _, facts: f"from {_server(facts)}: {_clocks(facts['reason'])}",
-    "publication-forced": _facts_alone,
+    "publication-forced": lambda _, facts: f"{_address(facts['master'])} will be published again",
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
     "server-forgotten": lambda _, facts: f"{_server(facts)} has not reported for a long time",
-    "server-retired": _facts_alone,
+    "server-retired": lambda _, facts: f"{_server(facts)} is retired: another identity has its name",
     "server-evicted": lambda _, facts: f"{_server(facts)} is evicted, and keys of era {facts['era']} are new",
-    "admission-lapsed": _facts_alone,
-    "admission-refused": _facts_alone,
+    "admission-lapsed": lambda _, facts: f"{_server(facts)} did not join in time, so its place is free",
+    "admission-refused": lambda _, facts: f"{facts['name'] or facts['id']} is not admitted: {facts['reason']}",
     "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
-    "level-refused": _facts_alone,
+    "level-refused": lambda _, facts: (
+        f"the farm cannot change from feature level {facts['current']} to {facts['level']}: levels rise by one"
+    ),
     "clock-off": lambda _, facts: f"the clock of {_server(facts)} differs by {facts['offsetMs']} ms",
-    "clock-bounded": _facts_alone,
-    "log-time-corrected": _facts_alone,
-    "second-forgotten": _facts_alone,
+    "clock-bounded": lambda _, facts: (
+        f"log time was limited: the clock of {_server(facts)} exceeded the limit of a majority of the clocks by"
+        f" {_length(facts['excessMs'])}"
+    ),
+    "log-time-corrected": _corrected,
+    "second-forgotten": lambda _, facts: (
+        f"the last accepted second of {_address(facts['master'])}, {_moment(facts['second'])}, is dropped: a router"
+        f" that has this structure refuses earlier ones until {_moment(facts['until'])}"
+    ),
     "removal-changed": lambda _, facts: (
         f"{_server(facts)} is {'removed' if facts['removed'] else 'allowed to join again'}"
     ),
@@ -295,15 +320,26 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "cost-factor-changed": lambda _, facts: (
         f"the cost of leaf {_leaf(facts['leaf'])} is multiplied by {facts['factor']}"
     ),
-    "factors-accepted": _facts_alone,
-    "command-refused": _facts_alone,
-    "client-key-changed": _facts_alone,
+    "factors-accepted": lambda _, facts: (
+        f"the pipeline's factors of {facts['leaves']} leaves, computed from the log through entry"
+        f" {facts['throughIndex']}"
+    ),
+    "command-refused": lambda _, facts: f"an entry of kind {facts['kind']} is ineffective: {_clocks(facts['reason'])}",
+    "client-key-changed": lambda _, facts: (
+        f"the client key {facts['name']} is " + (f"admitted for {facts['scopes']}" if facts["admitted"] else "removed")
+    ),
     "key-replacement": _keys_of_era("new keys of era"),
-    "key-replacement-refused": _facts_alone,
-    "eviction-refused": _facts_alone,
-    "entry-too-early": _facts_alone,
+    "key-replacement-refused": lambda _, facts: f"there are no new keys of era {facts['era']}: {facts['reason']}",
+    "eviction-refused": lambda _, facts: f"{facts.get('name') or facts['id']} is not evicted: {facts['reason']}",
+    "entry-too-early": lambda _, facts: (
+        f"an entry of kind {facts['kind']} is ineffective before feature level {facts['neededLevel']}"
+    ),
     "entry-without-effect": lambda _, facts: (
-        f"an entry of kind {facts['kind']} is ineffective: {facts['reason']} (author {facts['author'] or 'unknown'})"
+        f"an entry of kind {facts['kind']} is ineffective: {facts['reason']}"
+        f" (author {facts.get('authorName') or facts['author'] or 'unknown'})"
+    ),
+    "request-refused": lambda _, facts: (
+        f"the result of request {facts['request']} is no longer stored, so its client needs another session"
     ),
 }
 """About the farm: it does not matter which node reports them."""
@@ -366,8 +402,20 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "invited-node-failed": lambda _, facts: f"{facts['name']} ({facts['id']}) is not admitted: {facts['reason']}",
     "keys-replacement-committed": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
+    "backup-made": lambda _, facts: f"it contains the farm's state at entry {facts['index']} of the log",
+    "clock-failed": lambda _, facts: f"its clock entry is not written: {facts['reason']}",
+    "report-failed": lambda _, facts: f"its report is not written: {facts['reason']}",
+    "handover-ordered": _handover,
+    "key-offer-refused": lambda _, facts: f"from another node: {facts['reason']}",
+    "key-offered": lambda _, facts: (
+        f"{facts.get('name') or facts['from']} offers keys of era {facts['era']}:"
+        f" {facts['vouching']} of {facts['needed']} needed voters offer these"
+    ),
+    "keys-exported": lambda _, facts: f"the farm's keys of epoch {facts['epoch']} were read for a farm key file",
+    "publishing-stopped": lambda _, facts: f"its router stops publishing {_address(facts['master'])}",
+    "removed-from-farm": lambda *_: "it is no longer a server of the farm",
 }
-"""About the node that reports them. A kind without a sentence is not listed."""
+"""About the node that reports them."""
 SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
 OF_THE_FARM: Final = frozenset(_OF_FARM)
 

@@ -176,7 +176,7 @@ async def open_founded_farm(
     """
     local, connecting = node.local, node.connecting
     notices = RaftNotices(local.trace, local.alarms, node.name_of_server, node.durations.take_over)
-    orders = HandoverOrders(local.trace)
+    orders = HandoverOrders(local.trace, node.name_of_server)
     farm: FoundedFarm | None = None
 
     def changed(change: Change) -> None:

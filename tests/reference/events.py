@@ -11,10 +11,9 @@ Each node keeps its latest events and writes them to its log. `garlicfarm events
 `GET /v1/events` returns them as JSON ([control-endpoint.md](control-endpoint.md)). An event has a kind, the facts as
 key and value, and a sentence.
 
-In the sentences below, the key of a fact represents its value, and every optional part is present. An event without a
-sentence, or of an unlisted kind, is printed with its facts. The mark `!` shows a warning: an action failed or was
-refused, or an alarm was raised. The node's log has it with the level WARNING. `verdict-changed` is a warning unless the
-verdict is `ok`.
+In the sentences below, the key of a fact represents its value, and every optional part is present. An event of an
+unlisted kind is printed with its facts. The mark `!` shows a warning: an action failed or was refused, or an alarm was
+raised. The node's log has it with the level WARNING. `verdict-changed` is a warning unless the verdict is `ok`.
 """
 FARM = """
 ## About the farm
@@ -56,6 +55,6 @@ def _rows(kinds: Iterable[str]) -> str:
 
 
 def _row(kind: str) -> str:
-    sentence = SENTENCES[kind]("`node`", _Placeholders()) or "its facts"
+    sentence = SENTENCES[kind]("`node`", _Placeholders())
     event = TraceEvent(1, 0, None, kind, "node")
     return f"| `{kind}` | {'!' if is_warning(event) else ''} | {sentence} |\n"

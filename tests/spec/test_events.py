@@ -22,6 +22,7 @@ from tests.effort import each_case
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
 LEAF = MASTER.removesuffix(".b32.i2p")
 MESSAGE: dict[str, Scalar] = {"name": "deploy", "from": "node-1", "payload": "v2"}
+OFFER: dict[str, Scalar] = {"from": "73c9", "name": "node-2", "era": 3, "vouching": 1, "needed": 2}
 ROOT = Path(__file__).parents[2]
 
 
@@ -108,6 +109,42 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("node-evicted", id="73c9", era=2, sealedFor=2), "with new keys of era 2, sealed for 2 members"),
         (event("key-replacement", era=1, sealedFor=3), "new keys of era 1, sealed for 3 members"),
         (event("server-forgotten", server=7), "server 7 has not reported for a long time"),
+        (
+            event("log-time-corrected", beforeMs=1_795_351_200_000, afterMs=1_795_347_600_000),
+            "log time was set back from 12:40:00 to 11:40:00",
+        ),
+        (
+            event("log-time-corrected", beforeMs=1_895_351_200_000, afterMs=1_795_347_600_000),
+            "log time was set back from 2030-01-22 22:26:40 to 2026-11-22 11:40:00",
+        ),
+        (
+            event("clock-bounded", server=3, name="node-3", excessMs=41_000),
+            "log time was limited: the clock of node-3 exceeded the limit of a majority of the clocks by 41s",
+        ),
+        (
+            event("server-retired", server=3, name="node-3", id="73c9", successor="84d0"),
+            "node-3 is retired: another identity has its name",
+        ),
+        (
+            event("admission-lapsed", server=4, name=None, id="73c9"),
+            "server 4 did not join in time, so its place is free",
+        ),
+        (
+            event("client-key-changed", name="tool", id="73", scopes="", admitted=False),
+            "the client key tool is removed",
+        ),
+        (
+            event("second-forgotten", master=MASTER, second=1_795_351_200, until=1_795_412_000),
+            (
+                "the last accepted second of hakketfo3r2m….b32.i2p, 2026-11-22 12:40:00, is dropped: a router that has"
+                " this structure refuses earlier ones until 2026-11-23 05:33:20"
+            ),
+        ),
+        (event("handover-ordered", server=None, outcome="no-voter"), "handover of leadership: no voter"),
+        (
+            TraceEvent(1, 0, None, "key-offered", "node-1", OFFER),
+            "node-2 offers keys of era 3: 1 of 2 needed voters offer these",
+        ),
         (event("something-new", server=2, name="node-2", second=1_795_352_222), "name=node-2 second=12:57:02"),
     ],
 )
@@ -177,6 +214,35 @@ def test_farm_event_kinds_are_recorded_by_nodes() -> None:
     }
     made = {f"member-{status}" for status in ("alive", "suspect", "dead", "left")}
     assert OF_THE_FARM - made <= words
+
+
+def test_recorded_kinds_all_have_sentence() -> None:
+    """Every kind in a call of a trace's `append`, or returned for a change, has a sentence that is not its facts."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "bridge" / "node").rglob("*.py")]
+    appended = {
+        kind
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
+        if ast.unparse(node.func).endswith(("trace.append", "self._append"))
+        for kind in _constants(node.args[0])
+    }
+    made = [ast.parse(inspect.getsource(each)) for each in (events.change_event, events._weights_event)]
+    changes = {
+        kind
+        for tree in made
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
+        for kind in _constants(node.value.elts[0])
+    }
+    assert len(appended) > 40
+    assert len(changes) > 20
+    assert (appended | changes) - events.SENTENCES.keys() == set()
+    assert {kind for kind, sentence in events.SENTENCES.items() if sentence is events._facts_alone} == set()
+
+
+def _constants(node: ast.expr) -> set[str]:
+    return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
 def test_reconcile_steps_all_have_text() -> None:

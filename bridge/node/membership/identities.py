@@ -177,6 +177,10 @@ class Identities:
                 "vouching": len(sponsors),
                 "needed": needed,
             }
+            sponsor = raft_id_of(self._state.admitted, offer.sponsor)
+            name = None if sponsor is None else self._state.admitted[sponsor].name
+            if name:
+                facts["name"] = name
             self.trace.append("key-offered", facts)
             if len(sponsors) >= needed:
                 await self._begin_era(group, keyring, content)

@@ -34,6 +34,7 @@ from bridge.core.log.records import (
     request_of,
 )
 from bridge.core.log.weights import CommandRefused
+from bridge.core.membership.admission import raft_id_of
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.arrival import LookUps
 from bridge.core.publishing.without_quorum import QuorumWatch
@@ -290,11 +291,17 @@ class AppliedState:
             self._on_report(record, self.state.masters)
 
     def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
-        """Return the facts with the known names of the servers whose Raft ids are in them."""
+        """Return the facts with the known names of the servers whose Raft ids or identities are in them."""
         named = dict(data)
         for number, name in (("server", "name"), ("previous", "previousName")):
             server_id = data.get(number)
             known = self._name_of(server_id) if isinstance(server_id, int) else None
+            if known is not None:
+                named.setdefault(name, known)
+        for identity, name in (("id", "name"), ("author", "authorName")):
+            node_id = data.get(identity)
+            server_id = raft_id_of(self.state.admitted, bytes.fromhex(node_id)) if isinstance(node_id, str) else None
+            known = None if server_id is None else self._name_of(server_id)
             if known is not None:
                 named.setdefault(name, known)
         return named

@@ -10,7 +10,7 @@ node sends the order through the log, like every other order of an operator. The
 This does not give a member more power: it could already campaign in a later term.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -67,8 +67,9 @@ async def order_handover(
 class HandoverOrders:
     """The queue of committed orders, which the leader carries out. `committed` receives every foreign entry."""
 
-    def __init__(self, trace: EventLog) -> None:
+    def __init__(self, trace: EventLog, name_of: Callable[[int], str | None] = lambda _: None) -> None:
         self._trace = trace
+        self._name_of = name_of
         self._orders, self._waiting = trio.open_memory_channel[Handover](ORDERS_WAITING)
 
     def committed(self, entry: ProvenRecord, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> None:
@@ -91,7 +92,8 @@ class HandoverOrders:
                 outcome = ended.outcome.value
             except (ServerBusyError, ServerStoppedError) as error:
                 outcome = str(error)
-            self._trace.append("handover-ordered", {"server": order.to, "outcome": outcome})
+            name = None if order.to is None else self._name_of(integer_id(order.to))
+            self._trace.append("handover-ordered", {"server": order.to, "name": name, "outcome": outcome})
 
 
 def _may_order(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> bool:

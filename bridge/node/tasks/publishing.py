@@ -387,7 +387,8 @@ class PublishingTask:
         except RouterError as error:
             context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
         else:
-            context.trace.append("publishing-stopped", {}, log_time_ms=context.applied_state.state.log_time_ms)
+            facts: dict[str, Scalar] = {"master": self._key.key.destination.address}
+            context.trace.append("publishing-stopped", facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     async def _serve_standby(self) -> None:
         if self._is_not_publisher():
