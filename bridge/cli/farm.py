@@ -31,8 +31,8 @@ from bridge.api.words import (
 )
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
-from bridge.cli.node_queries import call_node, node_option
-from bridge.cli.options import json_option, output_options, watchable, yes_option
+from bridge.cli.node_queries import call_node, node_option, patient_node_option
+from bridge.cli.options import json_option, output_options, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
@@ -252,19 +252,21 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
 
 @servers.command()
 @click.argument("server", shell_complete=complete_server)
-@node_option
+@patient_node_option
 @json_option
 @yes_option
-@click.option(
-    "--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait until it is removed."
-)
-def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: bool) -> None:
+@timeout_option("wait_s", "Seconds to wait until it is removed.", default_s=30.0)
+@click.option("--wait", "former_wait_s", type=float, help="The same as --timeout.", hidden=True)
+def remove(
+    server: str, node: str | None, wait_s: float, former_wait_s: float | None, *, yes: bool, as_json: bool
+) -> None:
     """Remove SERVER (name or Raft id) from the Raft group; it may be the leader."""
     order = CommandRequest(removal=RemovalOrder(server, removed=True))
     confirm_order(node, order, f"Remove {server} from the farm? Its leaves will no longer be listed.", yes=yes)
     submit_command(node, order, as_json=as_json)
 
-    view, until_s = call_node(node, VIEW), time.monotonic() + wait_s
+    limit_s = wait_s if former_wait_s is None else former_wait_s
+    view, until_s = call_node(node, VIEW), time.monotonic() + limit_s
     while _on_their_way(view) and time.monotonic() < until_s:
         time.sleep(POLL_SECONDS)
         view = call_node(node, VIEW)

@@ -81,9 +81,12 @@ def test_destructive_command_needs_confirmation(
     assert len(node.commands) == 1
 
 
-def test_servers_remove_reports_pending_removal_with_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+@pytest.mark.parametrize("limit", [("--timeout", "0.1"), ("--wait", "0")])
+def test_servers_remove_reports_pending_removal_with_reason(
+    node: Node, garlicfarm: Callable[..., Result], limit: tuple[str, str]
+) -> None:
     node.removed = (3,)
-    result = garlicfarm("servers", "remove", "--yes", "--wait", "0", "node-3")
+    result = garlicfarm("servers", "remove", "--yes", *limit, "node-3")
     assert result.exit_code == 1
     assert "when the rules allow: node-5 is dead for 3 min" in result.stderr
 

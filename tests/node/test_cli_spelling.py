@@ -101,7 +101,7 @@ def test_common_options_have_one_spelling_and_type() -> None:
                 continue
             record = each.get_help_record(click.Context(command))
             assert record is not None
-            assert not re.search(r"--(follow|out|interval|format)\b", record[0]), (path, record)
+            assert not re.search(r"--(follow|out|interval|format|wait)\b", record[0]), (path, record)
             match each.opts[0]:
                 case "--timeout":
                     assert (each.metavar, type(each.type)) == ("SECONDS", click.FloatRange), path
