@@ -10,11 +10,13 @@ import pytest
 import trio
 
 from bridge.api.control import Refused
+from bridge.api.requests import RevokeRequest
 from bridge.core.membership.admission import Standing
 from bridge.node.inviting.granting import APPROVE_EVERY_S, LOOK_EVERY_S, Approvals
 from bridge.node.inviting.invitations import APPROVAL_LIFETIME_MS, FILE_NAME, Invitations, Joiner, Use
 from bridge.node.inviting.inviting import CERTIFICATE_RETRY_S, Inviting
 from bridge.node.inviting.listener import DIRECTORY, listener_certificate
+from bridge.node.inviting.requests import InvitationRequests
 from tests.node.gossip_farm import in_simulated_time
 
 HOUR_S = 3600
@@ -117,6 +119,21 @@ async def test_late_node_is_not_approved(tmp_path: Path) -> None:
 
 
 @in_simulated_time
+async def test_revocation_at_another_node_names_the_inviting_node(tmp_path: Path) -> None:
+    here, other = Story(tmp_path), Story(tmp_path / "other")
+    made, _ = here.invitations.create(1, HOUR_S, 7671)
+
+    def requests_to(story: Story) -> InvitationRequests:
+        node: Any = SimpleNamespace(lock=trio.Lock(), invitations=story.invitations)
+        return InvitationRequests(node)
+
+    with pytest.raises(Refused, match="only the node that made an invitation") as refused:
+        await requests_to(other).revoke(RevokeRequest(made.id))
+    assert (refused.value.status, refused.value.code) == (404, "no-such-invitation")
+    assert "--node" in str(refused.value)
+    assert (await requests_to(here).revoke(RevokeRequest(made.id))).invitation.state == "revoked"
+
+
 async def test_revoked_use_is_not_approved(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.redeem("thief")

@@ -57,7 +57,10 @@ class InvitationRequests(Struct, frozen=True):
         except OSError as error:
             raise Refused(503, "not-stored", f"the revocation cannot be stored: {error.strerror or error}") from error
         if found is None:
-            text = f"this node does not have an invitation {request.id[:40]!r}: `garlicfarm invite list` shows them"
+            text = (
+                f"this node does not have an invitation {request.id[:40]!r}, and only the node that made an invitation"
+                " lists and revokes it: run the command there, or select that node with --node"
+            )
             raise Refused(404, "no-such-invitation", text)
         return InvitationAnswer(self._view(found))
 
