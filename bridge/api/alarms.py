@@ -53,9 +53,11 @@ _critical: Final = partial(_declare, Severity.CRITICAL)
 """The farm or this node does not do its work."""
 _warning: Final = partial(_declare, Severity.WARNING)
 CORRECT_FILE: Final = "correct the file as the text describes; the node reads it again automatically"
-REPLACE_EVICTED: Final = (
-    "start another node in place of the evicted one, with the key file that `garlicfarm keys export FILE` writes now"
+ADD_NODE: Final = (
+    'run `garlicfarm invite new` on a voter, and the printed command on the new machine (with transport = "i2p": start'
+    " it with the key file that `garlicfarm keys export FILE` writes now, and run `garlicfarm node approve ID`)"
 )
+REPLACE_EVICTED: Final = f"to replace the evicted server, {ADD_NODE}"
 _SET_CLOCKS: Final = "correct the clocks (NTP) of the servers that the text names"
 _UPDATE_VOTERS: Final = (
     "update garlicfarm on every node that votes; the leader then raises the feature level automatically"
@@ -156,9 +158,9 @@ SERVERS_DOWN: Final = _warning(
     "servers of the farm are dead to gossip, have left, are evicted, or do not answer the leader. The text names them"
     " and has the number of servers that may still fail (`garlicfarm help verdicts`)",
     "start them again, and check that UDP (gossip) and TCP (consensus) reach them. Replace a server that will not"
-    " return. In a farm with no more voters than `expect`, start another node, with the key file that `garlicfarm keys"
-    " export FILE` writes now; the farm removes the old server when the new one votes. In a larger farm, run"
-    f" `garlicfarm servers remove NAME`. If a server is evicted, {REPLACE_EVICTED}",
+    " return. In a farm with no more voters than `expect`,"
+    f" {ADD_NODE}. The farm removes the old server when the new one votes. In a larger farm, run"
+    " `garlicfarm servers remove NAME`. Add a new node in place of an evicted server, too",
 )
 UDP_BLOCKED: Final = _warning(
     "udp-blocked",

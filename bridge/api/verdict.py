@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from bridge.api.alarms import (
+    ADD_NODE,
     ADDRESS_GONE,
     ALARMS,
     FOREIGN_KEY,
@@ -59,8 +60,8 @@ WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.
 """Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
-    "to replace a server that will not return, start another node, with the key file that `garlicfarm keys export"
-    " FILE` writes now; once it votes, the farm removes the old server automatically"
+    f"to replace a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old one"
+    " automatically"
 )
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",

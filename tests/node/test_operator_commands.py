@@ -165,7 +165,7 @@ async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) ->
     before = len(node.stage.log)
     status, code, text = await node.refusal({"removal": {"server": "node-3", "removed": True}})
     assert (status, code) == (409, "too-few-voters")
-    assert "start another node first" in text
+    assert "first run `garlicfarm invite new`" in text
     assert len(node.stage.log) == before
     # When the next server is a learner, which gets a vote only after the removal
     learner = VoterView(4, "tcp://x:1", "node-4")

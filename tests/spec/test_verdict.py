@@ -128,7 +128,7 @@ def test_advice_for_evicted_server_is_replacement(number: int) -> None:
     voters = tuple(replace(each, evicted=each.raft_id == 3) for each in view.raft.voters)
     found = verdict(replace(view, raft=replace(view.raft, voters=voters)))
     assert found.text == "Degraded: node-3 evicted, can lose none"
-    assert found.advice.startswith("start another node in place of the evicted one")
+    assert found.advice.startswith("to replace the evicted server, run `garlicfarm invite new`")
     assert "again" not in found.advice
 
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from bridge.api.alarms import ADD_NODE
 from bridge.api.build_view import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.requests import (
@@ -167,9 +168,8 @@ class OperatorCommands(Struct, frozen=True):
             raise Refused(
                 409,
                 "too-few-voters",
-                f"a farm of {self.view.farm.expect} keeps that many voters, and it has {len(voters)}: start another"
-                " node first, with the key file that `garlicfarm keys export FILE` writes; once it votes,"
-                f" {self._name(server_id)} can be removed",
+                f"a farm of {self.view.farm.expect} keeps that many voters, and it has {len(voters)}: first"
+                f" {ADD_NODE}; once it votes, {self._name(server_id)} can be removed",
             )
         if not order.removed:
             return Removal(server_id, removed=False), f"{self._name(server_id)} may join again"
