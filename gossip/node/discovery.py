@@ -54,9 +54,14 @@ class LanInterface(Struct, frozen=True):
 
 def lan_interfaces() -> list[LanInterface]:
     """Return the interfaces except loopback, sorted by name, including inactive ones and those without an address."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    all_addresses = psutil.net_if_addrs()
+    try:
+        up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    except OSError:
+        # A sandbox or an emulator does not support the request for the state (SIOCETHTOOL).
+        up = set(all_addresses)
     found = []
-    for name, addresses in sorted(psutil.net_if_addrs().items()):
+    for name, addresses in sorted(all_addresses.items()):
         numeric_ones = [each for each in addresses if each.family in (AF_INET, AF_INET6)]
         hosts = [each.address.partition("%")[0] for each in numeric_ones]
         if any(ip_address(host).is_loopback for host in hosts):

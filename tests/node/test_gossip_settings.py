@@ -1,6 +1,7 @@
 """Settings that an agent refuses, the notation of endpoints, and limits per source."""
 
 from collections import namedtuple
+from errno import ENOTTY
 from socket import AF_INET, AF_INET6
 from typing import Any
 
@@ -107,6 +108,17 @@ def test_announcements_are_limited() -> None:
     assert discovery.is_presence(bytes([Code.BROADCAST, 1]))
     assert not discovery.is_presence(bytes([Code.JOIN_REQ]))
     assert not discovery.is_presence(b"")
+
+
+def test_interfaces_without_known_state_count_as_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = namedtuple("link", "family address netmask")  # noqa: PYI024 - as psutil's own
+
+    def unsupported() -> None:
+        raise OSError(ENOTTY, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [link(AF_INET, "10.1.2.3", "255.255.0.0")]})
+    monkeypatch.setattr(psutil, "net_if_stats", unsupported)
+    assert lan_interfaces() == [LanInterface("eth0", "10.1.2.3", "10.1.255.255", is_up=True)]
 
 
 def test_lan_interfaces_omit_loopback(

@@ -1,7 +1,7 @@
 """The Debian package for arm64, started by an emulator of that processor in a system of its release.
 
-qemu does not emulate the request for the speed of a network card (`SIOCETHTOOL`), so a node does not run there; its
-commands and its libraries for arm64 do.
+The commands run and the libraries load. No node runs here. qemu does not emulate the request for the speed of a network
+card (`SIOCETHTOOL`); without it, a node treats all interfaces as up.
 """
 
 import shutil
