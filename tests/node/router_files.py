@@ -42,6 +42,7 @@ class RouterFiles:
     ports: list[tuple[int, int]] = field(default_factory=list)
     """Ports that listen on loopback, each with the user of its process."""
     user_id: int = USER_ID
+    home_variable: Path | None = None
 
     def machine(self) -> MachineFiles:
         """Return the machine as the command reads it."""
@@ -51,7 +52,7 @@ class RouterFiles:
         ]
         self.write("/proc/net/tcp", _TABLE_HEAD + "".join(rows))
         homes = {USER_ID: HOME, I2PD_USER_ID: Path("/var/lib/i2pd"), os.geteuid(): HOME}
-        return MachineFiles(self.root, self.user_id, None, homes.get)
+        return MachineFiles(self.root, self.user_id, None, homes.get, self.home_variable)
 
     def path(self, name: str) -> Path:
         """Return the place of a file of this machine."""

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import cli
 from bridge.cli.router.detect import router
 from bridge.node.detecting.found import FoundRouter, ServiceState
+from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import USER_FILE, default_node_file
 from bridge.node.detecting.proposal import detect_routers
 from bridge.node.router.link import Software
@@ -114,6 +115,27 @@ def test_i2pd_of_user_is_found_by_its_command_line(files: RouterFiles) -> None:
     found = found_in(files)
     assert (str(found.directory), found.tunnels[0].destination) == ("/srv/r", destination)
     assert found.i2cp.state is ServiceState.NOT_LISTENING
+
+
+@pytest.mark.parametrize("software", Software)
+def test_router_below_home_variable_is_found(files: RouterFiles, software: Software) -> None:
+    """$HOME differs from the home of the account, for example in a container."""
+    if software is Software.I2PD:
+        files.write("/data/home/.i2pd/i2pd.conf", I2PD_CONF)
+    else:
+        files.java("/data/home/.i2p")
+    assert not detect_routers(files.machine()).routers
+    files.home_variable = Path("/data/home")
+    assert files.machine().homes == (HOME, Path("/data/home"))
+    assert found_in(files).software is software
+
+
+@pytest.mark.parametrize(("value", "home"), [("/data/home", Path("/data/home")), ("data", None), ("", None)])
+def test_only_an_absolute_home_variable_counts(monkeypatch: pytest.MonkeyPatch, value: str, home: Path | None) -> None:
+    monkeypatch.setenv("HOME", value)
+    machine = MachineFiles()
+    assert machine.home_variable == home
+    assert machine.home_of(machine.user_id) in machine.homes
 
 
 def test_java_router_is_found_with_split_files(files: RouterFiles) -> None:

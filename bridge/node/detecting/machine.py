@@ -71,6 +71,12 @@ def _account_home(user_id: int) -> Path | None:
         return None
 
 
+def _home_variable() -> Path | None:
+    """Return $HOME, which i2pd uses instead of the account's home; None unless it is absolute."""
+    home = Path(os.environ.get("HOME", ""))
+    return home if home.is_absolute() else None
+
+
 def _sudo_user() -> int | None:
     text = os.environ.get("SUDO_UID", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(1 << 32)) else None
@@ -84,6 +90,7 @@ class MachineFiles:
     user_id: int = field(default_factory=os.geteuid)
     sudo_user_id: int | None = field(default_factory=_sudo_user)
     home_of: Callable[[int], Path | None] = _account_home
+    home_variable: Path | None = field(default_factory=_home_variable)
     unread: dict[Path, Unread] = field(default_factory=dict)
 
     def real(self, path: Path) -> Path:
@@ -92,9 +99,10 @@ class MachineFiles:
 
     @property
     def homes(self) -> tuple[Path, ...]:
-        """The home directories of this user, and of the user of `sudo`."""
-        users = dict.fromkeys((self.user_id, self.sudo_user_id))
-        return tuple(home for each in users if each is not None and (home := self.home_of(each)) is not None)
+        """The home directories of this user, $HOME included, and of the user of `sudo`."""
+        sudo_home = None if self.sudo_user_id is None else self.home_of(self.sudo_user_id)
+        found = dict.fromkeys((self.home_of(self.user_id), self.home_variable, sudo_home))
+        return tuple(each for each in found if each is not None)
 
     def read(self, path: Path, limit_bytes: int = FILE_LIMIT_BYTES) -> bytes | None:
         """Return the content of a file; None without one, or with a note in `unread`."""
