@@ -102,6 +102,18 @@ class BootedMachine(Machine):
         """Return the last lines of the service in the journal."""
         return self.run("journalctl", "--no-pager", "--lines=40", "--unit=garlicfarm", check=False).stdout
 
+    def current_journal(self) -> str:
+        """Return the lines of the service in the file to which the journal writes now."""
+        current = "--file=/var/log/journal/*/system.journal"
+        return self.run("journalctl", "--no-pager", current, "--unit=garlicfarm", check=False).stdout
+
+    def wait_for_line(self, *parts: str, timeout_s: float) -> None:
+        """Wait until a line of the current journal has these parts."""
+        deadline = time.monotonic() + timeout_s
+        while not any(all(each in line for each in parts) for line in self.current_journal().splitlines()):
+            assert time.monotonic() < deadline, f"no line with {parts}\n{self.current_journal()}"
+            time.sleep(POLL_S)
+
     def view(self) -> dict[str, dict[str, object]]:
         """Return the node's view."""
         found: dict[str, dict[str, object]] = json.loads(self.run("garlicfarm", "status", "--json", check=False).stdout)
