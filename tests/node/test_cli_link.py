@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from bridge.api.view import DirectoryView, FarmView
 from bridge.cli import link as command
+from bridge.cli.founding import token_screen
 from bridge.cli.link import BORDER, link_of, qr_lines
 from bridge.cli.main import cli
 from bridge.wire.i2p.farm_link import DIRECTORIES_LIMIT, parse_link
 from bridge.wire.i2p.structures import address_of, hash_of_address
+from bridge.wire.keys.invitation import InviterAddress, Token
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
 
@@ -200,6 +202,23 @@ def test_qr_code_has_directories_that_fit(capsys: pytest.CaptureFixture[str], co
         assert lines == qr_lines(str(whole))
     else:
         assert lines[-1].startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("columns", "qr", "is_drawn"), [(80, True, True), (80, False, False), (40, True, False)], ids=["80", "no-qr", "40"]
+)
+def test_token_has_qr_code_if_terminal_is_wide_enough(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, *, qr: bool, is_drawn: bool
+) -> None:
+    token = Token((InviterAddress("192.168.1.5", 7671),), b"f" * 32, b"s" * 16)
+    monkeypatch.setattr(token_screen, "is_terminal", lambda: True)
+    monkeypatch.setattr(token_screen, "terminal_columns", lambda: columns)
+    token_screen.print_token(token, 2, 3600, qr=qr)
+    head, empty, text, second_empty, *drawn, last = capsys.readouterr().out.splitlines()
+    assert (head, empty, second_empty) == ("On each of 2 other machines, within 1 hour:", "", "")
+    assert text == f"garlicfarm join {token}"
+    assert last.startswith("The token is secret")
+    assert drawn == (qr_lines(text) if is_drawn else [])
 
 
 def test_links_of_fictional_farm_are_valid() -> None:
