@@ -11,8 +11,8 @@ not elect a leader. A peer that was never reached does not count as either; othe
 since its start would raise its term with each timeout. Sending the request makes the transport connect to the peer, and
 the handshake then shows, within the same round, whether the peer supports pre-vote.
 
-A server that leads or is in contact with a leader refuses votes before this module sees the request
-(`ServerRole.sticks_to_leader`). Without that rule, one server that misses heartbeats would depose leader after leader.
+A server that leads or is in contact with a leader refuses votes before this module sees the request, except in a
+transfer (`ServerRole.sticks_to_leader`). Otherwise one server that misses heartbeats could depose every leader.
 A vote is durable before its reply leaves: otherwise a server could vote twice in one term after a crash and restart.
 """
 
@@ -41,7 +41,7 @@ def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool
 
 
 def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
-    """Return the reason to deny a vote, if any, under protocols that add rules to Raft's (KIP-595, Vote).
+    """Return the reason to deny a vote under a protocol with additional rules (KIP-595, Vote); None without a reason.
 
     A candidate outside the configuration is refused, unless its log is more up to date than ours (term first, then
     length): an entry that we lack may have made it a voter. Without this exception, no server might be able to win an
@@ -99,7 +99,7 @@ class Candidate:
         self.votes[sender] = reply.granted
 
     def count_peer_without_pre_vote(self, replica: Replica, peer: ServerId) -> None:
-        """Count a peer whose handshake excludes pre-vote as granting."""
+        """Count `peer` as granting the pre-vote if its handshake excludes pre-vote."""
         if self.pre_vote and peer in self.correlations and replica.lacks_pre_vote(peer):
             del self.correlations[peer]
             self.votes[peer] = True
@@ -107,7 +107,7 @@ class Candidate:
     def count_own_vote(self, replica: Replica, durable: int) -> None:
         """Count our own vote once our hard state is on disk.
 
-        `durable` is the number of the latest completed Persist.
+        `durable` is the number of the latest completed `Persist` (a write to disk).
         """
         if not self.pre_vote and durable >= replica.hard_state_number:
             self.votes[replica.server_id] = True

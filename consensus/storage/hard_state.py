@@ -3,8 +3,8 @@
 In addition to the current term and the vote in it (Raft figure 2), it holds facts that recovery needs:
 
 * `durable`: entries up to here were durable at this write. Damage at or before this index is rot, not a torn tail.
-* `truncating_from`: a truncation has begun. It is written before the first byte of the log is erased and withdrawn
-  after the last one. So recovery finishes an interrupted truncation instead of mistaking it for a hole.
+* `truncating_from`: a truncation has begun at this index. It is written before the first byte of the log is erased, and
+  reset after the last one. So recovery finishes an interrupted truncation instead of mistaking it for a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 
@@ -46,7 +46,7 @@ _SLOTS = 2
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
 _VERSION_OF_LONG_VOTE = 2
-"""The version for a vote that is not a 32-bit integer: its length is in its place, and the vote itself at the end."""
+"""The version for a vote that is not an integer from 1 to 2^31 - 1. Its field holds the length; the vote is last."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
 _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
@@ -128,7 +128,7 @@ class HardStateFile:
 
     @classmethod
     def plan_creation(cls, state: StoredState) -> tuple["HardStateFile", list[DiskOperation]]:
-        """Return the file of a new storage and its operations. The storage begins to exist with the file's rename."""
+        """Return the file of a new storage and the operations that create it. The rename creates the storage."""
         slot = _encode(1, state)
         operations: list[DiskOperation] = [CreateFile(_NEW_FILE, _SLOTS * _SLOT_BYTES)]
         operations += [WriteBytes(_NEW_FILE, number * _SLOT_BYTES, slot) for number in range(_SLOTS)]
@@ -137,7 +137,10 @@ class HardStateFile:
 
     @classmethod
     def read(cls, reader: DiskReader) -> tuple["HardStateFile", bool]:
-        """Return the file's content, and True if both slots agree; raises `StorageError` if neither can be read."""
+        """Return the file, and True if both slots agree.
+
+        Raise `DamagedStorageError` if both slots are damaged, and `StorageError` if another version wrote one.
+        """
         slots = [_decode(reader.read(STATE_FILE, number * _SLOT_BYTES, _SLOT_BYTES)) for number in range(_SLOTS)]
         readable = [(slot[0], number, slot[1]) for number, slot in enumerate(slots) if slot is not None]
         if not readable:

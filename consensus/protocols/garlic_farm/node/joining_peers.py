@@ -1,21 +1,21 @@
-"""Joining servers from the leader's side: invited, and brought up to the leader's log.
+"""Joining servers, as seen by the leader: it invites them and brings them up to its own log.
 
     connected ──▶ JoinClusterRequest ──accepted──▶ appends with entries go out as log packs
                         │ refused                   heartbeats and snapshot chunks go out unchanged
                         └──▶ the invitation has failed
 
-The core replicates to a joining peer as to any other server. Only the messages differ, and this module chooses them. A
-new connection begins with the invitation again, since the peer may have restarted. A pack is sent only at the known end
-of the peer's log. For an append that would leave a gap, the core gets the first missing index (`append_not_sent`).
+The core replicates to a joining peer as to any other server. Only the messages differ; this module chooses them. The
+leader sends the invitation again on each new connection, since the peer may have restarted. It sends a pack only at the
+known end of the peer's log. If an append would leave a gap, the core gets the index to send next (`append_not_sent`).
 
-A joining peer without extensions is a server of another implementation, which does not check its input. It corrupts its
-log or ends its process unless all of this holds:
+A joining peer without extensions is a server of another implementation, which does not check its input. Without these
+rules it would corrupt its log or end its process:
 
 * Nothing is sent before the peer has accepted the invitation: until then the peer may lead its own cluster.
-* The first pack begins at index 1, for any index that the peer reports, and precedes any heartbeat: the peer may have
-  elected itself, with its own entry at index 1.
-* The offsets of a pack begin at the end of the peer's data file, which is the sum of the earlier packs (`log_pack`).
-* A pack holds committed entries only, since the peer executes all of them. Other entries go as an append.
+* The first pack begins at index 1, regardless of the index that the peer reports, and precedes any heartbeat. The peer
+  may have elected itself, with its own entry at index 1.
+* The offsets of a pack begin at the end of the peer's data file: the total size of the earlier packs (`log_pack`).
+* A pack holds committed entries only, since the peer executes all of them. Other entries are sent as appends.
 * After `PACKED_ENTRIES_MAX` entries, appends follow: a snapshot of the peer moves its data file by an unknown distance.
 """
 
@@ -32,8 +32,8 @@ from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.wire import messages as wire
 
 PACKED_ENTRIES_MAX = 4_096
-"""Limit of the entries that a server of another implementation gets in packs. The demonstration server of the running
-implementation writes a snapshot after 5,000 entries and moves its data file then.
+"""Limit of the entries that a server of another implementation gets in packs. The demonstration server of JRaft writes
+a snapshot after 5,000 entries, and then moves its data file.
 """
 
 
@@ -54,15 +54,15 @@ class JoiningPeer:
     invitation: Callable[[bool], wire.JoinClusterRequest]
     """Makes the request; True: the peer understands joint configurations and learners."""
     accepted: bool | None = None
-    """Its first answer; None before it."""
+    """The peer's first reply; None before that reply."""
     packs: int = 0
     chunks: int = 0
     trusting: bool = False
     """True if it belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
-    """One beyond the last entry that it will hold after the requests under way; None: it has to join first."""
+    """The next index after the requests under way. None: unknown; a peer without extensions then gets nothing."""
     _confirmed_end: Index = 1
-    """One beyond the last entry that it has confirmed."""
+    """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False
     """True if its log, up to its end, is known to come from this leader."""
     _packing: bool = True
@@ -78,7 +78,7 @@ class JoiningPeer:
         return self.accepted is True
 
     def on_join_reply(self, reply: wire.Reply) -> None:
-        """Handle a reply to an invitation; a peer without extensions refuses a second one while it catches up."""
+        """Handle a reply to an invitation. A peer without extensions refuses a second one while it catches up."""
         if self.accepted is None:
             self.accepted = reply.accepted
             self._reply_received.set()
@@ -93,14 +93,14 @@ class JoiningPeer:
             self._restart_packs()
 
     def connection_lost(self) -> None:
-        """Record a lost connection, which may have lost requests. The next invitation's reply has the next index."""
+        """Record a lost connection: requests may be lost. The reply to the next invitation contains the next index."""
         self._expected = None
         self._is_log_from_leader = self._is_log_from_leader and self._confirmed_end > 1
 
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
-        """Return the parts to send for an append, in order; or the index of an entry that must be sent before.
+        """Return the parts to send for an append, in order; or the index that must be sent next instead.
 
-        That index is at or below a confirmed entry only after the peer has reported such an end of its log.
+        That index is the index of a confirmed entry only after the peer has reported such an end of its log.
         """
         if append.entries and append.previous.index + 1 > (self._expected or 1):
             return self._expected or self._confirmed_end
@@ -129,7 +129,7 @@ class JoiningPeer:
         return (Part(append),) if self._is_log_from_leader else 1
 
     def may_send_snapshot(self) -> bool:
-        """Return True if a chunk may be sent: a peer of another implementation has to join first."""
+        """Return True if a chunk may be sent. A peer of another implementation must accept the invitation first."""
         return not self.trusting or self._expected is not None
 
     def sent(self, part: Part, records_bytes: int) -> None:
@@ -149,16 +149,16 @@ class JoiningPeer:
             self._expected = max(self._expected or 1, after)
 
     def replied(self, request: core.Request, reply: core.Reply) -> None:
-        """Take its reply to another request, which may show the end of its log."""
+        """Handle a reply to an append or a snapshot chunk, which may show the end of the peer's log."""
         match request, reply:
             case core.AppendEntries(), core.AppendReply(success=True, next_index=next_index):
                 self._holds(next_index)
             case core.AppendEntries(), core.AppendReply(next_index=next_index) if self.trusting:
-                # The peer replies in order, so its log ends here. From now on it compares entries with its log.
+                # The peer replies in order, so its log ends here. From now on it gets appends, which it compares.
                 self._packing, self._expected = False, max(next_index, self._confirmed_end)
             case core.AppendEntries(), core.AppendReply(next_index=next_index):
-                # Replies to heartbeats are immediate, replies to packs come when they are durable: this reply may be
-                # older.
+                # The peer replies to heartbeats immediately, but to packs only when they are durable. So this reply may
+                # be older than the last confirmation.
                 self._expected = max(next_index, self._confirmed_end)
             case core.InstallSnapshot(last=last), core.SnapshotReply(installed=True):
                 self._holds(last.index + 1)
@@ -170,7 +170,7 @@ class JoiningPeer:
                 pass
 
     def _restart_packs(self) -> None:
-        """Write the next pack to the start of its data file."""
+        """Let the next pack begin at the start of the peer's data file."""
         self._packing, self._packed_entries, self._offset = True, 0, 0
 
     def _holds(self, next_index: Index) -> None:
