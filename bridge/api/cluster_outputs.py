@@ -13,14 +13,14 @@ from bridge.api.json import Document, Record
 
 
 class ZmqRaftPeerView(Record, frozen=True):
-    """A member of a cluster that speaks ØMQ Raft. All figures are null if it does not answer."""
+    """A member of an ØMQ Raft cluster. All figures are null if it does not reply."""
 
     id: str
     """Its id."""
     url: str
     """The address of its ROUTER socket."""
     role: str | None = None
-    """`leader` or `follower`, as it reports; null if it does not answer."""
+    """`leader` or `follower`, as it reports; null if it does not reply."""
     term: int | None = None
     """Its term."""
     first_index: int | None = None
@@ -47,7 +47,7 @@ class ZmqRaftStatusOutput(Document, frozen=True):
 
 
 class ZmqRaftMemberView(Record, frozen=True):
-    """A member of a cluster that speaks ØMQ Raft, by its id and the URL of its ROUTER socket."""
+    """A member of an ØMQ Raft cluster, by its id and the URL of its ROUTER socket."""
 
     id: str
     """Its id."""
@@ -56,7 +56,7 @@ class ZmqRaftMemberView(Record, frozen=True):
 
 
 class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
-    """`zmq-raft serve`, one on each line: an event on the peer. Keys without a value for the event are left out.
+    """A line of `zmq-raft serve`: an event of the peer. It contains only the keys that have a value for this event.
 
     `event` is `serving`, `role`, `members`, `compacted`, `compaction-failed`, `rejected`, `disk-full`, `disk-writable`
     or `stopped`.
@@ -98,7 +98,7 @@ class ZmqRaftConfigOutput(Document, frozen=True):
     """`zmq-raft config`."""
 
     leader: str | None
-    """The id of the leader; null while none is known, and after a change."""
+    """The id of the leader; null if no leader is known, and in the output of a change."""
     members: tuple[ZmqRaftMemberView, ...]
     """The members; during a change, the old and the new ones."""
     index: int | None
@@ -106,7 +106,7 @@ class ZmqRaftConfigOutput(Document, frozen=True):
 
 
 class ZmqRaftUpdateOutput(Document, frozen=True):
-    """`zmq-raft update`, one on each line."""
+    """A line of `zmq-raft update`: a committed update."""
 
     index: int
     """The index of the update in the log."""
@@ -115,7 +115,7 @@ class ZmqRaftUpdateOutput(Document, frozen=True):
 
 
 class ZmqRaftEntryView(Record, frozen=True):
-    """`zmq-raft log` and `follow`, one on each line. It has either `value` or `base64`."""
+    """A line of `zmq-raft log` or `follow`: a committed entry. It has either `value` or `base64`."""
 
     index: int
     """Its place in the log, from 1 on."""
@@ -168,12 +168,12 @@ class KraftFormatOutput(Document, frozen=True):
 
 
 class KraftReplicaView(Record, frozen=True):
-    """A replica of a quorum that speaks KRaft, as the leader sees it. Times are by the leader's clock."""
+    """A replica of a KRaft quorum, as the leader sees it. Times are by the leader's clock."""
 
     id: int
     """Its node.id."""
     directory_id: str
-    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the settings list the voters, without ids of directories."""
+    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the settings list the voters: they contain no such ids."""
     status: str
     """`Leader`, `Follower` or `Observer`, as in Kafka's tool."""
     log_end_offset: int
@@ -208,7 +208,7 @@ class KraftDescribeOutput(Document, frozen=True):
 
 
 class KraftVoterView(Record, frozen=True):
-    """A voter of a quorum that speaks KRaft."""
+    """A voter of a KRaft quorum."""
 
     id: int
     """Its node.id."""
@@ -217,7 +217,7 @@ class KraftVoterView(Record, frozen=True):
 
 
 class KraftServeOutput(Document, frozen=True, omit_defaults=True):
-    """`kraft serve`, one on each line: an event on the server. Keys without a value for the event are left out.
+    """A line of `kraft serve`: an event of the server. It contains only the keys that have a value for this event.
 
     `event` is `serving`, `role`, `voters`, `rejected`, `address-refused`, `disk-full`, `disk-writable` or `stopped`.
     """
@@ -231,7 +231,7 @@ class KraftServeOutput(Document, frozen=True, omit_defaults=True):
     text: str
     """The event as text."""
     address: str | None = None
-    """The server's listening address (`serving`), or the unrecorded advertised address (`address-refused`)."""
+    """The server's listening address (`serving`), or the address that the quorum refused (`address-refused`)."""
     cluster: str | None = None
     """The quorum's id (`serving`)."""
     directory_id: str | None = None
@@ -264,7 +264,7 @@ class KraftChangeOutput(Document, frozen=True):
 
 
 class KraftRecordView(Record, frozen=True):
-    """`kraft log`, one on each line: a committed record. Key and value are text, or otherwise base64."""
+    """A line of `kraft log`: a committed record. Key and value are text, or otherwise base64."""
 
     offset: int
     """Its place in the log, from 0 on."""
@@ -277,13 +277,13 @@ class KraftRecordView(Record, frozen=True):
     key: str | UnsetType | None = UNSET
     """The key, if it is null or text in UTF-8."""
     key_base64: bytes | UnsetType = UNSET
-    """The key otherwise."""
+    """The key in base64, if it is not text."""
     value: str | UnsetType | None = UNSET
     """The value, if it is null or text in UTF-8."""
     value_base64: bytes | UnsetType = UNSET
-    """The value otherwise."""
+    """The value in base64, if it is not text."""
     headers: Mapping[str, bytes | None] | UnsetType = UNSET
-    """The headers in base64, if there are any; of several with one name, the last one."""
+    """The headers, if there are any: the values in base64. Of several headers with one name, only the last one."""
 
     @classmethod
     def of(

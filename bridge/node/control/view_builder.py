@@ -1,4 +1,4 @@
-"""The gathered state of each part of the node, for the one view that every surface shows."""
+"""The state of all parts of the node, gathered into the view that all interfaces of the node show."""
 
 import os
 import time
@@ -28,7 +28,7 @@ _UNREADABLE = "unreadable"
 
 
 class ViewBuilder:
-    """The builder of the node's view of the farm and of this node."""
+    """The builder of this node's view: of the farm, and of the node itself."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class ViewBuilder:
                 known = destination_from_base64(destination).address
             except I2pError:
                 known = _UNREADABLE
-            if len(self._addresses) > 1024:  # noqa: PLR2004 - a bound, not a meaning
+            if len(self._addresses) > 1024:  # noqa: PLR2004 - the limit of the cache
                 self._addresses.clear()
             self._addresses[destination] = known
         return known
