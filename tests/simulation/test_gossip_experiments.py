@@ -1,6 +1,6 @@
 """Small versions of the experiments: the same code as `python -m tests.simulation gossip-experiments`, in seconds.
 
-Bounds that a small sample could miss by chance are widened by three times its standard error, never by more.
+If a small sample could miss a bound by chance, its test widens the bound by three standard errors of the sample.
 """
 
 from functools import partial
@@ -47,13 +47,13 @@ SEED = 1
 )
 def test_first_detection_takes_expected_periods(size: int, samples: int) -> None:
     found = first_detections(size, samples, SEED)
-    assert all(periods == round(periods) >= 1 for periods in found.periods), "periods are aligned"
+    assert all(periods == round(periods) >= 1 for periods in found.periods), "a detection takes whole periods"
     error = stdev(found.periods) / len(found.periods) ** 0.5
     assert fmean(found.periods) == pytest.approx(EXPECTED_PERIODS, abs=0.03 * EXPECTED_PERIODS + 3 * error)
 
 
 @pytest.mark.parametrize("size", [50, 150])
-def test_idle_group_sends_about_two_probe_messages(size: int) -> None:
+def test_idle_member_sends_two_probe_messages_per_period(size: int) -> None:
     load = quiet_load(size, 5, SEED)
     assert 1.9 <= load.probe_messages <= 2.1
 
@@ -74,7 +74,7 @@ def test_mass_crash_is_known_within_bound(size: int, loss: float, bound: int) ->
         assert crash.false_deaths == 0
 
 
-def test_mass_crash_reports_missing_members(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mass_crash_at_99_percent_loss_reports_missed_crashes(capsys: pytest.CaptureFixture[str]) -> None:
     incomplete = mass_crash(20, 0.99, SEED)
     assert incomplete.slowest is None
     assert 0 < incomplete.missing <= 2 * 18
@@ -126,7 +126,7 @@ def test_grid_has_each_count_with_each_duration() -> None:
                 assert len(here) == intervals
 
 
-def test_grid_with_one_interval_has_all_per_duration() -> None:
+def test_smallest_grid_has_all_intervals_for_each_duration() -> None:
     for duration_ms in DURATIONS_MS:
         assert {cell.interval_ms for cell in grid(1) if cell.duration_ms == duration_ms} == set(INTERVALS_MS)
 
@@ -138,7 +138,7 @@ def test_sampled_cells_are_in_grid_with_unique_seeds() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_parts_differ_from_swim_by_one_part() -> None:
+def test_parts_are_distinct_variants_of_swim() -> None:
     plain, *alone = [PARTS[name] for name in ("plain SWIM", "local health", "shrinking suspicion", "buddy notice")]
     assert len({plain, *alone}) == 4
     assert PARTS["Lifeguard"].plain_swim() == plain
@@ -164,7 +164,7 @@ def test_quantile_is_one_of_the_values() -> None:
     assert [quantile(values, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 100.0, 198.0, 200.0]
 
 
-def test_finished_run_is_repeated_only_if_line_is_cut(tmp_path: Path) -> None:
+def test_stored_run_is_repeated_only_if_its_line_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "runs"
     played = []
 
@@ -193,7 +193,7 @@ def test_ratio_of_different_runs_has_wide_interval() -> None:
     assert disagreeing.high > 0.15
 
 
-def test_none_of_small_sample_has_wide_interval() -> None:
+def test_interval_of_zero_events_shrinks_with_sample() -> None:
     assert none_of(100).high == pytest.approx(0.03)
     assert none_of(1_000).high == pytest.approx(0.003)
     assert none_of(2).high == 1.0

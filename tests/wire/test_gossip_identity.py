@@ -84,7 +84,7 @@ def test_key_of_another_node_cannot_sign() -> None:
 
 
 @pytest.mark.parametrize("kind", [JoinReq, JoinAck, Broadcast, Leave])
-def test_message_for_another_node_is_forged(kind: type[JoinReq | JoinAck | Broadcast | Leave]) -> None:
+def test_message_with_changed_source_address_is_refused(kind: type[JoinReq | JoinAck | Broadcast | Leave]) -> None:
     forged: Message = kind(replace(SIGNED, address=Address("10.6.6.6", 666)))
     with pytest.raises(ForgedError, match=ALICE.node_id.hex()):
         Verifier().authenticate(forged)
@@ -173,7 +173,7 @@ def test_node_id_is_hash_of_key() -> None:
 
 @each_case("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_signer_changes_only_credentials(message: Message) -> None:
-    """The signer must not change the other parts of a payload."""
+    """The signer keeps all other fields of a message and of its payload."""
     signer = Signer(Ed25519PrivateKey.from_private_bytes(b"the identity key of another node"))
     endorsed = signer.endorse(message)
     assert [
