@@ -329,7 +329,9 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
         f"the client key {facts['name']} is " + (f"admitted for {facts['scopes']}" if facts["admitted"] else "removed")
     ),
     "key-replacement": _keys_of_era("new keys of era"),
-    "key-replacement-refused": lambda _, facts: f"there are no new keys of era {facts['era']}: {facts['reason']}",
+    "key-replacement-refused": lambda _, facts: (
+        f"keys of era {facts['era']} do not replace the present ones: {facts['reason']}"
+    ),
     "eviction-refused": lambda _, facts: f"{facts.get('name') or facts['id']} is not evicted: {facts['reason']}",
     "entry-too-early": lambda _, facts: (
         f"an entry of kind {facts['kind']} is ineffective before feature level {facts['neededLevel']}"

@@ -152,13 +152,15 @@ async def test_leader_executes_handover_signed_by_permitted_author(
 ) -> None:
     del autojump_clock
     server = Server(leads=leads)
-    orders = HandoverOrders(EventLog("node-3", lambda: 1000))
+    trace = EventLog("node-3", lambda: 1000)
+    orders = HandoverOrders(trace, lambda server_id: f"node-{server_id}")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(orders.run, cast(Replica, server))
         orders.committed(committed(handover_entry(entry), signed=signed), admitted, clients)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert server.transfers == ([2] if transfers_leadership else [])
+    assert [each.data["name"] for each in trace.recent(9)] == (["node-2"] if transfers_leadership else [])
 
 
 @each_case("data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9])
