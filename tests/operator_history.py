@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from bridge.api.observations.history import NOT_REPORTED
 from tests.operator_views import MASTER, leaf
 
 MINUTE_MS = 60_000
@@ -69,7 +70,7 @@ def history(now_ms: int, names: Sequence[str], *, short_failures: int = 0) -> Js
         rows.append(row("node", name, states))
         healthy = [span(*ran, "healthy"), span(at[2], at[9], "healthy")]
         if fails:
-            healthy = [span(at[2], at[3], "healthy"), span(at[3], at[5], "its server does not report", "critical")]
+            healthy = [span(at[2], at[3], "healthy"), span(at[3], at[5], NOT_REPORTED, "critical")]
             healthy += [span(at[5], at[9], "healthy")]
         rows.append(row("leaf", leaf(place + 1), healthy, name))
     rows.append(row("alarm", "no-quorum", [span(at[6], at[7], "no quorum", "critical")]))

@@ -48,7 +48,7 @@ from bridge.api.view import (
     VoterView,
     WeightsView,
 )
-from bridge.api.words import score_value_text
+from bridge.api.words import SERVER_FAULT, score_value_text
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
@@ -409,12 +409,6 @@ class _FarmPart:
         expires_s = None if handed_over is None else end_of(handed_over.published_s, farm.pace)
         by = None if handed_over is None else handed_over.server_id
         look_ups = farm.look_ups.of_others(destination, by)
-        healthy = {
-            leaf.destination
-            for server, leaf in state.leaves_of(destination)
-            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in unreachable
-        }
-        faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
         failures = _publish_failures(state, destination)
         candidates = candidates_of(state, destination, farm.tuning)
         publisher, reason, choices = self._choices(destination, master, candidates, publication)
@@ -427,17 +421,7 @@ class _FarmPart:
             expires_s=expires_s,
             seconds_to_expiry=None if expires_s is None else expires_s - farm.log_time_ms // 1000,
             lease_set_file=farm.lease_set_files.get(destination),
-            entries=tuple(
-                MetaEntryView(
-                    destination=self._address_of(entry.destination),
-                    name=self._owners.get(entry.destination),
-                    cost=entry.cost,
-                    end_s=entry.end_s,
-                    healthy=entry.destination in healthy,
-                    faults=faults.get(entry.destination, UNSET),
-                )
-                for entry in entries
-            ),
+            entries=self._entries(destination, entries, unreachable),
             published_by=None if publication is None else publication.server_id,
             published_by_name=None if publication is None else names.get(publication.server_id),
             without_quorum=alone is not None,
@@ -464,6 +448,34 @@ class _FarmPart:
                 )
                 for each in candidates
             ),
+        )
+
+    def _entries(
+        self, destination: str, entries: tuple[LeafEntry, ...], unreachable: AbstractSet[int]
+    ) -> tuple[MetaEntryView, ...]:
+        state, tuning = self._seen, self._farm.tuning
+        healthy = {
+            leaf.destination
+            for server, leaf in state.leaves_of(destination)
+            if is_healthy(state, server, leaf, tuning) and server.report.server_id not in unreachable
+        }
+        faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
+        running = {
+            leaf.destination
+            for server in state.servers.values()
+            if server.report.server_id not in unreachable and not state.stale(server, tuning)
+            for leaf in server.report.destinations
+        }
+        return tuple(
+            MetaEntryView(
+                destination=self._address_of(entry.destination),
+                name=self._owners.get(entry.destination),
+                cost=entry.cost,
+                end_s=entry.end_s,
+                healthy=entry.destination in healthy,
+                faults=faults.get(entry.destination) or (UNSET if entry.destination in running else (SERVER_FAULT,)),
+            )
+            for entry in entries
         )
 
     def _choices(

@@ -104,6 +104,19 @@ def server_members(members: Iterable[MemberView]) -> dict[int, MemberView]:
     return {each.raft_id: each for each in members if each.raft_id is not None and each.server_role in _SERVERS}
 
 
+def outdated_reports(view: FarmView) -> frozenset[int]:
+    """Return the servers whose report is too old, or was sent before they died or left.
+
+    A server that is dead only to gossip still reports.
+    """
+    up, down = set[int](), set[int]()
+    for each in view.members:
+        if each.raft_id is not None and each.server_role is not ServerRole.NONE:
+            (down if each.status in {MemberStatus.DEAD, MemberStatus.LEFT} else up).add(each.raft_id)
+    down -= {*up, *view.raft.udp_blocked}
+    return frozenset(each.raft_id for each in view.reports if each.stale or each.raft_id in down)
+
+
 def patience_ms(raft: RaftView) -> int:
     """Return the least duration of a contradiction that counts: servers follow an ended leader for that long."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)

@@ -1,8 +1,8 @@
 """Words that several surfaces share: the health of a leaf, a structure, the voters that hold back the level.
 
 *A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report contains the state and
-the last error of each condition; reports of older versions do not. A leaf is also unhealthy, without a fault, if its
-server is down or its last report is too old.
+the last error of each condition; reports of older versions do not. A leaf is also unhealthy if its server is down or
+its last report is too old (`SERVER_FAULT`).
 
 *A structure* is `handed over` to the router next to its publisher, and `seen` if the router of another node finds it.
 The surfaces do not use `published`, because routers do not report a publication.
@@ -14,7 +14,7 @@ raised only after hours, because every upgrade looks the same for a while.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import UnsetType
 
@@ -36,10 +36,15 @@ from bridge.core.publishing.score import ScoreFigure
 
 KILO = 1_000
 UNKNOWN = "unknown"
+SERVER_FAULT: Final = "server"
+"""The fault of a leaf whose server reports no fault, and is down or does not report."""
+IN_LAST_REPORT: Final = "in its last report: "
+"""Prefix of conditions that may have changed since."""
 FAULT_WORDS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "no router answers",
     LeafFault.LEASE_SET.value: "its lease set is not found",
     LeafFault.SERVICE.value: "its service does not answer the probe",
+    SERVER_FAULT: "its server is down or does not report",
 }
 CONDITION_NAMES: Mapping[str, str] = {
     LeafFault.ROUTER.value: "router",
@@ -57,6 +62,7 @@ _ACTIONS: Mapping[str, str] = {
         "check in the router's console that the leaf's server tunnel runs and that the router has found peers"
     ),
     LeafFault.SERVICE.value: "start the service of the leaf, or correct `probe` in its [[leaf]]",
+    SERVER_FAULT: "start the node of the leaf, or repair its connections; `garlicfarm doctor` there checks them",
 }
 
 
@@ -109,10 +115,11 @@ def fault_actions(faults: Iterable[str]) -> str:
     return "; ".join(_in_order(_ACTIONS, faults))
 
 
-def conditions_text(conditions: Iterable[ConditionView]) -> str:
+def conditions_text(conditions: Iterable[ConditionView], *, is_outdated: bool = False) -> str:
     """Return `router ok for 3h00m; lease set ok for 3h00m; service failing for 5m02s: Connection refused`."""
     known = {each.condition: condition_text(each) for each in conditions}
-    return "; ".join(known.get(name, unknown) for name, unknown in _UNKNOWN_CONDITIONS.items())
+    text = "; ".join(known.get(name, unknown) for name, unknown in _UNKNOWN_CONDITIONS.items())
+    return f"{IN_LAST_REPORT if is_outdated else ''}{text}"
 
 
 def condition_text(each: ConditionView) -> str:

@@ -14,6 +14,7 @@ import time
 import click
 
 from bridge.api.control_routes import VIEW
+from bridge.api.farm_facts import outdated_reports
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.printable import clock_text, duration, known, short_address
 from bridge.api.requests import CommandRequest, RemovalOrder
@@ -21,6 +22,7 @@ from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
 from bridge.api.words import (
     CONDITION_NAMES,
+    IN_LAST_REPORT,
     condition_cell,
     condition_text,
     handed_over_text,
@@ -154,13 +156,15 @@ def _print_leaves(view: FarmView) -> None:
     ]
     conditions = (each.upper() for each in CONDITION_NAMES.values())
     print_table(("LEAF", "AT", "REPORTED", *conditions, "LOAD", "COST"), rows)
+    outdated = outdated_reports(view)
     for report in view.reports:
+        prefix = IN_LAST_REPORT if report.raft_id in outdated else ""
         for leaf in report.leaves:
             failed = [each for each in leaf.conditions or () if not each.holds or each.last_error is not None]
             where = f"leaf {short_address(leaf.destination)} at {server_label(report.raft_id, report.name)}"
             if failed or not leaf.healthy:
                 text = "; ".join(map(condition_text, failed)) or health_text(leaf.faults, healthy=leaf.healthy)
-                echo(f"{where}: {text}")
+                echo(f"{where}: {prefix}{text}")
 
 
 def _print_weights(weights: WeightsView) -> None:

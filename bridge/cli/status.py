@@ -3,10 +3,12 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import click
 
 from bridge.api.control_routes import VIEW
+from bridge.api.farm_facts import outdated_reports
 from bridge.api.outputs import MembersOutput
 from bridge.api.printable import clock_text, duration, known, milliseconds_text
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
@@ -22,6 +24,7 @@ from bridge.api.view import (
     counted_members,
 )
 from bridge.api.words import (
+    SERVER_FAULT,
     by_name,
     conditions_text,
     directory_text,
@@ -64,10 +67,15 @@ def _print_status(view: FarmView) -> None:
     if verdict.advice != NOTHING_TO_DO:
         echo(f"  do: {verdict.advice}")
     facts = [*_node_facts(view), *_raft_facts(view)]
-    leaves = {leaf.destination: leaf for report in view.reports for leaf in report.leaves}
+    outdated = outdated_reports(view)
+    conditions = {
+        leaf.destination: _condition_facts(leaf, is_outdated=report.raft_id in outdated)
+        for report in view.reports
+        for leaf in report.leaves
+    }
     for each in view.publishing:
-        facts.extend(_publishing_facts(each, view, leaves))
-    facts.extend(_unlisted_facts(view))
+        facts.extend(_publishing_facts(each, view, conditions))
+    facts.extend(_unlisted_facts(view, conditions, outdated))
     facts.extend(("ALARM", f"{alarm.kind}: {alarm.text}; {alarm.action}") for alarm in view.alarms)
     if not view.alarms:
         facts.append(("alarms", "none"))
@@ -131,7 +139,9 @@ def _follower_text(follower: FollowerView) -> str:
     return f"{name} lacks {follower.lag_entries} {entries}"
 
 
-def _publishing_facts(each: PublishingView, view: FarmView, leaves: Mapping[str, LeafView]) -> list[tuple[str, str]]:
+def _publishing_facts(
+    each: PublishingView, view: FarmView, conditions: Mapping[str, list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
     publisher = "no server" if each.publisher_id is None else f"{known(each.publisher_name)} (id {each.publisher_id})"
     facts = [
         ("publisher", f"{publisher}: {each.reason}"),
@@ -149,7 +159,7 @@ def _publishing_facts(each: PublishingView, view: FarmView, leaves: Mapping[str,
     for entry in each.entries:
         health = health_text(entry.faults, healthy=entry.healthy)
         facts.append(("leaf", f"{entry.destination} at {known(entry.name)}, cost {entry.cost}, {health}"))
-        facts.extend(_condition_facts(leaves.get(entry.destination)))
+        facts.extend(conditions.get(entry.destination, ()))
     return facts
 
 
@@ -161,7 +171,9 @@ def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> 
     return choice if one.inability is not None else ""
 
 
-def _unlisted_facts(view: FarmView) -> list[tuple[str, str]]:
+def _unlisted_facts(
+    view: FarmView, conditions: Mapping[str, list[tuple[str, str]]], outdated: AbstractSet[int]
+) -> list[tuple[str, str]]:
     """Return the leaves in reports that no structure lists."""
     listed = {entry.destination for each in view.publishing for entry in each.entries}
     facts = []
@@ -169,17 +181,17 @@ def _unlisted_facts(view: FarmView) -> list[tuple[str, str]]:
         for leaf in report.leaves:
             if leaf.destination not in listed:
                 reason = "excluded by an operator, " if leaf.excluded else ""
-                health = (
-                    "its last report is out of date" if report.stale else health_text(leaf.faults, healthy=leaf.healthy)
-                )
+                is_lost = report.raft_id in outdated
+                faults = leaf.faults or ((SERVER_FAULT,) if is_lost else ())
+                health = health_text(faults, healthy=leaf.healthy and not is_lost)
                 at = server_label(report.raft_id, report.name)
                 facts.append(("leaf", f"{leaf.destination} at {at}, not listed, {reason}{health}"))
-                facts.extend(_condition_facts(leaf))
+                facts.extend(conditions[leaf.destination])
     return facts
 
 
-def _condition_facts(leaf: LeafView | None) -> list[tuple[str, str]]:
-    return [("", conditions_text(leaf.conditions))] if leaf is not None and leaf.conditions else []
+def _condition_facts(leaf: LeafView, *, is_outdated: bool) -> list[tuple[str, str]]:
+    return [("", conditions_text(leaf.conditions, is_outdated=is_outdated))] if leaf.conditions else []
 
 
 @click.command()

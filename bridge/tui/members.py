@@ -13,9 +13,19 @@ from msgspec import UnsetType
 from rich.cells import cell_len
 from rich.text import Text
 
+from bridge.api.farm_facts import outdated_reports
 from bridge.api.printable import clock_text, duration, known, printable, short_address
 from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
-from bridge.api.words import condition_text, health_text, incarnation_text, rtt_text, score_text, standing_text
+from bridge.api.words import (
+    IN_LAST_REPORT,
+    SERVER_FAULT,
+    condition_text,
+    health_text,
+    incarnation_text,
+    rtt_text,
+    score_text,
+    standing_text,
+)
 from bridge.core.log.figures import FIGURES, Figure, Unit
 from bridge.tui.charts import Chart, milliseconds_figure, sparkline
 from bridge.tui.history import History, MemberHistory
@@ -134,7 +144,8 @@ def member_facts(state: ViewState, farm: FarmView | None, history: History, canv
     figures = history_of(history, member)
     report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
     facts = [*_identity(member, farm), *_figures(member, farm, figures), *_report_facts(report, demo=farm.farm.demo)]
-    facts += _leaf_facts(report, canvas.palette)
+    if report is not None:
+        facts += _leaf_facts(report, canvas.palette, is_outdated=report.raft_id in outdated_reports(farm))
     facts += _candidate_facts(member, farm)
     facts += [("states", f"{clock_text(at_ms)} UTC {status.value}", "") for at_ms, status in reversed(figures.states)]
     lines = [canvas.line((f" {member.name}", canvas.palette.title))]
@@ -187,16 +198,20 @@ def _report_facts(report: ReportView | None, *, demo: bool) -> list[Fact]:
     return [("report", f"{age}, {health}, {router}{clock}", "")]
 
 
-def _leaf_facts(report: ReportView | None, palette: Palette) -> list[Fact]:
+def _leaf_facts(report: ReportView, palette: Palette, *, is_outdated: bool) -> list[Fact]:
     """Return each leaf, and below it the conditions of its health: which one fails, since when, and why."""
     facts: list[Fact] = []
-    for leaf in () if report is None else report.leaves:
-        words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
+    prefix, lost = (IN_LAST_REPORT, (SERVER_FAULT,)) if is_outdated else ("", ())
+    for leaf in report.leaves:
+        is_healthy = leaf.healthy and not is_outdated
+        words = [health_text(leaf.faults or lost, healthy=is_healthy), f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []
-        style = "" if leaf.healthy else palette.bad
+        style = "" if is_healthy else palette.bad
         facts.append(("leaf", f"{short_address(leaf.destination)} {', '.join(words)}", style))
         conditions = () if isinstance(leaf.conditions, UnsetType) else leaf.conditions
-        facts += [("leaf", f"  {condition_text(each)}", "" if each.holds else palette.bad) for each in conditions]
+        facts += [
+            ("leaf", f"  {prefix}{condition_text(each)}", "" if each.holds else palette.bad) for each in conditions
+        ]
     return facts
 
 

@@ -199,6 +199,26 @@ async def test_event_filter_and_links_lead_to_member(tmp_path: Path, browser: Br
         await in_tab(browser, served, check)
 
 
+async def test_leaf_of_dead_member_is_unhealthy_in_fresh_report(tmp_path: Path, browser: Browser) -> None:
+    async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
+
+        def check(tab: Tab) -> None:
+            cause = "unhealthy: its server is down or does not report"
+            assert "4 of 5 healthy" in tab.text()
+            leaves = "[...document.querySelectorAll('#leaves tbody tr')].map(each => each.textContent)"
+            dead, *alive = tab.evaluate(leaves)
+            assert dead.startswith("node-5")
+            assert cause in dead
+            assert dead.count("in its last report: ● holds") == 3
+            assert not any(cause in each or "in its last report" in each for each in alive)
+            tab.click("[data-toggle='0000000000000005']")
+            detail = tab.evaluate("document.getElementById('members').textContent")
+            assert cause in detail
+            assert "in its last report: 1 of 1 healthy" in detail
+
+        await in_tab(browser, served, check)
+
+
 async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Browser) -> None:
     names = tuple(f"node-{each}" for each in range(1, 65))
     now_ms = time.time_ns() // 1_000_000

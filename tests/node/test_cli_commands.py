@@ -57,6 +57,7 @@ class Node(FarmAdmin):
         self.requests: list[RequestId | None] = []
         self.commands: list[object] = []
         self.removed: tuple[int, ...] = ()
+        self.publishing = farm_view().publishing
         self.cluster_id: str | None = None
         self.kafka_address: str | None = None
         self.zmq_address: str | None = None
@@ -75,7 +76,7 @@ class Node(FarmAdmin):
         """Return the fabricated view."""
         made = farm_view()
         local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)
-        return replace(made, removed=self.removed, node=local)
+        return replace(made, removed=self.removed, publishing=self.publishing, node=local)
 
     async def cluster(self) -> ClusterAnswer:
         """Return a cluster without a leader."""
@@ -230,6 +231,22 @@ def test_status_as_text_shows_important_facts(garlicfarm: Callable[..., Result])
     ):
         assert fact in text, fact
     assert "clients read" not in text
+    lines = text.splitlines()
+    of_dead = next(place for place, line in enumerate(lines) if "at node-5, cost 50" in line)
+    assert lines[of_dead + 1].strip().startswith("in its last report: router ok for 1d00h; lease set ok for 1h00m;")
+    assert text.count("in its last report: ") == 1
+
+
+def test_leaf_of_dead_server_is_unhealthy_with_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    [published] = node.publishing
+    *others, last = published.entries
+    node.publishing = (replace(published, entries=(*others, replace(last, faults=("server",)))),)
+    assert "cost 50, unhealthy: its server is down or does not report" in garlicfarm("status").stdout
+    node.publishing = ()
+    text = garlicfarm("status").stdout
+    assert "at node-4, not listed, healthy" in text
+    assert "at node-5, not listed, unhealthy: its server is down or does not report" in text
+    assert "at node-5: in its last report: service ok for" in garlicfarm("farm").stdout
 
 
 def test_status_shows_addresses_for_clients_of_other_protocols(node: Node, garlicfarm: Callable[..., Result]) -> None:

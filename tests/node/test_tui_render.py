@@ -619,6 +619,15 @@ def test_member_detail_has_failed_condition_and_score() -> None:
     assert f"{broken.publishing[0].standings[0].score}: job lag 300" in words
 
 
+def test_member_detail_marks_last_report_of_dead_member() -> None:
+    view = farm_view()
+    for each, is_dead in ((view.members[0], False), (view.members[4], True)):
+        state = ViewState(pane=Pane.DETAIL, selected=each.node_id)
+        words = " ".join(drawn(draw(state, ScreenData(view, History()), 120, 40, color=False), 120, 40).split())
+        assert ("unhealthy: its server is down or does not report" in words) is is_dead
+        assert ("in its last report: router ok for 1d00h" in words) is is_dead
+
+
 def test_view_of_older_version_is_drawn() -> None:
     view = farm_view()
     report = view.reports[0]

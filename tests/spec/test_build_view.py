@@ -431,6 +431,8 @@ def test_leaf_of_dead_server_not_shown_healthy() -> None:
     dead = view_in(log, Status.DEAD)
     assert [entry.healthy for entry in alive.publishing[0].entries] == [True, True]
     assert [entry.healthy for entry in dead.publishing[0].entries] == [True, False]
+    assert [entry.faults for entry in alive.publishing[0].entries] == [UNSET, UNSET]
+    assert [entry.faults for entry in dead.publishing[0].entries] == [UNSET, ("server",)]
 
 
 def test_publication_without_quorum_shown_if_newer() -> None:

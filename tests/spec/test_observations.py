@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from bridge.api.farm_facts import outdated_reports
 from bridge.api.observations.history import EXCLUDED, NOT_REPORTED, figures, history_answer, observed
 from bridge.api.observations.perspectives import PerspectivesAnswer, disagreements, extract, perspective
 from bridge.api.view import AlarmView, FarmView, ServerRole, Severity
@@ -65,6 +66,17 @@ def test_observed_leaf_states_follow_report() -> None:
     assert state(healthy=True, excluded=True) == State(EXCLUDED, 1)
     assert state(healthy=False, faults=("service",)) == State("its service does not answer the probe", 2)
     assert state(healthy=True, stale=True) == State(NOT_REPORTED, 2)
+
+
+def test_leaf_of_dead_member_is_not_healthy_in_fresh_report() -> None:
+    states = [state for row, state in observed(VIEW).items() if row.kind is RowKind.LEAF]
+    assert states[3:] == [State("healthy", 0), State(NOT_REPORTED, 2)]
+    left = observed(with_status(VIEW, node_3=MemberStatus.LEFT))
+    assert list(left.values()).count(State(NOT_REPORTED, 2)) == 2
+    blocked = observed(replace(VIEW, raft=replace(VIEW.raft, udp_blocked=(5,))))
+    assert State(NOT_REPORTED, 2) not in blocked.values()
+    impostor = replace(VIEW.members[0], node_id="ff" * 8, status=MemberStatus.DEAD)
+    assert outdated_reports(replace(VIEW, members=(impostor, *VIEW.members, impostor))) == {5}
 
 
 def test_observed_rows_are_bounded() -> None:

@@ -11,9 +11,10 @@ from itertools import chain, islice
 from typing import Final
 
 from bridge.api.alarms import without_figures
+from bridge.api.farm_facts import outdated_reports
 from bridge.api.json import Document, Record
-from bridge.api.view import FarmView, LeafView, MemberView, ReportView, ServerRole, Severity, counted_members
-from bridge.api.words import faults_text
+from bridge.api.view import FarmView, LeafView, MemberView, ServerRole, Severity, counted_members
+from bridge.api.words import FAULT_WORDS, SERVER_FAULT, faults_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.history.records import ALARMS_MAX, LEAVES_MAX, NODES_MAX, Row, RowKind, SeriesKind, State
 from bridge.core.history.timeline import Timeline
@@ -37,7 +38,7 @@ _STATUS: Final[Mapping[MemberStatus, int]] = {
 }
 _VERDICT: Final = Row(RowKind.VERDICT)
 _LEADER: Final = Row(RowKind.LEADER)
-NOT_REPORTED: Final = "its server does not report"
+NOT_REPORTED: Final = FAULT_WORDS[SERVER_FAULT]
 EXCLUDED: Final = "excluded by an operator"
 
 
@@ -122,10 +123,11 @@ def observed(view: FarmView) -> dict[Row, State]:
         # Members choose their names freely. If two members have the same name, the row belongs to the first one, since
         # servers come first.
         found.setdefault(Row(RowKind.NODE, member.name), State(member.status.value, _STATUS[member.status]))
+    outdated = outdated_reports(view)
     leaves = ((each, leaf) for each in view.reports for leaf in each.leaves)
     for report, leaf in islice(leaves, LEAVES_MAX):
         owner = server_label(report.raft_id, report.name)
-        found[Row(RowKind.LEAF, leaf.destination, owner)] = _leaf_state(report, leaf)
+        found[Row(RowKind.LEAF, leaf.destination, owner)] = _leaf_state(leaf, is_outdated=report.raft_id in outdated)
     return found
 
 
@@ -157,8 +159,8 @@ def _is_server(member: MemberView) -> bool:
     return member.is_self or member.server_role in {ServerRole.VOTER, ServerRole.LEARNER}
 
 
-def _leaf_state(report: ReportView, leaf: LeafView) -> State:
-    if report.stale:
+def _leaf_state(leaf: LeafView, *, is_outdated: bool) -> State:
+    if is_outdated:
         return State(NOT_REPORTED, _CRITICAL)
     if not leaf.healthy:
         return State(faults_text(leaf.faults) or "unhealthy", _CRITICAL)

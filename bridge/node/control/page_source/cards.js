@@ -1,7 +1,7 @@
 // One function for each card: from the view, or from the sights of all nodes, to elements.
 let view = null, sights = null, sightsProblem = "", events = [], logEntries = [], take = null, least = "all", found = null;
 const opened = new Set(), MEMBERS_SHOWN = 100;
-let memberNames = new Set();
+let memberNames = new Set(), outdated = new Set();
 const members = () => view ? view.members : [];
 function memberLink(name, text) {
   const label = text === undefined ? known(name) : text;
@@ -9,6 +9,13 @@ function memberLink(name, text) {
     ? h("button", { type: "button", class: "link", "data-member": name, title: `show ${name} among the members` }, label) : label;
 }
 const reportOf = (raftId) => raftId === null ? undefined : view.reports.find((each) => each.raftId === raftId);
+// The servers whose report is too old, or was sent before they died or left, as `outdated_reports` in farm_facts.py.
+function outdatedReports() {
+  const isDown = (each) => each.status === "dead" || each.status === "left", servers = view.members.filter((each) => each.raftId !== null && each.serverRole !== "none");
+  const up = new Set([...servers.filter((each) => !isDown(each)).map((each) => each.raftId), ...view.raft.udpBlocked]), down = new Set(servers.filter(isDown).map((each) => each.raftId));
+  return new Set(view.reports.filter((each) => each.stale || down.has(each.raftId) && !up.has(each.raftId)).map((each) => each.raftId));
+}
+const isOutdated = (report) => outdated.has(report.raftId);
 const names = (list) => list.flatMap((each, place) => [place ? ", " : "", memberLink(each.name === null ? String(each.raftId) : each.name)]);
 
 function showVerdict() {
@@ -30,7 +37,7 @@ function icon(severity) {
 
 function showTiles() {
   const { raft } = view, counted = members().filter((each) => !each.evicted), alive = counted.filter((each) => each.status === "alive").length;
-  const leaves = view.reports.flatMap((each) => each.leaves.map((leaf) => ({ ...leaf, healthy: leaf.healthy && !each.stale }))), healthy = leaves.filter((each) => each.healthy).length;
+  const leaves = view.reports.flatMap((each) => each.leaves.map((leaf) => ({ ...leaf, healthy: leaf.healthy && !isOutdated(each) }))), healthy = leaves.filter((each) => each.healthy).length;
   const publishers = view.publishing.map((each) => each.publisherName);
   const tile = (label, word, value, classes, more) => h("div", { class: "tile" }, h("div", null, term(label, word)), h("div", { class: classes }, value), more && h("div", { class: "dim small" }, more));
   show("tiles",
@@ -79,11 +86,11 @@ function memberDetail(each, report) {
     h("dl", null, line("Node id", h("span", { class: "mono" }, each.nodeId), "nodeid"), line("Incarnation", `${each.generation}.${each.number}`, "incarnation"), line("Raft id", each.raftId, "raft id"),
       line("Raft server", h("span", { class: "mono" }, known(each.endpoint))), line("Peers", each.peerCount === null ? null : `${each.peerCount} of at most ${known(each.capacity)}`, "peer"),
       line("Feature level", each.level, "feature level"), line("Certificate", each.certificate && h("span", { class: "mono" }, each.certificate))),
-    report && h("dl", { class: report.stale ? "old" : "" }, line("Report", `${ago(report.ageMs)}${report.stale ? ", too old to count" : ""}`, "report"), line("Router", report.attached ? "attached" : "none attached", "router"),
-      line("Leaves", `${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"),
+    report && h("dl", { class: isOutdated(report) ? "old" : "" }, line("Report", `${ago(report.ageMs)}${report.stale ? ", too old to count" : ""}`, "report"), line("Router", report.attached ? "attached" : "none attached", "router"),
+      line("Leaves", `${lastReport(report)}${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"),
       line("Machine", [report.cpuPercent === null ? null : `processor ${Math.round(report.cpuPercent)} %`, report.memoryPercent === null ? null : `memory ${Math.round(report.memoryPercent)} %`, report.jobLagMs === null ? null : `job lag ${figure(report.jobLagMs, "ms")}`].filter(Boolean).join(", ")),
       report.clockOff && line("Clock", h("span", { class: "warning" }, "differs too much from the other clocks"), "log time"),
-      report.directory && line("Directory", report.directory.problem || report.directory.address, "directory"), report.leaves.map((leaf) => line("Leaf", [h("span", { class: "mono" }, short(leaf.destination)), " ", healthOf(leaf, report.stale)], "leaf"))),
+      report.directory && line("Directory", report.directory.problem || report.directory.address, "directory"), report.leaves.map((leaf) => line("Leaf", [h("span", { class: "mono" }, short(leaf.destination)), " ", leafHealth(leaf, report)], "leaf"))),
     standings.map(([one, standing]) => h("div", null, h("p", { class: "small dim" }, "publication of ", h("span", { class: "mono" }, short(one.master))), standingText(standing), scoreParts(standing))));
 }
 
@@ -94,6 +101,8 @@ function healthOf(entry, isStale) {
   const faults = (entry.faults || []).map((each) => SHARED.faults[each] || each);
   return h("span", { class: "critical" }, faults.length ? `✕ unhealthy: ${faults.join(" and ")}` : "✕ unhealthy");
 }
+const lastReport = (report) => isOutdated(report) ? "in its last report: " : "";
+const leafHealth = (leaf, report) => healthOf(isOutdated(report) ? { healthy: false, faults: ["server"] } : leaf, report.stale);
 function standingText(each) {
   const text = each.choice || each.inability || (each.standby ? "standby" : "able to publish");
   return h("p", { class: each.inability ? "warning" : "" }, `${text}${each.failure ? ` – its router refused: ${each.failure}` : ""}`);
@@ -124,22 +133,23 @@ function showPublished() {
 
 // -- leaves ------------------------------------------------------------------------------------------------------------------
 const titled = (name) => name.charAt(0).toUpperCase() + name.slice(1);
-function condition(leaf, kind, isStale) {
+function condition(leaf, kind, report) {
+  const prefix = lastReport(report), classOf = (name) => isOutdated(report) ? "dim" : name;
   const each = (leaf.conditions || []).find((one) => one.condition === kind);
   if (!each) {
-    if ((leaf.faults || []).includes(kind)) return h("span", { class: "critical" }, `✕ ${SHARED.faults[kind] || "does not hold"}`);
-    return leaf.healthy ? h("span", { class: "ok" }, "● holds") : h("span", { class: "dim" }, "–");
+    if ((leaf.faults || []).includes(kind)) return h("span", { class: classOf("critical") }, `${prefix}✕ ${SHARED.faults[kind] || "does not hold"}`);
+    return leaf.healthy ? h("span", { class: classOf("ok") }, `${prefix}● holds`) : h("span", { class: "dim" }, "–");
   }
   const since = each.sinceMs === null || each.sinceMs === undefined ? "" : ` for ${duration(each.sinceMs)}`;
-  return [each.holds ? h("span", { class: isStale ? "dim" : "ok" }, `● holds${since}`) : h("span", { class: isStale ? "dim" : "critical" }, `✕ ${SHARED.faults[kind] || "fails"}${since}${each.failures ? `, ${many(each.failures, "failure")}` : ""}`),
+  return [each.holds ? h("span", { class: classOf("ok") }, `${prefix}● holds${since}`) : h("span", { class: classOf("critical") }, `${prefix}✕ ${SHARED.faults[kind] || "fails"}${since}${each.failures ? `, ${many(each.failures, "failure")}` : ""}`),
     each.lastError && h("div", { class: "small dim" }, `${each.holds ? "last error: " : ""}${each.lastError}`)];
 }
 function showLeaves() {
-  const rows = view.reports.flatMap((report) => report.leaves.map((leaf) => ({ report, leaf })));
-  rows.sort((a, b) => a.leaf.healthy - b.leaf.healthy || collator.compare(known(a.report.name), known(b.report.name)));
+  const rows = view.reports.flatMap((report) => report.leaves.map((leaf) => ({ report, leaf, healthy: leaf.healthy && !isOutdated(report) })));
+  rows.sort((a, b) => a.healthy - b.healthy || collator.compare(known(a.report.name), known(b.report.name)));
   show("leaves", rows.length ? table({ class: "cards" }, [["Node", "", "node"], ["Leaf", "mono", "leaf"], ["Health", "", "healthy"], ...SHARED.conditions.map(([, name, word]) => [titled(name), "", word]), ["Report", "nowrap", "report"]],
-    rows.map(({ report, leaf }) => ({ key: `${report.raftId} ${leaf.destination}`, class: report.stale ? "old" : "", cells: [memberLink(report.name === null ? String(report.raftId) : report.name), h("span", { title: leaf.destination }, short(leaf.destination)),
-      [healthOf({ ...leaf, faults: [] }, report.stale), leaf.excluded && h("div", { class: "warning small" }, "excluded by an operator")], ...SHARED.conditions.map(([kind]) => condition(leaf, kind, report.stale)), { cell: ago(report.ageMs), class: report.stale ? "warning" : "dim" }] })))
+    rows.map(({ report, leaf }) => ({ key: `${report.raftId} ${leaf.destination}`, class: isOutdated(report) ? "old" : "", cells: [memberLink(report.name === null ? String(report.raftId) : report.name), h("span", { title: leaf.destination }, short(leaf.destination)),
+      [leafHealth({ ...leaf, faults: [] }, report), leaf.excluded && h("div", { class: "warning small" }, "excluded by an operator")], ...SHARED.conditions.map(([kind]) => condition(leaf, kind, report)), { cell: ago(report.ageMs), class: report.stale ? "warning" : "dim" }] })))
     : h("p", { class: "dim" }, "no server reports a leaf"));
 }
 

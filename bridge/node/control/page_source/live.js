@@ -5,6 +5,7 @@ let token = "", cursor = 1, tries = 0, lastMs = 0, isAsked = false;
 
 function showAll() {
   if (!view || document.hidden) return;
+  outdated = outdatedReports();
   at("title").textContent = view.farm.cluster;
   at("seen-by").textContent = `as ${view.node.name} sees it${view.raft.role === "none" ? "" : `, a ${view.raft.role}`}; times are UTC`;
   at("farm").hidden = at("bar").hidden = at("tiles").hidden = false;
