@@ -44,7 +44,7 @@ from consensus import Histogram
 from consensus.sessions.table import RequestId
 from pipeline.cli import entry as pipeline_command
 from tests.node.fake_keys import FakeKeys
-from tests.operator_views import farm_view
+from tests.operator_views import CHOICES, farm_view
 
 
 class Node(FarmAdmin):
@@ -235,6 +235,12 @@ def test_status_as_text_shows_important_facts(garlicfarm: Callable[..., Result])
     of_dead = next(place for place, line in enumerate(lines) if "at node-5, cost 50" in line)
     assert lines[of_dead + 1].strip().startswith("in its last report: router ok for 1d00h; lease set ok for 1h00m;")
     assert text.count("in its last report: ") == 1
+    assert (
+        "  router ok for 1d00h; lease set ok for 1h00m; service ok for 12m30s (failed once: Connection refused)" in text
+    )
+    [own] = (line for line in lines if line.startswith("this node "))
+    assert f"{CHOICES[1]}; score 890: job lag 300 (0ms), uptime 140 of 200 (7m30s), leaves 200" in own
+    assert "cannot publish: it does not have a router" in next(each for each in lines if each.startswith("node-5 "))
 
 
 def test_leaf_of_dead_server_is_unhealthy_with_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
