@@ -23,6 +23,7 @@ from tests.end_to_end.farm import local_farm
 from tests.gallery.page import open_page, signal_to
 from tests.node.test_control_page import ServedPage, serving
 from tests.operator_history import flapping, history, row, sights
+from tests.operator_views import CHOICES
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 NODE_JS = shutil.which("node")
@@ -199,7 +200,7 @@ async def test_event_filter_and_links_lead_to_member(tmp_path: Path, browser: Br
         await in_tab(browser, served, check)
 
 
-async def test_leaf_of_dead_member_is_unhealthy_in_fresh_report(tmp_path: Path, browser: Browser) -> None:
+async def test_page_shows_reasons_of_leaves_and_choices(tmp_path: Path, browser: Browser) -> None:
     async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
 
         def check(tab: Tab) -> None:
@@ -211,6 +212,12 @@ async def test_leaf_of_dead_member_is_unhealthy_in_fresh_report(tmp_path: Path, 
             assert cause in dead
             assert dead.count("in its last report: ● holds") == 3
             assert not any(cause in each or "in its last report" in each for each in alive)
+            first = alive[0]
+            assert "● holds for 12 min 30 s" in first
+            assert "last error: Connection refused" in first
+            published = tab.evaluate("document.getElementById('published').textContent")
+            assert CHOICES[2] in published
+            assert "uptime7m30s130 of 200" in published
             tab.click("[data-toggle='0000000000000005']")
             detail = tab.evaluate("document.getElementById('members').textContent")
             assert cause in detail
