@@ -198,9 +198,10 @@ def _many(names: Scalar) -> str:
 
 def _chosen(_: str, facts: Facts) -> str:
     after = "" if facts.get("previous") is None else f", after {_server(facts, 'previous', 'previousName')}"
+    because = "" if facts.get("reason") is None else f", because {facts['reason']}"
     if facts["server"] is None:
-        return f"no server can publish {_address(facts['master'])}{after}"
-    return f"{_server(facts)} will publish {_address(facts['master'])}{after}"
+        return f"no server can publish {_address(facts['master'])}{after}{because}"
+    return f"{_server(facts)} will publish {_address(facts['master'])}{after}{because}"
 
 
 def _leads(node: str, facts: Facts) -> str:

@@ -153,7 +153,8 @@ async def test_changes_become_events_with_log_time(autojump_clock: MockClock) ->
         "publication-refused",
     ]
     assert {event.log_time_ms for event in recorder.events()} == {NOW_MS + 5}
-    assert recorder.events()[0].data == {"server": 2, "previous": None, "master": f"{hash_of(master)}.b32.i2p"}
+    chosen = {"server": 2, "previous": None, "master": f"{hash_of(master)}.b32.i2p"}
+    assert recorder.events()[0].data == chosen | {"reason": "no other server can publish"}
     assert recorder.changes[0] == PublisherChanged(master, OTHER, None)
     assert len(recorder.changes) == 3
 

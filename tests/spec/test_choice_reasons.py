@@ -5,7 +5,12 @@ import pytest
 from bridge.api.build_view import part_views
 from bridge.api.view import ScorePartView
 from bridge.core.publishing.candidates import Candidate, choose
-from bridge.core.publishing.choice_reasons import ChoiceTexts, choice_texts_alone, no_publisher_text
+from bridge.core.publishing.choice_reasons import (
+    ChoiceTexts,
+    choice_texts_alone,
+    no_publisher_text,
+    reason_of_change,
+)
 from bridge.core.publishing.score import Inability
 from bridge.core.state.farm_state import Choice
 from tests.spec.farm_stories import TUNING, leaf, report
@@ -110,6 +115,35 @@ def test_choice_without_quorum_has_its_reason(acting: int, last: int, expected: 
         *expected,
         "cannot publish: its last report is stale",
     ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "previous", "candidates", "reason"),
+    [
+        (
+            2,
+            1,
+            [candidate(1, 9, inability=Inability.STALE), candidate(2, 8)],
+            "node-1 cannot publish: its last report is stale",
+        ),
+        (
+            None,
+            1,
+            [candidate(1, 9, inability=Inability.NO_KEY)],
+            "node-1 cannot publish: it does not have a valid signing key",
+        ),
+        (2, 1, [candidate(2, 8)], "node-1 no longer reports for this master"),
+        (2, 1, [candidate(1, 632), candidate(2, 800)], "its score 800 is above the 632 of node-1"),
+        (2, 1, [candidate(1, 632), candidate(2, 8, preferred=True)], 'it has publish = "on"'),
+        (2, None, [candidate(1, 632, inability=Inability.STALE), candidate(2, 8)], "no other server can publish"),
+        (2, None, [candidate(1, 632), candidate(2, 800)], None),
+        (2, 1, [candidate(1, 632), candidate(2, 632)], None),
+    ],
+)
+def test_changed_publisher_has_true_reason(
+    chosen: int | None, previous: int | None, candidates: list[Candidate], reason: str | None
+) -> None:
+    assert reason_of_change(chosen, previous, candidates, "node-{}".format) == reason
 
 
 def test_score_parts_show_reported_values() -> None:

@@ -38,6 +38,10 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             "node-2 will publish hakketfo3r2m….b32.i2p, after node-3",
         ),
         (
+            event("publisher-chosen", server=2, previous=3, master=MASTER, reason="server 3 cannot publish: …"),
+            "server 2 will publish hakketfo3r2m….b32.i2p, after server 3, because server 3 cannot publish: …",
+        ),
+        (
             event("publisher-chosen", server=None, previous=3, previousName="node-3", master=MASTER),
             "no server can publish hakketfo3r2m….b32.i2p, after node-3",
         ),

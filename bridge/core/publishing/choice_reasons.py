@@ -88,6 +88,29 @@ def _inability_text(inability: Inability, cause: str | None = None) -> str:
     return f"cannot publish: {inability.value}" + (f": {cause}" if is_of_router and cause else "")
 
 
+def reason_of_change(
+    chosen_id: int | None, previous_id: int | None, candidates: Sequence[Candidate], label: Callable[[int], str]
+) -> str | None:
+    """Return why the publisher changed, as a clause, from the candidates after the change; None if unknown."""
+    by_id = {each.server_id: each for each in candidates}
+    chosen = None if chosen_id is None else by_id.get(chosen_id)
+    if previous_id is None:
+        able = [each for each in candidates if each.inability is None]
+        return "no other server can publish" if [chosen] == able else None
+    name, previous = label(previous_id), by_id.get(previous_id)
+    if previous is None:
+        return f"{name} no longer reports for this master"
+    if previous.inability is not None:
+        return f"{name} {_inability_text(previous.inability)}"
+    if chosen is None:
+        return None
+    if chosen.preferred and not previous.preferred:
+        return 'it has publish = "on"'
+    return (
+        f"its score {chosen.score} is above the {previous.score} of {name}" if chosen.score > previous.score else None
+    )
+
+
 def choice_texts_alone(
     acting: int | None, last_publisher: int | None, candidates: Sequence[Candidate], label: Callable[[int], str]
 ) -> Mapping[int, str]:

@@ -34,9 +34,12 @@ from bridge.core.log.records import (
     request_of,
 )
 from bridge.core.log.weights import CommandRefused
-from bridge.core.membership.admission import raft_id_of
+from bridge.core.membership.admission import raft_id_of, server_label
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.arrival import LookUps
+from bridge.core.publishing.candidates import candidates_of
+from bridge.core.publishing.choice_reasons import reason_of_change
+from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState, MasterState
 from bridge.core.state.log_time import ClockJudgment, LogTime
@@ -279,6 +282,8 @@ class AppliedState:
                     del self._refusals[min(self._refusals)]
             if index > self._history_ends:
                 kind, data = change_event(change)
+                if isinstance(change, PublisherChanged):
+                    data |= self._reason_of(change)
                 self._trace.append(kind, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
@@ -289,6 +294,13 @@ class AppliedState:
         applied = self.state.servers.get(record.server_id) if isinstance(record, Report) else None
         if applied is not None and isinstance(record, Report) and applied.report.masters is record.masters:
             self._on_report(record, self.state.masters)
+
+    def _reason_of(self, change: PublisherChanged) -> dict[str, Scalar]:
+        candidates = candidates_of(self.state, change.master, self._farm.tuning)
+        reason = reason_of_change(
+            change.server_id, change.previous, candidates, lambda each: server_label(each, self._name_of(each))
+        )
+        return {} if reason is None else {"reason": reason}
 
     def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
         """Return the facts with the known names of the servers whose Raft ids or identities are in them."""
