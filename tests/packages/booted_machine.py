@@ -103,7 +103,7 @@ class BootedMachine(Machine):
         return self.run("journalctl", "--no-pager", "--lines=40", "--unit=garlicfarm", check=False).stdout
 
     def current_journal(self) -> str:
-        """Return the lines of the service in the file to which the journal writes now."""
+        """Return the lines of the service in the present file of the journal."""
         current = "--file=/var/log/journal/*/system.journal"
         return self.run("journalctl", "--no-pager", current, "--unit=garlicfarm", check=False).stdout
 
