@@ -74,7 +74,7 @@ _WHY_NOT: Mapping[str, str] = {
 }
 _MAKE_KEYS = "run `garlicfarm keys master` on one node; `garlicfarm help signing-keys` has other ways"
 _FAILING_ACTION = "`garlicfarm farm` shows why the router did not accept the structure; see the router's own log"
-_DO_ABOUT: Mapping[str, str] = {
+DO_ABOUT: Mapping[str, str] = {
     Inability.FAILING.value: _FAILING_ACTION,
     Inability.UNATTACHED.value: "start the I2P router of a node, and run `garlicfarm router detect` there",
     Inability.OFF.value: 'set publish = "auto" on a node that holds a signing key',
@@ -365,7 +365,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
         return None if _holds(each) else ("Not published yet: the farm is about to choose a publisher", NOTHING_TO_DO)
     if each.publisher_id is None:
         reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})
-        advice = "; ".join(_DO_ABOUT[reason] for reason in reasons if reason in _DO_ABOUT)
+        advice = "; ".join(DO_ABOUT[reason] for reason in reasons if reason in DO_ABOUT)
         if len(reasons) == 1:
             why = _WHY_NOT.get(reasons[0], reasons[0])
         else:

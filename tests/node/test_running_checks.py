@@ -37,8 +37,48 @@ def test_evicted_member_is_not_missed() -> None:
 
 def test_node_of_healthy_farm_is_ok() -> None:
     checks = found(healthy())
-    assert checks.keys() == {"node", "verdict", "log time", "members", "leaf leaf2abc… reported"}
+    assert checks.keys() == {
+        "node",
+        "verdict",
+        "log time",
+        "members",
+        "publishing of wkq7xjh3…",
+        "leaf leaf2abc… reported",
+    }
     assert {check.result for check in checks.values()} == {CheckResult.OK}
+
+
+@pytest.mark.parametrize(
+    ("inability", "choice", "result", "action"),
+    [
+        (None, "not chosen: its score 870 is below the 880 of node-2", CheckResult.OK, ""),
+        (
+            "it does not have a valid signing key",
+            "cannot publish: it does not have a valid signing key",
+            CheckResult.WARNING,
+            "keys master",
+        ),
+        (
+            "its last report is stale",
+            "cannot publish: its last report is stale",
+            CheckResult.WARNING,
+            "garlicfarm status",
+        ),
+    ],
+)
+def test_place_in_publishing_has_reason_and_score(
+    inability: str | None, choice: str, result: CheckResult, action: str
+) -> None:
+    view = healthy()
+    each = view.publishing[0]
+    standings = tuple(
+        replace(one, inability=inability, choice=choice) if one.raft_id == view.node.raft_id else one
+        for one in each.standings
+    )
+    check = found(replace(view, publishing=(replace(each, standings=standings),)))[f"publishing of {each.master[:8]}…"]
+    assert check.result is result
+    assert check.text.startswith(f"{choice}; score ")
+    assert action in check.action
 
 
 def test_voter_at_old_level_is_named() -> None:

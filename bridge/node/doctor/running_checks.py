@@ -1,4 +1,4 @@
-"""The checks of the running node in `garlicfarm doctor`: verdict, time, reachable members, alarms.
+"""The checks of the running node in `garlicfarm doctor`: verdict, time, reachable members, publishing, alarms.
 
 They request the view of `status` from the node's control socket. They compare the clock with log time, which follows
 the clocks of a majority, so a time server is not needed.
@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bridge.api.alarms import alarm_severity
 from bridge.api.outputs import Check, CheckResult
+from bridge.api.verdict import DO_ABOUT
 from bridge.api.view import FarmView, Phase, Severity, counted_members
-from bridge.api.words import level_words, voters_at_level
+from bridge.api.words import level_words, score_text, voters_at_level
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, send_request
 from bridge.node.doctor.leaf_checks import reported_leaf_checks
@@ -41,7 +42,13 @@ def checks_of(view: FarmView) -> list[Check]:
     """Return the checks of a view."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
-    lines = (*_log_time_checks(view), _members_check(view), *_level_checks(view), *reported_leaf_checks(view))
+    lines = (
+        *_log_time_checks(view),
+        _members_check(view),
+        *_level_checks(view),
+        *_publishing_checks(view),
+        *reported_leaf_checks(view),
+    )
     return [node, _verdict_check(view), *(lines if in_farm else ()), *_alarm_checks(view)]
 
 
@@ -78,6 +85,21 @@ def _members_check(view: FarmView) -> Check:
         return Check("members", CheckResult.WARNING, f"not reached: {', '.join(lost)}", action)
     alive = sum(member.status is MemberStatus.ALIVE for member in others)
     return Check("members", CheckResult.OK, f"{alive} other members are reached")
+
+
+def _publishing_checks(view: FarmView) -> list[Check]:
+    """Return a line for each master of this node: why it is chosen, is not chosen, or cannot publish."""
+    return [
+        Check(
+            f"publishing of {each.master[:8]}…",
+            CheckResult.OK if standing.inability is None else CheckResult.WARNING,
+            "; ".join(filter(None, (standing.choice, score_text(standing)))),
+            "" if standing.inability is None else DO_ABOUT.get(standing.inability, "see `garlicfarm status`"),
+        )
+        for each in view.publishing
+        for standing in each.standings
+        if standing.raft_id == view.node.raft_id
+    ]
 
 
 def _level_checks(view: FarmView) -> list[Check]:
