@@ -54,7 +54,7 @@ from bridge.api.words import fault_actions, faults_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import LeafFault
 from bridge.core.membership.admission import server_label
-from bridge.core.publishing.score import Inability
+from bridge.core.publishing.score import Inability, inability_text
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
@@ -369,7 +369,10 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
         if len(reasons) == 1:
             why = _WHY_NOT.get(reasons[0], reasons[0])
         else:
-            why = ", ".join(f"{server_label(every.raft_id, every.name)}: {every.inability}" for every in each.standings)
+            why = ", ".join(
+                f"{server_label(every.raft_id, every.name)}: {inability_text(every.inability or '')}"
+                for every in each.standings
+            )
         failure = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{failure}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
     if _fails(each) and not _holds(each):

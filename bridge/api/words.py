@@ -32,7 +32,7 @@ from bridge.api.view import (
 from bridge.core.log.figures import FIGURES
 from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
-from bridge.core.publishing.score import ScoreFigure
+from bridge.core.publishing.score import ScoreFigure, inability_text
 
 KILO = 1_000
 UNKNOWN = "unknown"
@@ -68,7 +68,7 @@ _ACTIONS: Mapping[str, str] = {
 
 def standing_text(standing: StandingView, able: str) -> str:
     """Return a candidate's part in publishing: the inability, `standby`, or `able` for other candidates."""
-    return standing.inability or ("standby" if standing.standby else able)
+    return inability_text(standing.inability or "") or ("standby" if standing.standby else able)
 
 
 def score_value_text(figure: ScoreFigure, report: Report) -> str:

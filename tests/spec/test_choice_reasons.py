@@ -90,6 +90,9 @@ def test_candidates_without_choice_have_reasons() -> None:
         "it can publish; the next entry of the log chooses the publisher",
         "cannot publish: it does not have a valid signing key",
     ]
+    off = candidate(1, 500, inability=Inability.OFF)
+    assert texts(Choice(), off) == ["cannot publish: publishing is switched off"]
+    assert no_publisher_text([off]) == "no server can publish: publishing is switched off"
     assert no_publisher_text([candidate(2, 1, inability=Inability.NO_KEY)]) == (
         "no server can publish: it does not have a valid signing key"
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from bridge.core.publishing.candidates import Candidate, rank
-from bridge.core.publishing.score import Inability
+from bridge.core.publishing.score import Inability, inability_text
 from bridge.core.state.farm_state import Choice, FarmTuning
 
 
@@ -85,7 +85,7 @@ class ChoiceTexts(Struct, frozen=True):
 
 def _inability_text(inability: Inability, cause: str | None = None) -> str:
     is_of_router = inability in {Inability.UNATTACHED, Inability.FAILING}
-    return f"cannot publish: {inability.value}" + (f": {cause}" if is_of_router and cause else "")
+    return f"cannot publish: {inability_text(inability.value)}" + (f": {cause}" if is_of_router and cause else "")
 
 
 def reason_of_change(
@@ -138,5 +138,5 @@ def reason_alone(acting: int | None, last_publisher: int | None) -> str:
 
 def no_publisher_text(candidates: Sequence[Candidate]) -> str:
     """Return `no server can publish`, with the reasons of the candidates."""
-    reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
+    reasons = sorted({inability_text(each.inability.value) for each in candidates if each.inability is not None})
     return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")

@@ -22,6 +22,11 @@ class Inability(Enum):
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
 
 
+def inability_text(value: str) -> str:
+    """Return the displayed text of the value of an inability. JSON has the value itself."""
+    return "publishing is switched off" if value == Inability.OFF.value else value
+
+
 class ScoreFigure(Enum):
     """A figure of the score."""
 
