@@ -157,10 +157,25 @@ class Machine:
 
     def install(self, *packages: Path) -> None:
         """Install packages of this machine; the configuration files of the operator stay."""
+        self._install(packages, "dpkg", "--force-confold", "--install")
+
+    def upgrade(self, *packages: Path) -> None:
+        """Install packages like the how-to for upgrades: by apt. Other packages stay."""
+        self._install(
+            packages,
+            "apt-get",
+            "install",
+            "-y",
+            "--no-remove",
+            "-o",
+            "Dpkg::Options::=--force-confold",
+        )
+
+    def _install(self, packages: Sequence[Path], *command: str) -> None:
         for each in packages:
             (self.root / "srv" / each.name).write_bytes(each.read_bytes())
         names = [f"/srv/{each.name}" for each in packages]
-        self.run("dpkg", "--force-confold", "--install", *names, environment={"DEBIAN_FRONTEND": "noninteractive"})
+        self.run(*command, *names, environment={"DEBIAN_FRONTEND": "noninteractive"})
 
     def wait_for(self, path: str, timeout_s: float) -> Path:
         """Wait for a file; return its path as seen by this process."""

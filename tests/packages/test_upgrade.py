@@ -1,7 +1,7 @@
 """Upgrades of the Debian package on three machines: from the build of an older commit, all stopped or one by one.
 
     older commit ──▶ a worktree ──▶ its wheel ──▶ its package, with a lower version ──▶ a farm that publishes
-    package of `make dist` ──▶ dpkg --install ──▶ the same identities, the same farm, a later structure
+    package of `make dist` ──▶ apt-get install ──▶ the same identities, the same farm, a later structure
 
 The services run without systemd; the postinst of the package does not restart them there. `test_systemd` has a restart.
 """
@@ -82,7 +82,7 @@ def identity(view: dict[str, Any]) -> tuple[object, ...]:
 
 def upgraded(stack: ExitStack, node: Node, package: Path) -> Service:
     """Install the package on a machine with a stopped node, and start the node."""
-    node.machine.install(package)
+    node.machine.upgrade(package)
     assert version(node) != OLD_VERSION
     service = stack.enter_context(Service(node.machine))
     service.wait_for_notification("READY=1", READY_BOUND_S)
