@@ -194,7 +194,7 @@ def test_repair_reads_lost_rows_again_and_replaces_checkpoint(s3: S3Server, plac
         del s3.objects[f"{place.key}/reports/{file.path}"]
         for each in (place / "checkpoint").objects():
             each.unlink()
-        with pytest.raises(FarmLogError, match="run `garlicfarm pipeline repair --output s3://farm/"):
+        with pytest.raises(FarmLogError, match=f"run `garlicfarm pipeline repair --output {place}"):
             run(address, place)
         s3.objects[f"{place.key}/clocks/_delta_log/{1:020}.json"] = b"{"
         repaired = CliRunner().invoke(pipeline, ["repair", "--node", address, "--output", str(place)])
@@ -432,7 +432,7 @@ def test_lost_object_is_found_despite_its_copy(s3: S3Server, place: BucketPath) 
     del s3.objects[f"{place.key}/clocks/{file.path}"]
     assert next(examine(place).lines()) == "clocks: 1 data files are missing or damaged"
     data_files.place_on_disk(place / "clocks", file.path).unlink()
-    with pytest.raises(QueryError, match=rf"s3://farm/.*{file.path} is missing: restore it"):
+    with pytest.raises(QueryError, match=rf"{place}/.*{file.path} is missing: restore it"):
         documents(place, "SELECT index FROM clocks")
 
 
@@ -508,7 +508,7 @@ def test_bad_copy_is_downloaded_again(damage: str, s3: S3Server, place: BucketPa
     assert documents(place, "SELECT index, leader_id FROM clocks") == [{"index": 0, "leader_id": None}]
     s3.objects[f"{place.key}/clocks/{file.path}"] = bad
     copy.unlink()
-    with pytest.raises(TableDamagedError, match=rf"s3://farm/.*{file.path} is damaged"):
+    with pytest.raises(TableDamagedError, match=rf"{place}/.*{file.path} is damaged"):
         indexes(place)
 
 

@@ -42,7 +42,7 @@ _PRINCIPAL_DIGITS: Final = frozenset("0123456789abcdef")
 NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
 """The names of nodes, clusters and client keys, as a regular expression."""
 NAME_FORM: Final = "1 to 32 letters, digits, `.`, `_` or `-`, with a letter or digit first"
-"""The same rule as text, for errors."""
+"""The text of error messages about this rule."""
 
 Milliseconds = Annotated[int, Meta(ge=0, lt=2**53)]
 Seconds = Annotated[int, Meta(ge=0, lt=2**32)]
