@@ -134,6 +134,7 @@ async def test_revocation_at_another_node_names_the_inviting_node(tmp_path: Path
     assert (await requests_to(here).revoke(RevokeRequest(made.id))).invitation.state == "revoked"
 
 
+@in_simulated_time
 async def test_revoked_use_is_not_approved(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.redeem("thief")

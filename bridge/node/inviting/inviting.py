@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from bridge.core.membership.admission import server_name
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.inviting.granting import Approvals, Granting
 from bridge.node.inviting.invitations import Invitation, Invitations, Joiner, Use
@@ -20,6 +21,7 @@ from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.joined_node import JoinedNode
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.keys.invitation import InviterAddress, RefusalCode, Token
+from consensus import integer_id
 from consensus.net import CertificateError
 
 CERTIFICATE_RETRY_S: Final = 10.0
@@ -101,9 +103,10 @@ class Inviting:
                 f" {expect - 1} nodes may have a token: revoke some (`garlicfarm invite list`)"
             )
         if farm is not None:
-            voters = farm.replica.server.describe().raft.configuration.voter_ids
+            voters = sorted(map(integer_id, farm.replica.server.describe().raft.configuration.voter_ids))
             if farm.replica.server_id not in voters:
-                raise NotInvitingError("this node does not vote: run the command on a voter (`garlicfarm servers`)")
+                names = ", ".join(server_name(farm.state.admitted, each) for each in voters)
+                raise NotInvitingError(f"this node does not vote. Run the command at a voter: {names}")
 
     async def run(self) -> None:
         """Keep the port and approve, until cancelled."""

@@ -34,6 +34,8 @@ class Profile:
     reporting_period_ms: int = 10_000
     segment_bytes: int = 64 * 1024
     admit: str = "all"
+    voters_max: int | None = None
+    """Limit of the voters; the default without a value."""
     seeds: int | None = None
     """Number of seeds in each file; None: all founders; 0: discovery by broadcast."""
     fixed_address: bool = True
@@ -106,6 +108,7 @@ timing = "{profile.timing}"
 {raft}timing = "{profile.timing}"
 segment_bytes = {profile.segment_bytes}
 admit = "{profile.admit}"
+{"" if profile.voters_max is None else f"voters_max = {profile.voters_max}"}
 
 [publishing]
 publish = "auto"

@@ -1,0 +1,254 @@
+"""Each changing command at nodes that do not lead: a follower, and a learner, which cannot lead.
+
+The commands are those of the command line itself, in a thread that runs while the farm's virtual time stands still.
+Their requests go to the node on virtual time. A command either succeeds, or its refusal names the voters.
+"""
+
+import queue
+import re
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from bridge.api.control_routes import DEBUG, ROUTES
+from bridge.api.json import DOCUMENT_LIMIT_BYTES
+from bridge.api.view import FarmView
+from bridge.cli import farm as farm_module
+from bridge.cli import node_queries
+from bridge.cli.main import cli
+from bridge.node.control.client import ControlClient
+from bridge.node.inviting import inviting as inviting_module
+from bridge.node.inviting.listener import PORT
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.wire.keys.client_key import new_client_key
+from tests.node.test_cli_spelling import commands
+from tests.simulation.farm.fault_walk import FORMED_S
+from tests.simulation.farm.settings import Profile
+from tests.simulation.farm.world import World, simulate
+
+SEED: Final = 32
+FOLLOWER, LEARNER = "follower", "node-4"
+TO_A_NODE: Final = {
+    path: command for path, command in commands() if {"node", "nodes"} & {each.name for each in command.params}
+}
+"""The commands that send requests to a node."""
+READ_ONLY: Final = frozenset(
+    {
+        "status", "top", "farm", "events", "history", "monitor", "log", "log-time show", "members", "servers",
+        "servers list", "node list", "node clients", "keys list", "invite list", "link",
+    }
+)  # fmt: skip
+OF_ONE_NODE: Final = frozenset({"debug"})
+"""Commands that send a POST and do not change anything."""
+A_VOTER: Final = r"voter: node-1, node-2"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A command line. `refused` has the refusal at both nodes, and `at_learner` the one at the learner."""
+
+    line: str
+    refused: str = ""
+    at_learner: str = ""
+
+
+CASES: Final = (
+    Case("submit '{{}}'"),
+    Case("event deploy"),
+    Case("query ping"),
+    Case("publish force {master}"),
+    Case("publish exclude {leaf}"),
+    Case("publish include {leaf}"),
+    Case("publish cost {leaf} 2"),
+    Case("log-time back", refused="it waits for them|no majority of the voters reported"),
+    Case("withdraw", refused="the farm is created"),
+    Case("confirm-cluster {cluster}", refused="belongs to cluster"),
+    Case("node admit-client {key} --name program --scope weights"),
+    Case("node remove-client program"),
+    Case("transfer {voter}"),
+    Case("backup {directory}/backup"),
+    Case("invite new --json", at_learner=A_VOTER),
+    Case("invite revoke {made}", at_learner="only the node that made"),
+    Case("keys install"),
+    Case("keys use {made}"),
+    Case("keys remove {primary}"),
+    Case("keys rotate"),
+    Case("keys replace", at_learner=A_VOTER),
+    Case("keys export {directory}/exported.key"),
+    Case("servers remove node-4"),
+    Case("servers restore node-4"),
+)
+APPROVE, EVICT, LEAVE = (
+    Case("node approve node-4", at_learner=A_VOTER),
+    Case("node evict node-4", at_learner=A_VOTER),
+    Case("leave"),
+)
+ROUNDS: Final = (
+    (FOLLOWER, (APPROVE, *CASES)),
+    (LEARNER, (*CASES, APPROVE, EVICT, LEAVE)),
+    (FOLLOWER, (EVICT, LEAVE)),
+)
+JOINING: Final = {"node approve node-4", "servers restore node-4"}
+"""Commands after which the learner joins the group."""
+
+
+class RecordedClient(ControlClient):
+    """A client that records the paths of its POST requests."""
+
+    def __init__(self, address: Path, posted: set[str]) -> None:
+        super().__init__(address)
+        self._posted = posted
+
+    async def request(
+        self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
+    ) -> tuple[int, bytes]:
+        """Record and send a request."""
+        if method == "POST":
+            self._posted.add(target.partition("?")[0])
+        return await super().request(method, target, body, limit_bytes=limit_bytes)
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """The command line of an operator in a world. Its requests are served on virtual time, one at a time."""
+
+    world: World
+    posted: set[str] = field(default_factory=set)
+    """The paths of the sent POST requests."""
+    _questions: "queue.SimpleQueue[Callable[[], Awaitable[object]] | Result]" = field(default_factory=queue.SimpleQueue)
+    _replies: "queue.SimpleQueue[object]" = field(default_factory=queue.SimpleQueue)
+
+    async def run(self, *arguments: str) -> Result:
+        """Run a command to its end."""
+        thread = Thread(target=lambda: self._questions.put(CliRunner().invoke(cli, arguments)), daemon=True)
+        thread.start()
+        while not isinstance(question := self._questions.get(timeout=20), Result):
+            try:
+                self._replies.put(await question())
+            except Exception as error:  # noqa: BLE001 - the command handles it
+                self._replies.put(error)
+        thread.join(20)
+        return question
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Replace the requests and the clock of the commands, and the search for the leader on the same machine."""
+        patch.setattr(node_queries, "send_request", self._send)
+        patch.setattr(node_queries, "call_blocking", self._call)
+        patch.setattr(node_queries, "_beside", lambda first: (first,))
+        patch.setattr(inviting_module, "_free_port", lambda _: PORT)
+        patch.setattr(
+            farm_module,
+            "time",
+            SimpleNamespace(
+                monotonic=lambda: self.world.time_s, sleep=lambda each: self._ask(partial(trio.sleep, each))
+            ),
+        )
+
+    def _ask(self, question: Callable[[], Awaitable[object]]) -> Any:
+        self._questions.put(question)
+        reply = self._replies.get(timeout=20)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _send(self, address: Any, question: Callable[[ControlClient], Awaitable[object]], *_timeouts: float) -> Any:
+        async def conversation() -> object:
+            async with RecordedClient(address, self.posted) as client:
+                return await question(client)
+
+        return self._ask(conversation)
+
+    def _call(self, address: Any, route: Any, body: Any = None, *_timeouts: float) -> Any:
+        return self._send(address, lambda client: client.call(route, body))
+
+
+def path_of(case: Case) -> str:
+    """Return the path of the command of a case."""
+    return max((each for each in TO_A_NODE if f"{case.line} ".startswith(f"{each} ")), key=len)
+
+
+def voter_that_follows(view: FarmView) -> str:
+    return str(next(each.name for each in view.raft.voters if each.raft_id != view.raft.leader_id))
+
+
+async def view_of_voter(world: World, *, with_learner: bool = False) -> FarmView:
+    """Return the view of a voter when it follows a leader, and the learner is in the group if that is required."""
+    with trio.fail_after(90):
+        while True:
+            async with world.control("node-1") as client:
+                view = await client.view()
+            if view.raft.leader_id is not None and (view.raft.learners or not with_learner):
+                return view
+            await trio.sleep(0.5)
+
+
+def words_of(case: Case, view: FarmView, made: str, primary: str, directory: Path) -> list[str]:
+    """Return the arguments of a case."""
+    publishing = view.publishing[0]
+    line = case.line.format(
+        master=publishing.master,
+        leaf=view.reports[0].leaves[0].destination,
+        cluster=view.farm.cluster_id,
+        voter=voter_that_follows(view),
+        made=made,
+        primary=primary,
+        key=new_client_key("program").public_key,
+        directory=directory,
+    )
+    asks = any(each.name == "yes" for each in TO_A_NODE[path_of(case)].params)
+    return [*shlex.split(line), *(["--yes"] if asks else [])]
+
+
+async def run_cases(directory: Path, patch: pytest.MonkeyPatch) -> set[str]:
+    """Run each case at a follower and at the learner; return the paths of all POST requests."""
+    async with World.open(SEED, hosts=2, profile=Profile(admit="ask", voters_max=1)) as world:
+        line = CommandLine(world)
+        line.install(patch)
+        await world.start_all()
+        await trio.sleep(FORMED_S)
+        await world.join(4)
+        await trio.sleep(3)
+        for number, (place, cases) in enumerate(ROUNDS):
+            (files := directory / str(number)).mkdir()
+            await run_at(line, place, cases, files)
+        return line.posted
+
+
+async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directory: Path) -> None:
+    """Run cases at a node that does not lead."""
+    made = primary = "unknown"
+    for case in cases:
+        view = await view_of_voter(line.world)
+        if case.line.startswith(("keys use", "keys remove")):
+            await trio.sleep(1)  # All members confirm a change of the keys within this time.
+        if case.line == "keys install":
+            async with line.world.control("node-1") as client:
+                primary = (await client.keys()).primary
+        name = place if place == LEARNER else voter_that_follows(view)
+        words = words_of(case, view, made, primary, directory)
+        done = await line.run(*words, "--node", str(line.world.hosts[name].directory / SOCKET_NAME))
+        if found := re.search(r"\b([0-9a-f]{8})\b", done.output):
+            made = found[1]
+        refusal = case.refused or (case.at_learner if place == LEARNER else "")
+        assert (done.exit_code == 0) == (not refusal), f"{words} at {name}: {done.output}"
+        assert re.search(refusal, done.output), f"{words} at {name}: {done.output}"
+        if not refusal and case.line in JOINING:
+            await view_of_voter(line.world, with_learner=True)
+
+
+def test_each_changing_command_works_at_any_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    posted = simulate(SEED, lambda: run_cases(tmp_path, monkeypatch))
+    assert posted == {each.path for each in ROUTES.values() if each.method == "POST"} - {DEBUG.path}
+
+
+def test_each_command_to_a_node_has_a_case() -> None:
+    assert TO_A_NODE.keys() == READ_ONLY | OF_ONE_NODE | set(map(path_of, (*CASES, APPROVE, EVICT, LEAVE)))
