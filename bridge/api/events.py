@@ -187,6 +187,12 @@ def _failed(facts: Facts) -> str:
     return f"{failed} ({facts['error']})" if facts["error"] else failed
 
 
+def _changes(facts: Facts) -> str:
+    """Return the number of changes that an event combines; an empty string for one change."""
+    changes = facts.get("changes")
+    return "" if changes is None else f"; {changes} changes since its last event"
+
+
 def _leaf(leaf_hash: Scalar) -> str:
     return _address(f"{leaf_hash}.b32.i2p")
 
@@ -365,9 +371,10 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
         if "second" in facts
         else _clocks(facts["reason"])
     ),
-    "leaf-unhealthy": lambda _, facts: f"leaf {_leaf(facts['leaf'])}: {_failed(facts)}",
+    "leaf-unhealthy": lambda _, facts: f"leaf {_leaf(facts['leaf'])}: {_failed(facts)}{_changes(facts)}",
     "leaf-healthy": lambda _, facts: (
         f"leaf {_leaf(facts['leaf'])} is healthy again after {_length(facts['unhealthyMs'])}: before, {_failed(facts)}"
+        f"{_changes(facts)}"
     ),
     "connection-failed": _connection,
     "connection-refused": _connection,

@@ -14,7 +14,7 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Report
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.settings.configuration import reported_settings
-from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, ReportNews
+from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, LeafHealth, ReportNews
 from bridge.wire.i2p.structures import base64_encode
 from bridge.wire.log.entries import encode
 from gossip.node import DEFAULT_CAPACITY
@@ -91,6 +91,22 @@ async def test_failing_leaf_has_events_and_no_further_reports(autojump_clock: Mo
     assert abs(int(str(healthy.data["unhealthyMs"])) - 200_000) <= PERIOD_MS
     failing = [at_ms for at_ms, _ in reports(stage) if 240_000 < at_ms <= 400_000]
     assert min(later - earlier for earlier, later in pairwise(failing)) >= 0.89 * PERIOD_MS
+
+
+def test_leaf_that_changes_often_has_few_events() -> None:
+    """The last health has an event, even if its change is not one of the first."""
+    health, events = LeafHealth(), []
+    failing = LeafStatus(LEAF.base64, healthy=False, faults=(LeafFault.SERVICE,))
+    working = LeafStatus(LEAF.base64, healthy=True)
+    for look in range(200):
+        leaf = failing if look % 2 == 0 and look < 70 else working
+        if (event := health.event(leaf, 10.0 * look)) is not None:
+            events.append((10 * look, *event))
+    assert [(at_s, kind) for at_s, kind, _ in events] == [
+        (0, "leaf-unhealthy"), (10, "leaf-healthy"), (20, "leaf-unhealthy"), (30, "leaf-healthy"),
+        (600, "leaf-unhealthy"), (610, "leaf-healthy"), (620, "leaf-unhealthy"), (630, "leaf-healthy"),
+    ]  # fmt: skip
+    assert [facts.get("changes") for *_, facts in events] == [None, None, None, None, 57, None, None, None]
 
 
 async def test_last_structure_is_in_one_report_per_publication(

@@ -77,6 +77,10 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event("leaf-healthy", leaf=LEAF, conditions="service", error="", unhealthyMs=302_000),
             "leaf hakketfo3r2m….b32.i2p is healthy again after 5m02s: before, its service does not answer the probe",
         ),
+        (
+            event("leaf-unhealthy", leaf=LEAF, conditions="router", error="refused", changes=37),
+            "leaf hakketfo3r2m….b32.i2p: no router answers (refused); 37 changes since its last event",
+        ),
         (event("node-started", pid=71, generation=1), "with pid 71"),
         (
             event("node-started", pid=71, generation=1, gossip="10.1.2.3:7668", raft="10.1.2.3:7669", chosen="eth0"),

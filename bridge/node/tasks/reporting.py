@@ -19,7 +19,9 @@ other content.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 import trio
@@ -46,6 +48,8 @@ WITNESS_LAG_MS = 20_000
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
+LEAF_EVENTS_MAX = 4
+LEAF_EVENTS_WITHIN_S = 600.0
 Gist = tuple[
     frozenset[tuple[str, bool, tuple[LeafFault, ...]]],
     frozenset[tuple[str, str, bool, int | None, int, bool]],
@@ -71,8 +75,7 @@ class ReportingTask:
         """This node's status at the last look, even if the report was not sent."""
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
-        self._unhealthy: dict[bytes, tuple[float, LeafStatus]] = {}
-        """Unhealthy leaves: the time of the first look that found it so, and the last status."""
+        self._health: dict[bytes, LeafHealth] = {}
 
     def leadership_changed(self) -> None:
         """Make the first report due immediately when another server leads, or this one."""
@@ -232,15 +235,9 @@ class ReportingTask:
 
     def _note_health(self, leaf_hash: bytes, leaf: LeafStatus) -> None:
         """Append an event if the failed conditions of a leaf have changed."""
-        now_s, (since_s, before) = trio.current_time(), self._unhealthy.get(leaf_hash, (trio.current_time(), None))
-        if leaf.faults:
-            self._unhealthy[leaf_hash] = since_s, leaf
-            if before is None or before.faults != leaf.faults:
-                self._context.trace.append("leaf-unhealthy", _health_facts(leaf))
-        elif before is not None:
-            del self._unhealthy[leaf_hash]
-            facts = {**_health_facts(before), "unhealthyMs": round((now_s - since_s) * 1000)}
-            self._context.trace.append("leaf-healthy", facts)
+        event = self._health.setdefault(leaf_hash, LeafHealth()).event(leaf, trio.current_time())
+        if event is not None:
+            self._context.trace.append(*event)
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """Return this node's leaves, each with its one master; None if it serves all masters."""
@@ -253,6 +250,40 @@ class ReportingTask:
             for leaf_hash in await context.router.local_leaf_hashes(destination_from_base64(master).hash):
                 behind.setdefault(leaf_hash, []).append(hash_of(master))
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
+
+
+@dataclass(slots=True)
+class LeafHealth:
+    """The health of a leaf by its events, at most `LEAF_EVENTS_MAX` in `LEAF_EVENTS_WITHIN_S` seconds.
+
+    If a leaf changes more often, the next permitted event has its health at that time and the number of changes.
+    """
+
+    faults: tuple[LeafFault, ...] = ()
+    changes: int = 0
+    """Changes of the faults since the last event."""
+    unhealthy: LeafStatus | None = None
+    """The status in the last event; None if it was healthy."""
+    since_s: float = 0.0
+    events_s: deque[float] = field(default_factory=lambda: deque(maxlen=LEAF_EVENTS_MAX))
+
+    def event(self, leaf: LeafStatus, now_s: float) -> tuple[str, dict[str, Scalar]] | None:
+        """Return kind and facts of the event that is due; None without one."""
+        self.changes += leaf.faults != self.faults
+        self.faults, before = leaf.faults, self.unhealthy
+        if leaf.faults == (() if before is None else before.faults):
+            self.unhealthy = before and leaf
+            return None
+        if len(self.events_s) == LEAF_EVENTS_MAX and now_s - self.events_s[0] < LEAF_EVENTS_WITHIN_S:
+            return None
+        self.events_s.append(now_s)
+        self.since_s = now_s if before is None else self.since_s
+        changes: dict[str, Scalar] = {"changes": self.changes} if self.changes > 1 else {}
+        self.changes, self.unhealthy = 0, leaf if leaf.faults else None
+        if before is None or leaf.faults:
+            return "leaf-unhealthy", _health_facts(leaf) | changes
+        facts = _health_facts(before) | {"unhealthyMs": round((now_s - self.since_s) * 1000)}
+        return "leaf-healthy", facts | changes
 
 
 def _health_facts(leaf: LeafStatus) -> dict[str, Scalar]:

@@ -1,7 +1,7 @@
 """Each changing command at nodes that do not lead: a follower, and a learner, which cannot lead.
 
-The commands are those of the command line itself, in a thread that runs while the farm's virtual time stands still.
-Their requests go to the node on virtual time. A command either succeeds, or its refusal names the voters.
+A thread runs the command line, while virtual time does not advance. Its requests go to the node on virtual time. A
+command either succeeds, or its refusal names the voters.
 """
 
 import queue
@@ -98,7 +98,7 @@ ROUNDS: Final = (
     (FOLLOWER, (EVICT, LEAVE)),
 )
 JOINING: Final = {"node approve node-4", "servers restore node-4"}
-"""Commands after which the learner joins the group."""
+"""Commands that add the learner to the group."""
 
 
 class RecordedClient(ControlClient):
@@ -181,7 +181,7 @@ def voter_that_follows(view: FarmView) -> str:
 
 
 async def view_of_voter(world: World, *, with_learner: bool = False) -> FarmView:
-    """Return the view of a voter when it follows a leader, and the learner is in the group if that is required."""
+    """Return the view of a voter when it has a leader and, `with_learner`, when the group has a learner."""
     with trio.fail_after(90):
         while True:
             async with world.control("node-1") as client:
