@@ -60,8 +60,8 @@ WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.
 """Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
-    f"to replace a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old one"
-    " automatically"
+    f"to replace {{}}a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old"
+    " one automatically"
 )
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",
@@ -405,15 +405,13 @@ def _degraded(facts: FarmFacts) -> Concern | None:
         return None
     more = f"can lose {facts.can_lose} more" if facts.can_lose else "can lose none"
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
-    reasons = {why for _, why in facts.down.values()}
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_leaves(facts)
     # The remedy of such a leaf includes the remedy of the alarm.
     is_router_silent = any(LeafFault.ROUTER.value in (each.faults or ()) for each in unhealthy)
     included = {ROUTER_UNREACHABLE.kind} if is_router_silent else set()
     advice = "; ".join(
-        ([_down_action(facts)] if reasons - {EVICTED} else [])
-        + ([REPLACE_EVICTED] if EVICTED in reasons else [])
+        _down_actions(facts)
         + further
         + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
         + ([_FAILING_ACTION] if any(map(_fails, facts.publishing)) else [])
@@ -457,18 +455,21 @@ def _not_reporting(facts: FarmFacts) -> Concern | None:
     return Concern(VerdictKind.DEGRADED, text, REPORTS_MISSING.remedy, REPORTS_MISSING)
 
 
-def _down_action(facts: FarmFacts) -> str:
-    """Return a remedy that the farm permits: a farm with at most `expect` voters refuses to remove one."""
+def _down_actions(facts: FarmFacts) -> list[str]:
+    """Return remedies that the farm permits: a farm with at most `expect` voters refuses to remove one."""
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
     lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != EVICTED]
+    replace_evicted = [REPLACE_EVICTED] if len(lost_servers) < len(facts.down) else []
+    if not lost_servers:
+        return replace_evicted
     start = _DOWN_ACTION.format("it" if len(lost_servers) == 1 else "them")
     spare = len(servers) - view.farm.expect
     lost_voters = [name for raft_id, name in lost_servers if raft_id in servers]
     if len(lost_voters) > spare:
-        return f"{start}; {_REPLACE_ACTION}"
+        return [start, _REPLACE_ACTION.format("the evicted server, or " if replace_evicted else "")]
     commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in lost_servers))
-    return f"{start}; remove a server that will not return: {commands}"
+    return [start, f"remove a server that will not return: {commands}", *replace_evicted]
 
 
 def _unhealthy_leaves(facts: FarmFacts) -> list[MetaEntryView | LeafView]:

@@ -132,6 +132,17 @@ def test_advice_for_evicted_server_is_replacement(number: int) -> None:
     assert "again" not in found.advice
 
 
+@pytest.mark.parametrize(("expect", "lost"), [(5, "the evicted server, or a server"), (3, "the evicted server,")])
+def test_advice_for_evicted_and_dead_server_adds_a_node_once(expect: int, lost: str) -> None:
+    view = with_status(healthy(servers=5), node_3=MemberStatus.DEAD, node_4=MemberStatus.DEAD)
+    voters = tuple(replace(each, evicted=each.raft_id == 3) for each in view.raft.voters)
+    view = replace(view, raft=replace(view.raft, voters=voters), farm=replace(view.farm, expect=expect))
+    advice = verdict(view).advice
+    assert advice.count("`garlicfarm invite new`") == 1, advice
+    assert f"to replace {lost}" in advice
+    assert ("`garlicfarm servers remove node-4`" in advice) == (expect == 3)
+
+
 def dead_in_gossip(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
     """Return a view in which gossip marked these members dead `for_ms` ago, while Raft and the log continue."""
     members = tuple(
