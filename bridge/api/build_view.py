@@ -473,7 +473,11 @@ class _FarmPart:
                 cost=entry.cost,
                 end_s=entry.end_s,
                 healthy=entry.destination in healthy,
-                faults=faults.get(entry.destination) or (UNSET if entry.destination in running else (SERVER_FAULT,)),
+                faults=(
+                    *(() if entry.destination in running else (SERVER_FAULT,)),
+                    *(faults.get(entry.destination) or ()),
+                )
+                or UNSET,
             )
             for entry in entries
         )

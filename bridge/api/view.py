@@ -349,8 +349,8 @@ class MetaEntryView(Record, frozen=True):
     healthy: bool
     """The state machine judges the leaf healthy, and gossip does not report its server dead."""
     faults: tuple[str, ...] | UnsetType = UNSET
-    """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`). `server`: the report has
-    none, and the server is down or does not report. Left out if empty."""
+    """Conditions that do not hold, from its server's last report (`router`, `leaseSet`, `service`). `server` before
+    them: the server is down or does not report. Left out if empty."""
 
 
 class ScorePartView(Record, frozen=True):

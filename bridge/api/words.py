@@ -37,7 +37,7 @@ from bridge.core.publishing.score import ScoreFigure, inability_text
 KILO = 1_000
 UNKNOWN = "unknown"
 SERVER_FAULT: Final = "server"
-"""The fault of a leaf whose server reports no fault, and is down or does not report."""
+"""The fault of a leaf whose server is down or does not report; its last report has the other faults."""
 IN_LAST_REPORT: Final = "in its last report: "
 """Prefix of conditions that may have changed since."""
 FAULT_WORDS: Mapping[str, str] = {
@@ -57,12 +57,12 @@ _UNKNOWN_CONDITIONS: Mapping[str, str] = {
     LeafFault.SERVICE.value: "service not probed",
 }
 _ACTIONS: Mapping[str, str] = {
+    SERVER_FAULT: "start the node of the leaf, or repair its connections; `garlicfarm doctor` there checks them",
     LeafFault.ROUTER.value: "start the router of that node and its I2CP port; `garlicfarm doctor` there checks both",
     LeafFault.LEASE_SET.value: (
         "check in the router's console that the leaf's server tunnel runs and that the router has found peers"
     ),
     LeafFault.SERVICE.value: "start the service of the leaf, or correct `probe` in its [[leaf]]",
-    SERVER_FAULT: "start the node of the leaf, or repair its connections; `garlicfarm doctor` there checks them",
 }
 
 
@@ -107,7 +107,9 @@ def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:
 
 def faults_text(faults: Iterable[str] | UnsetType) -> str:
     """Return the failed conditions, in their fixed order; empty if none is known."""
-    return " and ".join(_in_order(FAULT_WORDS, faults))
+    found = _in_order(FAULT_WORDS, faults)
+    own = [each for each in found if each != FAULT_WORDS[SERVER_FAULT]]
+    return f"; {IN_LAST_REPORT}".join(filter(None, [*found[len(own) :], " and ".join(own)]))
 
 
 def fault_actions(faults: Iterable[str]) -> str:

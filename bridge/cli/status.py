@@ -182,7 +182,7 @@ def _unlisted_facts(
             if leaf.destination not in listed:
                 reason = "excluded by an operator, " if leaf.excluded else ""
                 is_lost = report.raft_id in outdated
-                faults = leaf.faults or ((SERVER_FAULT,) if is_lost else ())
+                faults = (*((SERVER_FAULT,) if is_lost else ()), *(leaf.faults or ()))
                 health = health_text(faults, healthy=leaf.healthy and not is_lost)
                 at = server_label(report.raft_id, report.name)
                 facts.append(("leaf", f"{leaf.destination} at {at}, not listed, {reason}{health}"))

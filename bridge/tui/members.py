@@ -204,7 +204,7 @@ def _leaf_facts(report: ReportView, palette: Palette, *, is_outdated: bool) -> l
     prefix, lost = (IN_LAST_REPORT, (SERVER_FAULT,)) if is_outdated else ("", ())
     for leaf in report.leaves:
         is_healthy = leaf.healthy and not is_outdated
-        words = [health_text(leaf.faults or lost, healthy=is_healthy), f"load {leaf.load}"]
+        words = [health_text((*lost, *(leaf.faults or ())), healthy=is_healthy), f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []
         style = "" if is_healthy else palette.bad
         facts.append(("leaf", f"{short_address(leaf.destination)} {', '.join(words)}", style))

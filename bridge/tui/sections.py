@@ -286,8 +286,12 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
             lines.append(canvas.heading(columns, palette.dim))
             now_s = _now_s(view)
             # Unhealthy entries come first: a short screen leaves out the last ones.
-            ordered = sorted(each.entries, key=lambda entry: entry.healthy)
-            lines.extend(canvas.row(columns, _entry_parts(entry, now_s, canvas)) for entry in ordered)
+            room = canvas.width - sum(column.width + GAP for column in columns[:-1])
+            for entry in sorted(each.entries, key=lambda entry: entry.healthy):
+                health = health_text(entry.faults, healthy=entry.healthy)
+                fits = cell_len(health) <= room
+                lines.append(canvas.row(columns, _entry_parts(entry, now_s, canvas, health if fits else "unhealthy")))
+                lines += [] if fits else _reason_lines(health, canvas)
     if not lines:
         lines = [canvas.line(("  nothing is published yet", palette.doubtful))]
     every = [entry.healthy for each in view.publishing for entry in each.entries]
@@ -320,16 +324,20 @@ def _publisher_line(each: PublishingView, view: FarmView, canvas: Canvas) -> Tex
     return canvas.line(*parts, (f" ({each.reason})", palette.dim))
 
 
-def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]:
+def _reason_lines(health: str, canvas: Canvas) -> list[Text]:
+    """Return the reason of an unhealthy leaf in lines below its row."""
+    width = max(LEAST_WIDTH, canvas.width)
+    lines = textwrap.wrap(health.removeprefix("unhealthy: "), width, initial_indent="    ", subsequent_indent="    ")
+    return [canvas.line((each, canvas.palette.bad)) for each in lines]
+
+
+def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas, health: str) -> list[Part]:
     return [
         f"  {entry.destination if canvas.is_wide else short_address(entry.destination)}",
         known(entry.name),
         str(entry.cost),
         *([duration((entry.end_s - now_s) * 1000)] if canvas.width >= LEAVES_WIDTH else []),
-        (
-            health_text(entry.faults, healthy=entry.healthy),
-            canvas.palette.good if entry.healthy else canvas.palette.bad,
-        ),
+        (health, canvas.palette.good if entry.healthy else canvas.palette.bad),
     ]
 
 

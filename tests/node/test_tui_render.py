@@ -29,6 +29,7 @@ from bridge.api.view import (
     WeightsView,
     best_view,
 )
+from bridge.api.words import faults_text
 from bridge.core.history.records import RowKind, SeriesKind
 from bridge.tui.charts import Chart, chart_lines, resampled
 from bridge.tui.history import History
@@ -280,8 +281,15 @@ def test_alarm_does_not_repeat_verdict() -> None:
     assert "! no-quorum: start the others" in [line.rstrip() for line in lines]
 
 
-def test_health_of_leaf_fits_60_columns() -> None:
-    assert re.search(r"node-5 +50 unhealthy\n", re.sub(" +\n", "\n", screen(farm_view(), 60, 30)))
+@pytest.mark.parametrize("faults", [(), ("service",), ("router", "leaseSet", "service")])
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_reason_of_unhealthy_leaf_is_whole(faults: tuple[str, ...], width: int) -> None:
+    view = farm_view()
+    (master, *_) = view.publishing
+    entries = tuple(each if each.healthy else replace(each, faults=faults) for each in master.entries)
+    text = screen(replace(view, publishing=(replace(master, entries=entries),)), width, 40)
+    assert width < 60 or re.search(r"node-5 +50 .*unhealthy", text)
+    assert faults_text(faults) in " ".join(text.split())
 
 
 def test_unhealthy_entry_is_shown_first() -> None:

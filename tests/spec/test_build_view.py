@@ -433,6 +433,11 @@ def test_leaf_of_dead_server_not_shown_healthy() -> None:
     assert [entry.healthy for entry in dead.publishing[0].entries] == [True, False]
     assert [entry.faults for entry in alive.publishing[0].entries] == [UNSET, UNSET]
     assert [entry.faults for entry in dead.publishing[0].entries] == [UNSET, ("server",)]
+    for each in (1, 2):
+        failing = replace(leaf(f"leaf{each:02}", healthy=False), faults=(LeafFault.SERVICE,))
+        log.append(report(each, log.farm.state.log_time_ms, destinations=(failing,)))
+    failing_too = view_in(log, Status.DEAD).publishing[0].entries
+    assert [entry.faults for entry in failing_too] == [("service",), ("server", "service")]
 
 
 def test_publication_without_quorum_shown_if_newer() -> None:

@@ -1,9 +1,10 @@
 """Texts of the conditions of leaves and of the parts of scores."""
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from bridge.api.view import ConditionView
-from bridge.api.words import condition_cell, condition_text, conditions_text, score_text
+from bridge.api.words import condition_cell, condition_text, conditions_text, faults_text, score_text
 from tests.effort import each_case
 from tests.operator_views import farm_view
 
@@ -33,6 +34,22 @@ def test_unknown_conditions_are_named() -> None:
     router = replace(OK, condition="router")
     assert conditions_text((router,)) == "router ok for 3h00m; lease set not looked up; service not probed"
     assert conditions_text((router, FAILING)).endswith("; service failing for 5m02s: Connection refused")
+
+
+@each_case(
+    ("faults", "expected"),
+    [
+        (UNSET, ""),
+        (("service", "router"), "no router answers and its service does not answer the probe"),
+        (("server",), "its server is down or does not report"),
+        (
+            ("server", "service"),
+            "its server is down or does not report; in its last report: its service does not answer the probe",
+        ),
+    ],
+)
+def test_faults_of_last_report_follow_the_server(faults: tuple[str, ...] | UnsetType, expected: str) -> None:
+    assert faults_text(faults) == expected
 
 
 def test_condition_cell_is_short() -> None:
