@@ -9,7 +9,7 @@ several batches together, and a repeated batch has no effect. It checks when the
 alert is firing it also checks every `LOOK_SECONDS`, because silences can expire without a batch. After a check it rests
 for `REST_TIMES` times the duration of the check.
 
-*A farm with a backlog does not alert* until its newest entries are recent (`backlog.py`). The backlog is reported, and
+*A farm with a backlog does not alert* until its newest entries are recent (`Backlog`). The backlog is reported, and
 a metric counts such farms.
 
 *Undelivered messages stay due.* Every failed round of attempts is counted; the first in a row for a receiver is
@@ -28,14 +28,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Delivery, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import Silence, Silences, SilencesError
@@ -47,6 +46,56 @@ from pipeline.tables.current import PREFIX
 from pipeline.tables.delta import Table, stored_version
 from pipeline.tables.specs import ALERTS_SPEC, STATES_SPEC
 from pipeline.tables.upkeep import Upkeep
+
+NEAR_S = 600.0
+SHRINKS_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _FarmAge:
+    at_s: float
+    age_s: float
+    is_held: bool = True
+
+
+class Backlog:
+    """Farms whose batches show the past: their servers do not alert yet. `clock`: seconds since the epoch.
+
+        full batch, newest entry older than `NEAR_S` ──▶ held back ──(younger, not full, or no entry of it)──▶ free
+                                                             └──(not younger after `SHRINKS_S`)──▶ free: not a backlog
+
+    If a batch has the maximum size, more entries follow it. If its entries are from last week, a server that did not
+    report then may have been healthy for days, and an alert would be false. But a full batch does not prove a backlog:
+    with a small limit of entries every batch of a live farm is full. So the age of a farm's newest entry decides. If
+    this age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow.
+    Then an alert from late entries is better than no alert.
+
+    Each farm is judged separately, so a farm with a long log does not delay alerts of another farm.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[str, _FarmAge] = {}
+
+    @property
+    def farms(self) -> frozenset[str]:
+        """The farms whose servers do not alert."""
+        return frozenset(farm for farm, seen in self._seen.items() if seen.is_held)
+
+    def take(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
+        """Record a batch: the log time of the newest entry of each farm in it."""
+        now_s = self._clock()
+        ages_s = {farm: now_s - moment.timestamp() for farm, moment in newest.items()} if is_full else {}
+        self._seen = {farm: self._checked(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S}
+
+    def _checked(self, farm: str, now_s: float, age_s: float) -> _FarmAge:
+        seen = self._seen.get(farm)
+        if seen is None:
+            return _FarmAge(now_s, age_s)
+        if now_s - seen.at_s < SHRINKS_S:
+            return seen
+        return _FarmAge(now_s, age_s, is_held=age_s < seen.age_s)
+
 
 LOOK_SECONDS = 30.0
 REST_TIMES = 4.0

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.node.control.metrics import exposition
 from bridge.node.events.alarms import Alarms
-from bridge.node.events.durations import SLOW_BOUNDS_S, TEXTS, Durations
+from bridge.node.events.durations import SLOW_BOUNDS_S, TEXTS, Durations, MeasuredDisk, MeasuredStateMachine
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.measured import MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.notices import RaftNotices
 from consensus import Entry, Histogram, Index, LogId, Role, RoleChanged
 from consensus.storage import DiskOperation, DiskReader, StorageReadResult

@@ -23,7 +23,7 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import LEASE_SET_NOT_FOUND, I2cpRouter, key_obstacle
 from bridge.node.router.link import Software
 from bridge.node.router.router import ServedLeaf
-from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
+from bridge.node.tasks.publishing import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
 from tests.node.fake_i2cp_router import LINK, FakeRouter

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.alerts import alerting as module
-from pipeline.alerts.alerting import Alerting, AlertStore, note_run_without_alerts
-from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
+from pipeline.alerts.alerting import NEAR_S, SHRINKS_S, Alerting, AlertStore, Backlog, note_run_without_alerts
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences

@@ -1,6 +1,6 @@
 """Measurement of broadcastTime << electionTimeout (Raft, section 5.6), and the alarm on its violation."""
 
-from bridge.core.farm.broadcast_time import MEASURED, BroadcastTime
+from bridge.node.tasks.timekeeping import MEASURED, BroadcastTime
 
 
 def after(*taken_ms: float) -> BroadcastTime:

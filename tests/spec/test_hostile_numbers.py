@@ -47,9 +47,8 @@ from bridge.core.membership.admission import ServerAdmitted, Standing, next_raft
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.membership.eviction import NewEra, Rekeying, ServerEvicted
 from bridge.core.publishing.publication import Pace, plan_publication
-from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmTuning
-from bridge.node.raft.farm_content import objection_to_snapshot
+from bridge.node.raft.farm_content import objection_to_snapshot, objection_to_state
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.proof import sign_entry
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm

@@ -7,7 +7,6 @@ from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import Author, Foreign, GroupOffset, ProducerStart, ProvenRecord, Record
 from bridge.core.state import kafka_clients
-from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.kafka_clients import (
     GROUP_EXPIRY_MS,
     GROUPS_MAX,
@@ -27,6 +26,7 @@ from bridge.core.state.kafka_clients import (
     principal_hash,
     produced_in,
 )
+from bridge.node.raft.farm_content import objection_to_state
 
 BASE_MS = 1_700_000_000_000
 MEMBER, UNKNOWN = bytes([1]) * 8, bytes([9]) * 8

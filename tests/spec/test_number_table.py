@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from bridge.core.farm.log_time_correction import _moved_back
 from bridge.core.log.feature_level import BOUNDS_LEVEL
-from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.numbers import NUMBERS, NumberKind, UndeclaredNumberError, declared, numbers_in, with_numbers
 from bridge.core.state.recovery import FIRST_TERM, UNKNOWN_TERM, Reset, recovered
+from bridge.node.raft.farm_content import objection_to_state
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from consensus.sessions import SessionTable
 from tests.effort import each_case

@@ -40,12 +40,12 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.admission import AdmissionRefused, next_raft_id
 from bridge.core.membership.authors import NUMBERED_MAX, AuthorNumbers
-from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import SERVERS_MAX, FarmState
 from bridge.core.state.kafka_clients import GROUP_EXPIRY_MS, PRODUCER_EXPIRY_MS, SKIPPED_MAX, Produced, principal_hash
 from bridge.core.state.numbers import declared
 from bridge.core.state.reqids import OLDEST_S, request_text
 from bridge.core.state.tables import TABLES, Release, Table, UndeclaredTableError, declared_table, tables_in
+from bridge.node.raft.farm_content import objection_to_state
 from tests.effort import each_case
 from tests.spec.filled_state import filled_instance
 

@@ -25,11 +25,10 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
 from bridge.core.log.kinds import KINDS
 from bridge.core.log.records import LeadersRecord
-from bridge.node.events.durations import Durations
+from bridge.node.events.durations import Durations, MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_index
 from bridge.node.raft.farm_content import CHECKS
-from bridge.node.raft.measured import MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
 from bridge.node.raft.storage_note import StorageNote
 from bridge.node.settings.timing import Patience, Profile

@@ -8,13 +8,14 @@
 An alarm about clocks needs the same result in two consecutive checks, a period apart, because one report may be
 delayed.
 
-The commit time of each entry shows if the election timeout is long enough (`bridge.core.farm.broadcast_time`).
+The commit time of each entry shows if the election timeout is long enough (`BroadcastTime`).
 """
+
+from collections import deque
 
 import trio
 
 from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, SLOW_MAJORITY
-from bridge.core.farm.broadcast_time import BroadcastTime
 from bridge.core.farm.clock_alarms import log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.records import Clock
 from bridge.core.log.voter_clocks import VoterClocks
@@ -22,6 +23,48 @@ from bridge.core.membership.admission import server_name
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
 from consensus import Outcome, next_tick_s, now_ms
+
+MEASURED = 8
+SHARE = 5
+
+
+class BroadcastTime:
+    """The last times that a majority took to store an entry of this leader, compared with the election timeout.
+
+    Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, with disk
+    writes, takes about as long as the election timeout, any delay causes an election. The leader measures the time from
+    proposing a clock entry until it is committed, without extra messages. The median of several measurements is used,
+    so that one slow write does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a
+    fifth.
+    """
+
+    def __init__(self, election_timeout_ms: int) -> None:
+        self._limit_ms = election_timeout_ms / SHARE
+        self._election_timeout_ms = election_timeout_ms
+        self._taken_ms: deque[float] = deque(maxlen=MEASURED)
+
+    def measured(self, taken_ms: float) -> None:
+        """Record how long an entry took from its proposal to its commitment."""
+        self._taken_ms.append(taken_ms)
+
+    def forget(self) -> None:
+        """Drop the measurements: another server leads."""
+        self._taken_ms.clear()
+
+    @property
+    def alarm(self) -> str | None:
+        """The problem as text; None without a problem, or with too few measurements."""
+        if len(self._taken_ms) < MEASURED:
+            return None
+        below, above = sorted(self._taken_ms)[MEASURED // 2 - 1 : MEASURED // 2 + 1]
+        usual_ms = (below + above) / 2
+        if usual_ms <= self._limit_ms:
+            return None
+        return (
+            f"a majority takes {usual_ms:.0f} ms to store an entry, more than a fifth of the shortest election timeout"
+            f" ({self._election_timeout_ms} ms): ordinary delays may cause needless elections"
+        )
+
 
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0

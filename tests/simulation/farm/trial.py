@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from bridge.core.state.bounds import objection_to_state
+from bridge.node.raft.farm_content import objection_to_state
 from tests.simulation.farm.checks import (
     Violation,
     check_acknowledged,
