@@ -1,6 +1,6 @@
 """The consensus part of the benchmarks: `python -m benchmarks consensus`, or one of its parts.
 
-consensus-throughput    the bare group, etcd and PySyncObj, in turns
+consensus-throughput    the bare group and etcd, in turns
 consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
 consensus-restart       a log of a million entries: memory, verification, application
 consensus-budget        the time of one entry, hop by hop
@@ -35,8 +35,7 @@ PARTS = (
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
-    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;",
-    "                              PySyncObj: plain TCP, clients inside the leader's process",
+    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go",
 )
 
 

@@ -1,4 +1,4 @@
-"""Committed entries per second and their latency: the bare group, etcd and PySyncObj, in turns.
+"""Committed entries per second and their latency: the bare group and etcd, in turns.
 
 Each scenario runs on all contenders before the next scenario, and this repeats `runs` times, so a busy moment of the
 machine does not affect only one contender. Ratios use rates of one round, seconds apart; the report shows the median of
@@ -29,7 +29,7 @@ TIMES_ETCD = {64: 1.3, 256: 1.6}
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the figures, and remarks: reasons for skipped contenders, and the client of etcd."""
+    """Return the figures, and a remark about etcd."""
     found: dict[Scenario, Found] = {scenario: {} for scenario in SCENARIOS}
     async with all_contenders(directory) as (contenders, remarks):
         for _ in range(runs):

@@ -1,31 +1,24 @@
-"""The programs measured together: the bare group, etcd, PySyncObj. They take turns under load.
+"""The programs measured together: the bare group and etcd. They take turns under load.
 
     each contender: server processes, and a load against them ─▶ Rate, processor time of its servers
 
 Unavailable contenders are skipped with a reason. Running contenders without load only send heartbeats.
 """
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-import trio
 
 from benchmarks import client, etcd_group
 from benchmarks.child import Child, ChildError
 from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
-from benchmarks.etcd_group import EtcdGroup, free_ports, running_etcd_group
+from benchmarks.etcd_group import EtcdGroup, running_etcd_group
 from benchmarks.load import GO, READY, Load, Rate, Result
 
 OURS = "garlicfarm"
 FAILURES_SHOWN = 3
-PYSYNCOBJ_MEMBERS = 3
-ELECTION_TIMEOUT_S = 30.0
-POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +76,6 @@ async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) 
     finally:
         for child in clients:
             await child.end()
-    return _turn(results, used_s, load)
-
-
-def _turn(results: Sequence[Result], used_s: float, load: Load) -> Turn:
     failures = [f"{count} x {reason}" for result in results for reason, count in result.failures.items()]
     if failures:
         raise ChildError(f"submissions were not acknowledged: {'; '.join(failures[:FAILURES_SHOWN])}")
@@ -139,89 +128,21 @@ class Etcd:
         return await drive(children, list(self._group.members.values()), load)
 
 
-class PySyncObj:
-    """PySyncObj; its clients are in its leader's process."""
-
-    def __init__(self, name: str, members: list[Child]) -> None:
-        self.name = name
-        self._members = members
-
-    def fits(self, scenario: Scenario) -> bool:
-        """Return True for single entries."""
-        return scenario.batch == 1
-
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Its turn: the whole load in one process."""
-        leader = await self.leader()
-        whole = Load(scenario.clients, 0, load.seconds, load.entry_bytes)
-        before = sum(member.processor_seconds() for member in self._members)
-        answer = await leader.request(json.dumps({"load": asdict(whole)}), 30 + 3 * load.seconds)
-        used_s = sum(member.processor_seconds() for member in self._members) - before
-        result = Result(**answer)
-        return _turn([result], used_s, whole)
-
-    async def leader(self) -> Child:
-        """Return the leader."""
-        with trio.move_on_after(ELECTION_TIMEOUT_S):
-            while True:
-                for member in self._members:
-                    if (await member.request("{}"))["leads"]:
-                        return member
-                await trio.sleep(POLL_S)
-        raise ChildError(f"PySyncObj elected no leader within {ELECTION_TIMEOUT_S:g} s")
-
-
-@asynccontextmanager
-async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) -> AsyncIterator[PySyncObj]:
-    """Start three members; they end with the block."""
-    await trio.Path(directory).mkdir(parents=True)
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(PYSYNCOBJ_MEMBERS)]
-    members: list[Child] = []
-    try:
-        for number, address in enumerate(addresses):
-            document = {
-                "address": address,
-                "others": [other for other in addresses if other != address],
-                "journal": str(directory / f"{number}.journal"),
-                "synced": synced,
-                "at_once": at_once,
-            }
-            log = directory / f"{number}.log"
-            members.append(await Child.start_module(name, "benchmarks.pysyncobj_node", document, log))
-        found = PySyncObj(name, members)
-        await found.leader()
-        yield found
-    finally:
-        for member in members:
-            await member.end()
-
-
 @asynccontextmanager
 async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
-    """Yield all available contenders, and remarks: the unavailable ones, and the client of etcd."""
-    contenders: list[Contender] = []
-    remarks: list[str] = []
+    """Yield all available contenders, and a remark about etcd: its version, or the reason for its absence."""
     async with AsyncExitStack() as stack:
-        contenders.append(Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))))
+        contenders: list[Contender] = [
+            Ours(await stack.enter_async_context(running_consensus_group(directory / "ours")))
+        ]
         program, reason = await etcd_group.find(directory)
-        if program is None:
-            remarks.append(f"etcd: skipped: {reason}")
-        else:
+        go_client = None
+        if program is not None:
             go_client, reason = await etcd_group.build_client()
-            language = "Go" if go_client is not None else f"Python, at the expense of etcd's throughput: {reason}"
-            remarks.append(f"etcd: {await etcd_group.version(program)}; its client is in {language}")
+        if program is None or go_client is None:
+            remark = f"etcd: skipped: {reason}"
+        else:
+            remark = f"etcd: {await etcd_group.version(program)}"
             group = await stack.enter_async_context(running_etcd_group(directory / "etcd", program, go_client))
             contenders.append(Etcd(group))
-        if find_spec("pysyncobj") is None:
-            remarks.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
-        else:
-            for name, synced, at_once in (
-                ("PySyncObj unchanged, never syncs", False, False),
-                ("PySyncObj without batches, never syncs", False, True),
-                ("PySyncObj without batches, synced by a patch", True, True),
-            ):
-                home = directory / f"pysyncobj{len(contenders)}"
-                contenders.append(
-                    await stack.enter_async_context(pysyncobj(home, name, synced=synced, at_once=at_once))
-                )
-        yield contenders, remarks
+        yield contenders, [remark]

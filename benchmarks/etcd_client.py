@@ -1,24 +1,21 @@
-"""One client process of etcd: gRPC over TLS, the same loads as for Garlic Farm's clients (`load`).
+"""One client process of etcd for its status and for failovers: gRPC over TLS.
 
-    python -m benchmarks.etcd_client SPECIFICATION     (JSON: endpoints, leader first; certificate; load, or none)
+    python -m benchmarks.etcd_client SPECIFICATION     (JSON: endpoints, certificate, status)
 
-With a load, its clients are tasks of asyncio, since gRPC's fastest interface in Python uses asyncio. All send to the
-leader, like Garlic Farm's clients after their redirect. Each client overwrites its own key. Without a load, the process
-writes continuously to any member, and prints the time of the first write begun and acknowledged after a given moment
-(`steady`).
+With `status`, each line of input is a request for the leader. Otherwise the process writes continuously to any member,
+and prints the time of the first write begun and acknowledged after a given moment (`steady`). The load of the
+throughput is in Go (`etcd_client_go`).
 """
 
 import asyncio
 import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import grpc
 
 from benchmarks import etcd_messages
-from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from benchmarks.steady import ATTEMPT_S, PERIOD_S, UNDER_WAY_MAX, Acknowledged
 
 # A dead member is retried immediately: gRPC's default wait of up to two minutes is not a property of etcd.
@@ -37,43 +34,8 @@ def main() -> None:
     credentials = grpc.ssl_channel_credentials(Path(document["certificate"]).read_bytes())
     if document.get("status"):
         asyncio.run(_answer_status(endpoints, credentials))
-    elif document.get("load"):
-        print(json.dumps(asdict(asyncio.run(_load(endpoints[0], credentials, Load(**document["load"]))))), flush=True)
     else:
         asyncio.run(_write_steadily(endpoints, credentials))
-
-
-async def _load(endpoint: str, credentials: grpc.ChannelCredentials, load: Load) -> Result:
-    channels = [
-        grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS) for _ in range(load.connections)
-    ]
-    puts = [channel.unary_unary(etcd_messages.PUT) for channel in channels]
-    requests = [
-        etcd_messages.put_request(f"benchmark/{each:06}".encode(), load.entry_bytes) for each in range(load.clients)
-    ]
-
-    async def submit(client: int, _number: int) -> str:
-        try:
-            await puts[client % load.connections](requests[client])
-        except grpc.aio.AioRpcError as error:
-            return f"{error.code().name}: {error.details()}"
-        return ""
-
-    await _all(Loop(submit, load.clients), WARM_UP_S)
-    print(READY, flush=True)
-    if (await asyncio.to_thread(sys.stdin.readline)).strip() != GO:
-        raise SystemExit("the benchmark was cancelled")
-    loop = Loop(submit, load.clients)
-    began_s, processor_s = time.perf_counter(), time.process_time()
-    await _all(loop, load.seconds)
-    result = loop.result(began_s, processor_s)
-    for channel in channels:
-        await channel.close()
-    return result
-
-
-async def _all(loop: Loop, seconds: float) -> None:
-    await asyncio.gather(*(loop.one(client, seconds) for client in range(loop.clients)))
 
 
 async def _answer_status(endpoints: list[str], credentials: grpc.ChannelCredentials) -> None:

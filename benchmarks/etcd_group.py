@@ -1,14 +1,14 @@
 """Three members of etcd from Debian's package, on loopback with TLS, for comparison with the bare group.
 
     find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by Maintenance.Status
-    build_client (Go, from etcd_client_go) ─▶ the client for loads; without Go etcd_client, in Python
+    build_client (Go, from etcd_client_go) ─▶ the client for loads
 
 If etcd is not installed, its package is unpacked into the benchmark's own directory: an installation would start a
 daemon. Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is
 on, the default. The base timeout is the one of the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
-The client under load is written in Go, like etcd's own clients. gRPC in Python uses so much processor time per call
-that, on two processors, etcd reaches only half of its throughput.
+The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
+much processor time per call that, on two processors, etcd reaches only half of its throughput.
 """
 
 import json
