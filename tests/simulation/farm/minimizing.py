@@ -56,7 +56,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 def command_of(plan: Plan) -> str:
     faults = "".join(f" --fault {_written(each)}" for each in plan.faults) or " --fault none"
-    options = f"{' --routers' if plan.has_routers else ''}{' --operator' if plan.has_operator else ''}"
+    choices = {"--routers": plan.has_routers, "--operator": plan.has_operator, "--snapshots": plan.has_snapshots}
+    options = "".join(f" {name if chosen else name.replace('--', '--no-')}" for name, chosen in choices.items())
     return (
         f"python -m tests.simulation.farm.searching --seed {plan.seed} --nodes {plan.nodes}"
         f" --trouble {plan.trouble_s:g}{options}{faults}"

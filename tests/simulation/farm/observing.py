@@ -7,7 +7,8 @@
 The methods are wrapped in place, so the observer records each action itself, not the node's report of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,11 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.router.router import FileRouter
 from bridge.wire.i2p.meta_lease_set import decode
-from consensus import Entry
+from consensus import Entry, LogId
 from tests.simulation.farm.checks import EXCLUSION_S, Publication, Violation, base32_of
 from tests.simulation.farm.host import Host, current_host
-from tests.simulation.farm.replaying import Applied, Founding, digest_of
+from tests.simulation.farm.replaying import Founding, digest_of
+from tests.simulation.farm.workload import Applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Observer:
         self.states: dict[str, AppliedState] = {}
         """The state machine of the present process of each node."""
         self.founding: Founding | None = None
+        self.snapshots: Counter[str] = Counter()
+        """Number of snapshots taken, and of snapshots restored at a start or from the leader."""
         self._alarms: dict[tuple[str, int], set[str]] = {}
         """Active alarms by node and number of its process."""
         self._now_s = now_s
@@ -179,7 +183,31 @@ class Observer:
 
         with (
             patch.object(AppliedState, "_apply", apply_observed),
+            self._observing_snapshots(),
             patch.object(AppliedState, "__init__", created_observed),
             patch.object(FileRouter, "publish_meta_lease_set", publish_observed),
+        ):
+            yield
+
+    @contextmanager
+    def _observing_snapshots(self) -> Iterator[None]:
+        taken, restore = AppliedState.snapshot, AppliedState.restore
+        observer = self
+
+        def taken_observed(state: AppliedState) -> Iterator[bytes]:
+            if current_host.get() is not None:
+                observer.snapshots["taken"] += 1
+            return taken(state)
+
+        async def restore_observed(state: AppliedState, last: LogId, chunks: AsyncIterator[bytes]) -> None:
+            await restore(state, last, chunks)
+            host = current_host.get()
+            if host is not None:
+                observer.snapshots["restored"] += 1
+                observer.excludes(host, state.state.weights.excluded)
+
+        with (
+            patch.object(AppliedState, "snapshot", taken_observed),
+            patch.object(AppliedState, "restore", restore_observed),
         ):
             yield

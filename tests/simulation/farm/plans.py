@@ -18,6 +18,8 @@ class Plan:
     """True: each machine has a Java router or i2pd; False: structures are written to files."""
     has_operator: bool = False
     """True: an operator changes members, keys and addresses (`operators.py`), and new nodes need approval."""
+    has_snapshots: bool = False
+    """True: a snapshot replaces the log after a few entries, so nodes restart from snapshots and send them."""
 
 
 def draw_plan(
@@ -27,8 +29,9 @@ def draw_plan(
     *,
     has_routers: bool | None = None,
     has_operator: bool | None = None,
+    has_snapshots: bool | None = None,
 ) -> Plan:
-    """Return the plan of a seed. A third of all farms have routers, half of them an operator."""
+    """Return the plan of a seed. A third of all farms have routers, half an operator, and half take snapshots."""
     random = Random(f"{seed}/plan")
     count = random.choice([3, 3, 3, 5])
     length_s = random.choice([30.0, 60.0, 120.0, 240.0])
@@ -37,7 +40,8 @@ def draw_plan(
     routers = Random(f"{seed}/routers").random() < 1 / 3 if has_routers is None else has_routers
     operated = Random(f"{seed}/has operator").random() < 1 / 2 if has_operator is None else has_operator
     faults = draw_faults(seed, names, length_s, has_routers=routers, has_operator=operated)
-    return Plan(seed, count, length_s, faults, routers, operated)
+    snapshots = Random(f"{seed}/snapshots").random() < 1 / 2 if has_snapshots is None else has_snapshots
+    return Plan(seed, count, length_s, faults, routers, operated, snapshots)
 
 
 def read_fault(text: str) -> Fault:

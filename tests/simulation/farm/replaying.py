@@ -13,9 +13,7 @@ from hashlib import sha256
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.raft.applied_state import AppliedState
 from consensus import Entry, EntryKind, LogId
-
-Applied = tuple[int, int, bytes]
-"""Term, kind and data of an entry."""
+from tests.simulation.farm.workload import Applied
 
 
 @dataclass(frozen=True, slots=True)

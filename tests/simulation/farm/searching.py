@@ -22,6 +22,12 @@ from tests.simulation.farm.planted import PLANTED
 from tests.simulation.farm.trial import Outcome, run_trial
 
 STORY_LINES: Final = 40
+_CHOICES: Final = {
+    "routers": "each machine has a router",
+    "operator": "an operator changes the farm",
+    "snapshots": "snapshots replace the log after a few entries",
+}
+"""Choices of a plan; the seed determines each choice that the command line lacks."""
 
 
 def main() -> None:
@@ -60,8 +66,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--trouble", type=float, help="seconds of faults")
     parser.add_argument("--fault", action="append", help="NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT, or none")
-    parser.add_argument("--routers", action="store_true", default=None, help="each machine has a router")
-    parser.add_argument("--operator", action="store_true", default=None, help="an operator changes the farm")
+    for name, meaning in _CHOICES.items():
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=meaning)
     parser.add_argument("--resume", type=Path, metavar="FILE")
     parser.add_argument("--minimize", action="store_true")
     parser.add_argument("--planted", choices=sorted(PLANTED))
@@ -70,7 +76,8 @@ def _options() -> argparse.Namespace:
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
-    plan = draw_plan(seed, options.nodes, options.trouble, has_routers=options.routers, has_operator=options.operator)
+    chosen = {f"has_{name}": getattr(options, name) for name in _CHOICES}
+    plan = draw_plan(seed, options.nodes, options.trouble, **chosen)
     if options.fault:
         plan = replace(plan, faults=tuple(read_fault(each) for each in options.fault if each != "none"))
     return plan

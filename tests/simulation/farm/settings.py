@@ -5,20 +5,26 @@ command that changes the file counts from the next start on.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest.mock import patch
 
+from bridge.node.raft import replica
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
 from bridge.wire.i2p.destination_keys import MasterKey, SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
+from consensus.server.options import ServerOptions
 from tests.simulation.farm.host import Host
 
 GOSSIP_PORT: Final = 7668
 RAFT_PORT: Final = 7669
 I2CP_PORT: Final = 7654
+SMALL_LOG: Final = ServerOptions(snapshot_log_bytes=12 * 1024, snapshot_age_ms=60_000, retain_bytes=0)
+"""Limits for a snapshot about each minute, without earlier entries. The product's settings lack them."""
 
 
 def no_more_settings(_: Host) -> str:
@@ -121,6 +127,18 @@ reporting_period_ms = {profile.reporting_period_ms}
 {leaves}
 {profile.more(host)}
 """
+
+
+@contextmanager
+def small_logs() -> Iterator[None]:
+    """Have nodes that start within the block take a snapshot after each `SMALL_LOG`."""
+    parts = replica._server_parts
+
+    def small_parts(*arguments: Any) -> Any:
+        return replace(parts(*arguments), server_options=SMALL_LOG)
+
+    with patch.object(replica, "_server_parts", small_parts):
+        yield
 
 
 def _quoted(path: Path) -> str:

@@ -10,6 +10,7 @@ judgment    `checks` of the whole trial
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -34,7 +35,7 @@ from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
 from tests.simulation.farm.remedies import Remedies
 from tests.simulation.farm.replaying import replayed
-from tests.simulation.farm.settings import Profile
+from tests.simulation.farm.settings import Profile, small_logs
 from tests.simulation.farm.workload import Calls, Client, Kind
 from tests.simulation.farm.world import World, simulate
 
@@ -92,7 +93,7 @@ class _Trial:
                     router.on_taken = partial(observer.taken, world.hosts[name])
                 world.on_event.append(observer.event)
                 self._calls = Calls(lambda: world.time_s)
-                with observer.observing():
+                with observer.observing(), small_logs() if self._plan.has_snapshots else nullcontext():
                     await self._parts(world)
                     outcome.virtual_s = world.time_s
                 outcome.trace = world.trace
@@ -145,6 +146,7 @@ class _Trial:
                 world.control,
                 self._calls,
                 self._observer.leaves,
+                self._observer.committed,
             )
             for each in range(CLIENTS)
         ]
@@ -208,6 +210,7 @@ class _Trial:
             "writes": sum(each.kind is Kind.WRITE for each in acknowledged),
             "entries": len(observer.committed),
             "publications": len(observer.publications),
+            **{f"snapshots {done}": number for done, number in sorted(observer.snapshots.items())},
         }
 
     async def _compare_states(self) -> None:

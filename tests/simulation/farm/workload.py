@@ -8,7 +8,7 @@ of the log: a key has the value of its last write in the page.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +29,8 @@ ATTEMPTS: Final = 4
 RETRY_S: Final = 1.0
 PAGE: Final = 1000
 
+Applied = tuple[int, int, bytes]
+"""Term, kind and data of an entry."""
 ClientOf = Callable[[str], AbstractAsyncContextManager[ControlClient]]
 
 
@@ -100,8 +102,9 @@ class Client:
         client_of: ClientOf,
         calls: Calls,
         leaves: Callable[[], list[str]],
+        committed: Mapping[int, Applied],
     ) -> None:
-        """`leaves` returns the destinations for commands."""
+        """`leaves` returns the destinations for commands; `committed` has the entries that snapshots replace."""
         self.name = name
         self._random = random
         self._nodes = nodes
@@ -114,6 +117,7 @@ class Client:
         """Requests in the log so far: a reader counts each of them once."""
         self._next = 1
         self._leaves = leaves
+        self._committed = committed
 
     async def run(self) -> None:
         """Make calls until cancelled."""
@@ -176,9 +180,9 @@ class Client:
             commit_index = page.commit_index
             found, seen, after = dict(self._found), set(self._seen), self._next
             while True:
-                if page.first_index > after:
-                    call.error = "the log was compacted"
-                    return
+                for index in range(after, page.first_index):
+                    _take(found, seen, self._committed[index][2])
+                after = max(after, page.first_index)
                 for entry in page.entries:
                     _take(found, seen, entry.data)
                     after = entry.index + 1
