@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig
+from bridge.core.log.weights import COST_MAX, UNHEALTHY_COST
 from bridge.core.publishing.candidates import candidates_of, score, score_parts, standby_of
 from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.publishing.lease_set import content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.score import Inability, ScoreFigure
+from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmState, FarmTuning
 from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
@@ -281,6 +283,11 @@ def test_unhealthy_leaves_listed_if_majority_is_unhealthy() -> None:
     log = Log()
     log.append(report(1), *(report(each, destinations=(leaf(f"leaf0{each}", healthy=False),)) for each in (2, 3)))
     assert log.leaves == {"leaf01": 0, "leaf02": 100, "leaf03": 100}
+    # The highest cost is within the bounds of a snapshot, so other servers accept the snapshot.
+    busy = replace(leaf("leaf03", load=1.0, healthy=False), current_tunnels=0)
+    log.append(report(3, destinations=(busy,), job_lag_ms=10_000))
+    assert log.leaves["leaf03"] == COST_MAX + UNHEALTHY_COST
+    assert objection_to_state(log.farm.state, PERIOD_MS) is None
 
 
 def test_empty_structure_never_published() -> None:

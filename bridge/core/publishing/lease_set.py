@@ -27,7 +27,7 @@ from msgspec import Struct
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus
-from bridge.core.log.weights import weighed
+from bridge.core.log.weights import UNHEALTHY_COST, weighed
 from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
 from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.state.farm_state import SERVERS_MAX, FarmState, FarmTuning, Leaf, MasterState, ServerState
@@ -36,7 +36,6 @@ JOB_LAG_COST = 30
 BANDWIDTH_COST = 30
 CONNECTIONS_COST = 20
 TUNNELS_COST = 20
-UNHEALTHY_COST = 100
 
 
 @lru_cache(maxsize=16 * SERVERS_MAX)

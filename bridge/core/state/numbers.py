@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from bridge.core.log.figures import FIGURES
-from bridge.core.log.weights import COST_MAX, OPERATOR_BOUNDS, PIPELINE_BOUNDS
+from bridge.core.log.weights import COST_MAX, OPERATOR_BOUNDS, PIPELINE_BOUNDS, UNHEALTHY_COST
 from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, places_in
 from bridge.core.state.kafka_clients import EPOCH_MAX, SEQUENCES
@@ -171,7 +171,12 @@ NUMBERS: dict[str, Number] = {
         "it changes",
     ),
     "Leaf.cost": Number(
-        NumberKind.FACTOR, "the cost of a leaf", 0, COST_MAX, "computed, clamped", "the leaf is listed last"
+        NumberKind.FACTOR,
+        "the cost of a leaf",
+        0,
+        COST_MAX + UNHEALTHY_COST,
+        "computed, clamped",
+        "the leaf is listed last",
     ),
     "Publication.published_s": Number(
         NumberKind.SECOND,

@@ -22,6 +22,17 @@ def test_trial_of_seed_succeeds(seed: int) -> None:
     assert not outcome.violations, story_of(outcome)
 
 
+FOUND = (500_021, 500_041)
+"""Seeds whose trials found a fault of the product: a snapshot with an unhealthy leaf was refused."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", FOUND)
+def test_fault_found_by_seed_is_corrected(seed: int) -> None:
+    outcome = run_trial(draw_plan(seed))
+    assert not outcome.violations, story_of(outcome)
+
+
 def test_trial_with_routers_succeeds() -> None:
     outcome = run_trial(draw_plan(3, nodes=3, trouble_s=20.0, has_routers=True))
     assert {each.nemesis for each in outcome.plan.faults} & set(OF_ROUTERS)
