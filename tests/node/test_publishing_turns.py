@@ -71,26 +71,30 @@ def test_turn_state_is_reset_by_success() -> None:
     assert turns.failure is None
 
 
-def _rival(sequence: int, *, able: bool = True) -> Report:
-    """Return a report of server 2 with a lower score than this node's.
+def _rival(sequence: int, *, able: bool = True, lag_ms: int = 900) -> Report:
+    """Return a report of server 2, with a lower score than this node's if its lag is high.
 
     Server 2 is chosen only if this node is unable to publish.
     """
     report = rival_report(sequence)
     [part] = report.masters
     part = replace(part, publish_config=PublishConfig.AUTO if able else PublishConfig.OFF)
-    return replace(report, masters=(part,), router=replace(report.router, job_lag_ms=900))
+    return replace(report, masters=(part,), router=replace(report.router, job_lag_ms=lag_ms))
 
 
 @asynccontextmanager
-async def on_duty_with_rival(stage: Stage, *, able: bool = True) -> AsyncIterator[None]:
-    """Run the node while another server reports in each period."""
+async def on_duty_with_rival(
+    stage: Stage, *, able: bool = True, better_after: int | None = None
+) -> AsyncIterator[None]:
+    """Run the node while another server reports in each period, with a higher score after some reports."""
 
     async def report() -> None:
         sequence = 0
         while True:
             sequence += 1
-            await stage.append_record(_rival(sequence, able=able))
+            await stage.append_record(
+                _rival(sequence, able=able, lag_ms=900 if better_after is None or sequence < better_after else 0)
+            )
             await trio.sleep(PERIOD_MS / 1000)
 
     async with trio.open_nursery() as nursery:
@@ -131,6 +135,18 @@ async def test_node_with_recovered_router_publishes_again(autojump_clock: MockCl
         part = stage.applied_state.state.servers[OWN].report.part_in(DESTINATION)
         assert part is not None
         assert part.publish_failure is None
+
+
+async def test_alarm_of_former_publisher_ends_without_another_turn(autojump_clock: MockClock) -> None:
+    """The other node has the same score from then on, so it remains the publisher."""
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with on_duty_with_rival(stage, better_after=20_000 // PERIOD_MS):
+        await trio.sleep(20)
+        assert stage.alarm(ROUTER.kind) is not None
+        await trio.sleep(AWAY_FIRST_S + 30)
+        assert publisher(stage) == OTHER
+        assert stage.alarm(ROUTER.kind) is None
 
 
 async def test_node_with_permanently_refusing_router_retries_rarely(autojump_clock: MockClock) -> None:

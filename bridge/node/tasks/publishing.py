@@ -242,9 +242,13 @@ class PublishingTask:
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
-            elif self._is_not_publisher() and self._standby.review(is_allowed=not self._resigned):
-                self._standby_due = True
-                self._hand_over_due.set()
+            elif self._is_not_publisher():
+                if not self._turns.is_away(trio.current_time()):
+                    # Another node publishes, so this one may not try again for long: its failure is out of date.
+                    self._context.router_alarm.clear(self._cause)
+                if self._standby.review(is_allowed=not self._resigned):
+                    self._standby_due = True
+                    self._hand_over_due.set()
 
     def _is_not_publisher(self) -> bool:
         known = self._context.applied_state.state.masters.get(self.master)

@@ -26,6 +26,7 @@ from bridge.node.security.key_files import replace_farm_key
 from bridge.wire.keys.farm_key import parse_farm_key
 from tests.simulation.farm.disk import Content, Disk
 from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
+from tests.simulation.farm.settings import set_seeds
 from tests.simulation.farm.world import World
 
 RETRY_S: Final = 2.0
@@ -184,7 +185,9 @@ class Operator:
     async def _restore(self, name: str) -> None:
         founding = (await read_backup(self._backup)).founding
         assert founding is not None
-        _make(self._world.hosts[name].directory, founding)
+        host = self._world.hosts[name]
+        _make(host.directory, founding)
+        set_seeds(host, self._world.present_seeds(name))
         self._disk(name).flush()
         self.joining.add(name)
         await self._start(name)
@@ -193,7 +196,9 @@ class Operator:
     async def _rotate(self) -> None:
         async def rotated(client: ControlClient) -> None:
             known = await client.keys()
-            if set(known.absent) - self.down or known.members + len(known.absent) < len(self._world.members):
+            if set(known.absent) - self.down - self._world.away or known.members + len(known.absent) < len(
+                self._world.members
+            ):
                 raise ControlError(f"{known.members} members run, and {known.absent} are down")
             try:
                 await rotate(client, partial(self._world.note, None), END_S, force=True)

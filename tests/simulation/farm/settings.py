@@ -5,6 +5,7 @@ command that changes the file counts from the next start on.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -90,6 +91,13 @@ def write_node(
     save_signing_key(key, signing_key)
     host.configuration_file.write_text(_toml(farm_key, host, seeds, key, profile, leaf), encoding="utf-8")
     return signing_key, leaf
+
+
+def set_seeds(host: Host, seeds: list[str]) -> None:
+    """Replace the seeds in the settings of a node."""
+    file = host.configuration_file
+    text = re.sub(r"(?m)^seeds = .*$", lambda _: f"seeds = {json.dumps(seeds)}", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
 
 
 def _toml(farm_key: Path, host: Host, seeds: list[str], key: Path, profile: Profile, leaf: Destination) -> str:

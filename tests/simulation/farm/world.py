@@ -137,7 +137,7 @@ class World:
         self.hosts[name] = host
         self.network.add(host)
         several = founders if self.profile.seeds is None else self.profile.seeds
-        seeds = [f"10.0.0.{each}:{GOSSIP_PORT}" for each in range(1, several + 1) if each != number]
+        seeds = self.present_seeds(name) if farm_key else _seeds(range(1, several + 1), number)
         with _as_host(host):
             key, leaf = write_node(self.directory / "keys", host, seeds, self.master, self.profile, farm_key)
         assert key.offline is not None
@@ -158,6 +158,11 @@ class World:
             await self.serve(host.name, I2CP_PORT, self.routers[host.name].serve)
         await self.start(host.name)
         return host
+
+    def present_seeds(self, name: str) -> list[str]:
+        """Return the seeds that an operator writes for a node of an existing farm: the other members."""
+        numbers = [host.number for each, host in self.members.items() if each != name]
+        return _seeds(numbers, 0) if self.profile.seeds is None else _seeds(range(1, self.profile.seeds + 1), 0)
 
     @property
     def members(self) -> dict[str, Host]:
@@ -407,6 +412,10 @@ class _TraceHandler(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         self._world.note(host, f"{record.levelname.lower()}: {text}")
+
+
+def _seeds(numbers: Iterable[int], own: int) -> list[str]:
+    return [f"10.0.0.{each}:{GOSSIP_PORT}" for each in numbers if each != own]
 
 
 def _machine(host: Host) -> Machine:
