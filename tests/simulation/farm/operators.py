@@ -93,8 +93,7 @@ class Operator:
                 await self._world.kill(name)
                 await self._rotate()
             case Nemesis.NEW_KEYS:
-                await self._ordered("replace keys", _with_new_keys)
-                await self.export()
+                self._copy(await self._ordered("replace keys", _with_new_keys))
             case _:
                 host = self._world.hosts[name]
                 self._world.move(name, f"10.0.1.{host.number}")
@@ -210,9 +209,11 @@ class Operator:
 
     async def export(self) -> None:
         """Write the current key file over the file of each machine."""
-        text = await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))
+        self._copy((await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))).farm_key)
+
+    def _copy(self, farm_key: str) -> None:
         for file in sorted((self._world.directory / "keys").glob("*farm.key")):
-            replace_farm_key(file, parse_farm_key(text.farm_key))
+            replace_farm_key(file, parse_farm_key(farm_key))
 
     # -- machines and orders -------------------------------------------------------------------------------------------
 
@@ -285,5 +286,7 @@ def _servers(nodes: tuple[IdentityView, ...]) -> set[str]:
     return {each.name or each.id for each in nodes if each.server_role in SERVING}
 
 
-async def _with_new_keys(client: ControlClient) -> None:
+async def _with_new_keys(client: ControlClient) -> str:
+    """Replace the keys; return the key file of the same node, because others may apply the entry later."""
     await client.call(KEYS_REPLACE, ReplaceKeysRequest())
+    return (await client.call(KEYS_EXPORT)).farm_key
