@@ -28,6 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, Handle, KnownSources
+from consensus.net.direct_stream import READ_BYTES
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls import NodeCertificate
 from consensus.net.tls_stream import TlsStream
@@ -44,7 +45,6 @@ from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, R
 from consensus.server.event_loop import now_ms
 
 _READ_BYTES = 16 * 1024
-_MEMBER_READ_BYTES = 256 * 1024
 I2P_ROUTER = "the I2P router"
 """The source of all connections that come through a server tunnel."""
 _CLOSE_S = 1.0
@@ -405,7 +405,7 @@ class GarlicFarmServer:
         self._on_identity(upgraded.peer)
         if isinstance(stream, TlsStream):
             if upgraded.proven is not None and upgraded.proven.is_server:
-                stream.read_bytes = _MEMBER_READ_BYTES
+                stream.read_bytes = READ_BYTES
             self._metrics.connected(source)
         await ServerConnection(
             stream,
