@@ -202,7 +202,7 @@ def test_followers_respond_to_candidates_and_leaders_and_start_nothing_themselve
     assert {type(send.message) for send in bench.all(Send)} == {AppendReply}
 
 
-def test_a_follower_that_hears_nothing_becomes_a_candidate() -> None:
+def test_follower_without_appends_becomes_candidate() -> None:
     """If election timeout elapses without receiving AppendEntries RPC or granting vote: convert to candidate."""
     bench = Bench()
     bench.expire()
@@ -231,7 +231,7 @@ def test_granting_a_vote_resets_the_election_timer_and_refusing_one_does_not() -
 # Rules for candidates
 
 
-def test_a_candidate_raises_its_term_votes_for_itself_resets_its_timer_and_asks_all_voters() -> None:
+def test_candidate_sends_vote_requests_in_a_new_term() -> None:
     """Increment currentTerm, vote for self, reset election timer, send RequestVote RPCs to all other servers."""
     bench = Bench(1, voters=5, fast=False)
     bench.expire()

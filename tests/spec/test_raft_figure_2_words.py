@@ -158,7 +158,7 @@ def test_the_answer_to_an_append_carries_the_term_and_whether_the_previous_entry
 # -- RequestVote RPC ---------------------------------------------------------------------------------------------------
 
 
-def test_a_candidate_tells_its_term_itself_and_where_its_log_ends() -> None:
+def test_vote_request_contains_term_candidate_and_last_entry() -> None:
     """Arguments: term, candidateId, lastLogIndex: index of candidate's last log entry, lastLogTerm: term of it."""
     bench = Bench(1, 1, 4)
     bench.expire()
