@@ -111,7 +111,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """By master destination, the path at which this node's router keeps its structure."""
     handed_over: Mapping[str, int] = field(default_factory=dict)
-    """By master destination, the second of the last structure that this node's router took."""
+    """By master destination, the time in seconds of the last structure that this node's router took."""
     look_ups: LookUps = field(default_factory=LookUps)
     """The last look-ups of the masters by each server."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     leaderless_ms: int | None = None
     """Milliseconds for which this server has had no known leader."""
     alone: LocalView | None = None
-    """Set while there is not a quorum."""
+    """None while there is a quorum."""
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
     udp_blocked: tuple[int, ...] = ()
@@ -325,7 +325,7 @@ def _no_raft() -> RaftView:
 
 
 class _FarmPart:
-    """The log's part of the view. Names of servers go by Raft id."""
+    """The log's part of the view. `names` are the servers' names by Raft id."""
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class HealthAnswer(Document, frozen=True):
     """Health of the process, independent of the farm, for a supervisor that restarts it."""
 
     healthy: bool
-    """True if a restart would not help."""
+    """False if a restart of the process would help."""
     reasons: tuple[str, ...]
     """Faults of this process, as text."""
     verdict: VerdictView
@@ -168,7 +168,7 @@ class FarmKeyAnswer(Document, frozen=True):
     """The text of the file."""
 
     def __repr__(self) -> str:
-        """Without the key: the repr of a Struct shows its fields."""
+        """Hide the key: the default repr of a Struct shows all fields."""
         return "FarmKeyAnswer(…)"
 
 
@@ -182,7 +182,7 @@ class InvitationUseView(Record, frozen=True):
     time_ms: int
     """Unix time of its request, milliseconds."""
     waits: bool
-    """True while this node waits until it can approve it."""
+    """True until this node approves it."""
 
 
 class InvitationView(Record, frozen=True):
@@ -227,7 +227,7 @@ class InvitationCreated(Document, frozen=True):
     """The invitation."""
 
     def __repr__(self) -> str:
-        """Without the token: the repr of a Struct shows its fields."""
+        """Hide the token: the default repr of a Struct shows all fields."""
         return "InvitationCreated(…)"
 
 

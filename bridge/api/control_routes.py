@@ -83,7 +83,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
     meaning: str
     """For the table of the reference."""
     answer: type[A]
-    """`Struct` if the response is not a JSON document; `content` names it then."""
+    """`Struct` if the response is not a JSON document; `content` then describes it."""
     content: str = ""
     body: type[RequestBody] | None = None
     """The type of the request's body; None if the body is ignored, or is bytes."""
@@ -96,7 +96,7 @@ class Route(Struct, Generic[A], frozen=True, kw_only=True, eq=False):
 
     @property
     def expected(self) -> str:
-        """The form of the body, for its refusal."""
+        """Return the correct form of the body, for the refusal of another one."""
         form = "" if self.body is None else body_form(self.body)
         return f"expected {form}{', or nothing' if self.empty else ''}"
 

@@ -119,7 +119,7 @@ def is_warning(event: TraceEvent) -> bool:
 
 
 def event_severity(event: TraceEvent) -> Severity:
-    """Return the severity of the alarm or verdict that an event reports; otherwise a warning if one may have to act."""
+    """Return the severity of the reported alarm or verdict; for other events, a warning if `is_warning`."""
     match event.kind:
         case "verdict-changed":
             severities = {each.value: each for each in Severity}

@@ -7,8 +7,8 @@
     alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
 
 A process that has just ended looks like the first row for a moment. Gossip marks it dead within seconds, and its last
-answer is not much older. After a start, or after a repair of its connection, a server answers by Raft before gossip
-marks it alive and before its report is in the log. So `ContactWatch` reports a contradiction after `patience_ms`.
+answer is not much older. After a start or a network outage, a server answers by Raft before gossip marks it alive and
+before its report is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
 Without this comparison the verdict would follow one source after the other. It would advise operators of a healthy farm
 to start its servers again.
 

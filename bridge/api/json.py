@@ -4,9 +4,8 @@
     Document    a whole document: a record that begins with `"schema": 1`
     RequestBody the body of a client's request; an unknown key is refused, since it would not have an effect
 
-`schema` counts changes that would break a reader: added keys do not raise it, and unknown keys are ignored when a
-document is read. The keys follow from the names of the fields, so renaming a field changes the interface; a test pins
-every key and the order of the keys.
+`schema` counts changes that would break a reader: added keys do not raise it, and readers ignore unknown keys. The keys
+follow from the names of the fields, so renaming a field changes the interface. A test pins the keys and their order.
 
 The bytes come from another process, which may run another version: any error in them is a `DocumentError`.
 """

@@ -1,7 +1,7 @@
 """JSON output of commands that is not a response of the control endpoint (`docs/reference/json.md`).
 
-A command that passes a response on prints it unchanged. Files appear as paths; no key and no password is in any of
-these documents.
+Commands that only forward a response print it unchanged. These documents contain the paths of files, but neither keys
+nor passwords.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class LinkedDirectory(Record, frozen=True):
     server: str
     """The name of the server."""
     address: str | None
-    """The address of its directory, which is in the link if that has room; null if it does not have a directory."""
+    """The address of its directory, which the link contains if it has room; null without a directory."""
     problem: str | None
     """Reason why it does not serve now, as text; null if it serves."""
 
@@ -259,7 +259,7 @@ class InitOutput(Document, frozen=True):
     """The command for the other machines, with the token; null for a farm of one node."""
 
     def __repr__(self) -> str:
-        """Without the token: the repr of a Struct shows its fields."""
+        """Hide the token: the default repr of a Struct shows all fields."""
         return f"InitOutput({self.file!r})"
 
 

@@ -3,7 +3,7 @@ r"""Text from other machines, made harmless for a terminal and a log file: invis
     node, ESC, [2J  ─▶  node\x1b[2J          evil, an override, gnp.exe  ─▶  evil\u202egnp.exe
 
 Names, request ids, versions, reasons and entries come from other machines. A control character in them moves the cursor
-or forges a line. An override turns words around, and a character without width makes two names look alike. So all
+or forges a line. A direction override reverses text, and an invisible character makes two names look alike. So all
 characters that Unicode calls other or separator are escaped (control, format, surrogate, private, unassigned; line,
 paragraph and every space but the ordinary one). The few letters and marks without a visible shape are also escaped.
 

@@ -89,7 +89,7 @@ that its router took the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
 """Steps that lead to a publication.
 
-A change of only the leader does not: a structure of that time has another reason.
+A change of the leader alone does not: a structure published after it has another cause.
 """
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})
 """Only the last event of these kinds is a step: while reports become stale and return, several servers are chosen."""

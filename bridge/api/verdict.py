@@ -583,7 +583,7 @@ def _fails(each: PublishingView) -> bool:
 
 
 def _publishing_trouble(each: PublishingView) -> str:
-    """Return the trouble of a master that has a valid structure; empty without one."""
+    """Return the problem of a master with a valid structure, as text; empty without a problem."""
     if _fails(each):
         return f"the router of {_publisher(each)} does not accept the structure"
     by = server_label(each.handed_over_by, each.handed_over_by_name)

@@ -5,8 +5,8 @@
     the farm's state     ─┘
 
 Every operator surface takes the state of the farm from a `FarmView`. So two surfaces cannot disagree, and nothing is
-computed twice. A view is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), the
-names of times contain the unit, and unknown values are null. Nothing in it is secret.
+computed twice. A view is plain data, and nothing in it is secret. Identifiers are text (node ids in hexadecimal,
+destinations as `….b32.i2p`), the names of times contain the unit, and unknown values are null.
 
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
 epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.
@@ -100,8 +100,8 @@ class VerdictView(Record, frozen=True):
     text: str
     """The verdict in one line; it names servers."""
     can_lose: int | None
-    """Number of servers, any of them, that may fail before the farm loses its quorum, its last server that can publish
-    or its last healthy leaf; null if the queried node is not a server of the farm."""
+    """Number of servers, any of them, that may fail without the loss of the quorum, of the last server that can publish
+    or of the last healthy leaf. Null if the queried node is not a server of the farm."""
     voters: int
     """Number of voters."""
     ready: bool
@@ -447,8 +447,8 @@ class PublishingView(Record, frozen=True):
     handed_over_by_name: str | None = None
     """Name of that server; null if unknown."""
     seen: bool | None = None
-    """A look-up by another node's router has found a structure since it was handed over; false if none has found one
-    after enough time; null while no look-up decides. Only Java routers look a Meta LeaseSet2 up."""
+    """True if a look-up by another node's router has found a structure since it was handed over; false if none has
+    found one after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
     look_ups: tuple[LookUpView, ...] = ()
     """The last look-ups by the routers of the other nodes."""
 

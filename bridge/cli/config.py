@@ -3,11 +3,11 @@
     config show      the complete settings of a node, with every default
     config export    farm key and shared settings ──▶ one secret file (0600)
     config import    on each router: bundle + its own settings ──▶ farm.key and node.toml, which `run` reads
-    doctor           this machine before a node runs on it: each check is ok, a warning (a node runs, and something else
-                     will not, or not for long) or a problem (a node will not start, or must not be trusted)
+    doctor           this machine before a node runs on it: each check is ok, a warning or a problem
 
-A node's own settings (name, signing key, leaves, address) are given at the import, or written into node.toml later. The
-checks use the node's own code to read keys and configuration, so a check has the same result here and there.
+After a warning a node runs, but another part will fail, now or soon. After a problem a node does not start, or must not
+be trusted. A node's own settings (name, signing key, leaves, address) are options of the import, or are written into
+node.toml later. The checks use the node's own code to read keys and configuration, so their results are the same.
 """
 
 import tomllib

@@ -20,7 +20,7 @@ from consensus.storage import access_advice
 
 REFUSED = 1
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as of a program that SIGINT ends."""
+"""The exit code after Ctrl-C, as shells report it for a program that SIGINT ended."""
 _OTHER_PLACE = ": run the command as a user with this right, or name another path"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
@@ -69,7 +69,7 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the text of an exception; for one by the operating system, the file first, and not its number."""
+    """Return the text of an exception; for an error of the operating system, the file and the fault, no number."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)

@@ -1,12 +1,11 @@
 """`garlicfarm farm` and `servers`: the whole shared state, and the Raft group.
 
-`status` shows one node and the publications. `farm` shows the reasons: every server's report, every candidate's score
-or inability, every leaf with its load, the weights of operators and of the pipeline, and the last publication of each
-master.
+`status` shows one node and the publications. `farm` shows the reasons for a publication: every server's report, every
+candidate's score or inability, the load of every leaf, and the weights of operators and of the pipeline.
 
 `servers remove` goes through the log. Any node accepts it, and every leader carries it out by the rules of
-docs/how-to/servers.md. The server is not added again before it is restored. A removed leader transfers leadership
-first. The command waits until the group is without the server, and shows the obstacle if that takes long.
+docs/how-to/servers.md. The server does not return to the group before `servers restore`. A removed leader transfers
+leadership first. The command waits until the server has left the group, and shows the obstacle if that takes long.
 """
 
 import time

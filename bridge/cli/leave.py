@@ -1,9 +1,9 @@
 """`garlicfarm leave`, `transfer`, `withdraw`, `confirm-cluster`: a node leaves, hands leadership over, or joins a farm.
 
-The leader removes a node that left from the Raft group, unless too few voters would remain; started again, it joins
-under its Raft id. Before maintenance it is enough to hand leadership over. The leader brings its successor up to date,
-holds submissions until then, and requests the takeover, so that nothing waits for an election timeout. A leader that
-stops normally hands leadership over in the same way.
+After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
+node starts again, it joins under its old Raft id. Before maintenance it is enough to hand leadership over. The leader
+brings its successor up to date, holds submissions until then, and requests the takeover, so that nothing waits for an
+election timeout. A leader that stops normally hands leadership over in the same way.
 
 `withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
 with this promise, and the command prints the reason.

@@ -1,4 +1,4 @@
-"""`garlicfarm log-time`: the farm's time, the clocks that it follows, and the way back when it is ahead of them.
+"""`garlicfarm log-time`: show the farm's time and the clocks that it follows; set it back when it is ahead of them.
 
     show     log time, the time of a majority of the voters' clocks, and each server's clock compared with it
     back     sets log time back to that time, by an entry of the log; the farm refuses it unless log time is far ahead

@@ -130,7 +130,7 @@ def main() -> None:
         _show(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of the output (`| head`) has enough.
+        # The reader of the output (`| head`) has closed it.
         sys.exit(REFUSED)
     except OSError as error:
         if error.filename is None:

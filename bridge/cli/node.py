@@ -1,12 +1,11 @@
 """`garlicfarm node`: the identities of the farm, and the decisions about them that only a person can make.
 
 node list           every identity that the log or gossip knows, and its standing in the farm
-node approve NODE   a new node is admitted; or a node has returned with another identity, takes the name, and the old
-                    identity is retired
-node evict NODE     a node was stolen: its identity is excluded permanently, and all keys are replaced
+node approve NODE   admit a new node; or give a node's name to its new identity, and retire the old identity
+node evict NODE     exclude the identity of a stolen node permanently, and replace all keys
 node clients        the client keys of programs, and the rights of each
-node admit-client   a client key may submit entries of some scopes from here on
-node remove-client  it may no longer
+node admit-client   allow a client key to submit entries of some scopes
+node remove-client  forbid it again
 """
 
 from pathlib import Path

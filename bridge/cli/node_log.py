@@ -9,8 +9,8 @@ with its traceback, a warning of a library) is the event `message`, whose fields
 beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is its last
 record, in either form.
 
-Of each cause, a limited number of lines is logged in a period, and later the number of omitted lines (`RepeatLimit`). A
-thread writes them, so that a reader of stderr who stops does not stop the node (`serving.line_writer`).
+In each period a limited number of lines of one cause is logged, and then the number of omitted lines (`RepeatLimit`). A
+thread writes the lines, so a reader that stops reading stderr does not stop the node (`serving.line_writer`).
 """
 
 import logging
@@ -38,7 +38,7 @@ _LEVELS: Final[Mapping[LogLevel, int]] = {
 
 
 class TextFormatter(PrintableFormatter):
-    """A record as a line for people, with the moment and the level that the object of JSON has."""
+    """A record as a line for people, with the same time and level as in JSON."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -86,7 +86,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class WriterHandler(logging.Handler):
-    """Gives records, formatted, to a writer of lines."""
+    """Formats records, and passes them to a line writer."""
 
     def __init__(self, writer: LineWriter) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class NodeLog:
         self.use(log_format or LogFormat.TEXT, level or LogLevel.INFO)
 
     def use(self, log_format: LogFormat, level: LogLevel, node: str = "") -> None:
-        """Log like this from now on, as the node of this name."""
+        """Set the format, the level and the name of the node."""
         self._is_json = log_format is LogFormat.JSON
         self._output.setFormatter(JsonFormatter(node) if self._is_json else TextFormatter())
         logging.getLogger().setLevel(_LEVELS[level])
@@ -133,7 +133,7 @@ class NodeLog:
         self.close()
 
     def close(self) -> None:
-        """Wait a moment until what was logged is written."""
+        """Wait a short time until the logged lines are written."""
         self._writer.close()
 
     def _lost(self, count: int) -> str:

@@ -2,9 +2,9 @@
 
 The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket, a state directory or a URL. Otherwise
 it is the first node that answers in one of three places: `./farm-state` (where `up` keeps its nodes), the default state
-directory of `run`, the directory of an installed service. Separate options give the token and the certificate of a URL.
-click keeps them for the running command (`Context.meta`), so that commands need not pass them on. Each node has its own
-tokens and certificate: with several URLs, an option is given once for all of them, or once for each, in their order.
+directory of `run`, the directory of an installed service. Separate options name the token and the certificate of a URL.
+click stores them for the running command (`Context.meta`), so commands do not pass them on. Each node has its own token
+and certificate. With several URLs, such an option applies to all of them, or is repeated for each, in their order.
 """
 
 import os
@@ -164,9 +164,9 @@ def call_node(node: str | None, route: Route[A], body: RequestBody | None = None
 def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """Return the response of the leader, for requests that only the leader carries out.
 
-    Any node that answers names the leader: a named node, or a node whose state directory has the same parent as a named
-    or default one. If the leader is one of these nodes, it gets the request. Otherwise another node gets it, and takes
-    over leadership before it carries out an order.
+    The queried nodes are the named ones, and the nodes whose state directories have the same parent as a named or
+    default one. Any of them reports the leader. If the leader is one of these nodes, it gets the request. Otherwise
+    another node gets it, and takes over leadership before it carries out an order.
     """
     with interruptible(), failures(ControlError):
         return _query(_leaders_address(find_nodes(nodes)), question)

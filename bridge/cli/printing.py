@@ -63,7 +63,7 @@ _STAND_INS = {
     "█": "#",
     "│": "|",
 }
-"""Replacements for letters that an output lacks: one column for one, so that columns stay columns."""
+"""Replacements for letters that an output's encoding lacks, each one column wide, so that columns stay aligned."""
 _WRITERS: dict[bool, LineWriter] = {}
 """Writers of stdout and stderr (True), while a command serves."""
 _CANNOT_DRAW = frozenset({"dumb", "unknown", ""})
@@ -194,7 +194,7 @@ def print_markdown(text: str) -> None:
 
 
 def json_text(text: str) -> str:
-    """Return the JSON with escapes for invisible letters, which JSON holds only in strings, apart from line breaks."""
+    """Return the JSON with escapes for invisible letters except line breaks; JSON has such letters only in strings."""
     return _NOT_ASCII.sub(lambda found: found[0] if is_printable(found[0]) else _json_escape(found[0]), text)
 
 
@@ -245,7 +245,7 @@ def _answer(prompt: Callable[[], Answer]) -> Answer:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A record is one line; the lines of a traceback are marked, so none of them can pass for a record."""
+    """Formats a record as one line, and marks the lines of a traceback, so that none of them looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, and the marked lines of a traceback."""
@@ -289,7 +289,7 @@ class RepeatLimit(logging.Filter):
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an exception, with escapes for control characters in texts of others."""
+    """Print the traceback of an exception, with escapes for control characters in foreign texts."""
     for line in _marked("".join(traceback.format_exception(kind, error, trace))):
         click.echo(line, err=True)
 
@@ -313,7 +313,7 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
 def guard_output() -> None:
     """Escape all later output, also stray log records and exceptions without a handler.
 
-    A letter that the output's encoding lacks is replaced: in a Latin-1 or plain C locale no command may fail for it.
+    Letters that the output's encoding lacks are replaced, so that no command fails in a Latin-1 or C locale.
     """
     codecs.register_error(_WITHOUT_LETTER, _stand_in)
     for stream in (sys.stdout, sys.stderr):

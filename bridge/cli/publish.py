@@ -1,8 +1,8 @@
 """`garlicfarm publish`: operators' decisions about publications. Any node accepts them; the log distributes them.
 
     force MASTER              the publisher publishes this master again, changed or not
-    exclude, include LEAF     a leaf is excluded from all structures, in any health; listed again
-    cost LEAF FACTOR          a leaf becomes dearer (2), cheaper (0.5), or costs its load (1)
+    exclude, include LEAF     exclude a leaf from all structures, even if it is healthy; list it again
+    cost LEAF FACTOR          multiply the cost of a leaf: 2 doubles it, 1 restores it
 
 Masters and leaves are named by their addresses, `….b32.i2p`. docs/explanation/publishing.md explains the effect on the
 structure.

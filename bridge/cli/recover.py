@@ -10,8 +10,8 @@ a backup. Entries acknowledged only by the other servers are lost. If the old ma
 from then on. So the command prints the loss and prompts. The node must not run.
 
 A log with harmful entries, for example from an attacker, can be cut (`--cut-after`), and its numbers can be reset
-(`--reset`). Examples: a feature level that no version supports, a log time or a term at its maximum, publication times
-in the far future.
+(`--reset`). Such numbers are a feature level that no version supports, a log time or a term at its maximum, and
+publication times in the far future.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ from consensus.storage import access_advice, replace_file, sync_directory
 
 SUFFIX = ".backup"
 AHEAD_MS = 3_600_000
-"""A log time or a second that is so far ahead of this machine's clock is doubted: no clock of a farm drifts so much."""
+"""Stored times that lead this machine's clock by more are doubted: no clock of a farm drifts so far."""
 
 REJOIN = (
     "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, copy to it the key file"
@@ -252,7 +252,7 @@ def _output(plan: RecoveryPlan, *, recovered: bool) -> RecoveryOutput:
 @node_option
 @json_option
 def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool) -> None:
-    """Save the replicated state of the farm, mode 0600. FILE must not exist; in a DIR the file gets a name.
+    """Save the replicated state of the farm, mode 0600. FILE must not exist; in a DIR the command chooses the name.
 
     The backup does not contain hard state, an identity or keys: keep the farm key file and the master key separately.
     """
@@ -292,8 +292,8 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     """Make the state directory of a new node from BACKUP: it joins the farm in BACKUP, under a new Raft id.
 
     BACKUP is a file, or the state directory of a stopped node. The farm must still exist; if it does not, `garlicfarm
-    recover` creates a new farm from BACKUP. If an old version created the farm, so that nodes cannot verify it,
-    `restore` does the same. Its state continues in a new cluster, and this node is the first server.
+    recover` creates a new farm from BACKUP. If an old version created the farm, nodes cannot verify it. Then `restore`
+    continues its state in a new cluster, and this node is the first server.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)

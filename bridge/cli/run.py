@@ -54,7 +54,7 @@ REASONS = (
     StateError,
     OSError,
 )
-"""Ends that an operator can do something about."""
+"""Errors that an operator can remedy."""
 ADDRESS_WAIT_S = 30.0
 """Longest wait in seconds for an address.
 
@@ -70,8 +70,8 @@ def loaded_when_addressed(
 ) -> NodeConfiguration:
     """Load the configuration; while an interface may still get the address that a default needs, load it again.
 
-    At boot the node may start before the network. An address of a VPN or of a container would be there already, and the
-    node would keep it.
+    At boot the node may start before the network. An address of a VPN or of a container may already exist then, and
+    without this wait the node would choose and keep it.
     """
     ends_s, is_reported = now_s() + ADDRESS_WAIT_S, False
     while True:
@@ -143,7 +143,7 @@ def run(
     except* REASONS as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
-        interrupted = True  # Before the node could receive signals.
+        interrupted = True  # Ctrl-C before the node handles signals.
     except* Exception as group:
         LOG.critical("a fault of the program", exc_info=group)
         ends.extend(

@@ -103,7 +103,7 @@ def gossip(
 
 
 def _require_writable(plot: Path) -> None:
-    """Find out before the run, which may take hours, if the chart can be written; an existing file stays."""
+    """Check that the chart can be written, before a run that may take hours; do not change an existing file."""
     target = plot.resolve()
     is_new = not target.exists()
     try:
@@ -128,7 +128,7 @@ def _tuning(name: str, members: int) -> SwimOptions:
 
 
 def _play(story: Scenario) -> Play:
-    """Play one story with a progress bar, and print its figures."""
+    """Run one scenario with a progress bar, and print its figures."""
     play = Play(story)
     began = time.process_time()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -126,7 +126,7 @@ async def _run_farm(farm: LocalFarm, services: LeafServices, options: Options) -
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
             nursery.start_soon(services.run, farm, [child.exited for child in children], watch.is_running)
-            # Before the live view too: it is on the terminal again when the view ends.
+            # Also before the live view: the introduction is visible again when the view ends.
             _print_introduction(farm, client, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)

@@ -200,7 +200,7 @@ def _show_status(path: Path, *, as_json: bool) -> None:
 
 
 async def _forward_stdio(options: ClientOptions) -> None:
-    """Connect stdin and stdout through the running client if it has the link, else with a session for this purpose."""
+    """Connect stdin and stdout through the running client if it has the link, otherwise through a new session."""
     (line,) = options.links
     async with AsyncExitStack() as stack:
         leaf = await stack.enter_async_context(tunnel(options.socket, line.link.address))
@@ -265,7 +265,7 @@ def _print_addresses(options: ClientOptions) -> None:
 
 
 async def _print_changes(pages: ClientPages) -> None:
-    """Print a line when a farm becomes ready, and when it is not ready for another reason."""
+    """Print a line when a farm becomes ready, and when the reason why it is not ready changes."""
     shown: dict[str, str | None] = {}
     while True:
         for number, link in enumerate(pages.status().links, start=1):

@@ -26,7 +26,7 @@ LINKS_MAX: Final = 16
 FILE_LIMIT_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(r"[a-z](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _RESERVED: Final = ("localhost", ".localhost", ".b32.i2p")
-"""Names, and ends of names, that have a meaning already."""
+"""Reserved names and suffixes."""
 
 
 class LinksError(Exception):

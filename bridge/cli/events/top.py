@@ -3,7 +3,7 @@
     --node    find the nodes of one farm ──▶ `bridge.tui.top`
     --farm    a name of the list of farms, or an address ──▶ `farm_list` ──▶ `bridge.tui.farms`: verdicts, then one farm
 
-A module of its own: the live view needs rich, which takes longer to import than `garlicfarm status` takes to run.
+This module is separate because the live view needs rich, whose import takes longer than `garlicfarm status`.
 """
 
 from functools import partial

@@ -100,13 +100,13 @@ def init(
 ) -> None:
     """Make a new farm with this machine, and print the command for the other machines.
 
-    It writes the farm key and the configuration, and starts the node: the service of the Debian package if root runs
-    the command there, otherwise a node in this terminal. Existing files are never overwritten. With --json it only
-    writes files.
+    It writes the farm key and the configuration, and starts the node. If root runs it with the Debian package
+    installed, the package's service starts; otherwise the node runs in this terminal. Existing files are never
+    overwritten. With --json it only writes files.
 
-    At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does, and then
-    makes the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C or Ctrl-D the
-    same command continues; a token that it has printed before is then revoked.
+    At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does. Then it makes
+    the address of the farm as `keys master` does. It prompts once for each of the two. After Ctrl-C or Ctrl-D, run the
+    same command again to continue; it revokes a token that it has already printed.
     """
     places = node_places()
     with interruptible(lambda: interrupted_state(places)):

@@ -2,7 +2,7 @@
 
 invite new      a token, shown once      ──▶ on the other machine: garlicfarm join TOKEN
 invite list     uses and ends; never a token
-invite revoke   no further machine can redeem it, and none that waits is approved; admitted nodes stay
+invite revoke   no further machine can redeem it, and waiting machines are not approved; admitted nodes stay
 """
 
 from datetime import UTC, datetime

@@ -6,8 +6,9 @@
 The package's configuration exists before its first start, with every setting as a comment. It is changed line by line,
 so that its comments stay.
 
-After a kill or Ctrl-C the same command is repeated: its files then exist with the same content, or not at all. A marker
-with the name of the command exists from then until the command ends, and the repetition continues after the files.
+After a kill or Ctrl-C the operator repeats the same command. Its files then exist with the same content, or not at all.
+A marker with the name of the command exists from the last file until the command ends. If the marker exists, a repeated
+command skips the files and continues.
 """
 
 import os

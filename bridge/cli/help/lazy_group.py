@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load one command."""
         del ctx
-        # A search for entry points reads a file of each installed package, which most commands need not wait for.
+        # A search for entry points reads a file of each installed package; most commands do not need it.
         lazy = self._own_commands.get(cmd_name) or self.lazy_commands.get(cmd_name)
         return None if lazy is None else _loaded(lazy.target)
 

@@ -5,9 +5,9 @@
     (or: keys import-destination eepPriv.dat master.key)
     keys offline --master master.key --output a.key --output b.key   ──▶   [publishing] signing_key = "a.key"
 
-They run without a node and without a network: the machine with the master key needs neither. Files are made with mode
-0600 and never over another; no private key is printed. Several keys are made all or none, so that a repetition after an
-error does not meet half of them.
+They run without a node and without a network: the machine with the master key needs neither. Files get mode 0600, and
+existing files are never overwritten. No private key is printed. Either all requested keys are made or none, so the
+command can be repeated after an error.
 """
 
 import time

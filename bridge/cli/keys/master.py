@@ -121,7 +121,7 @@ def _add_spare_keys(places: Places, file: Path, count: int, days: int) -> Master
 
 
 def present_s() -> int:
-    """Return the time in seconds; raise KeyFileError if the clock is before this software or beyond the last key."""
+    """Return the time in seconds; raise KeyFileError if it is before this release, or too late for a key."""
     now_s = int(time.time())
     if not RELEASED_S <= now_s < _LATEST_S:
         raise KeyFileError("the clock of this machine is wrong: set it, or keys and tokens would end at a wrong time")
@@ -133,7 +133,7 @@ def _own_key(places: Places, key: MasterKey) -> Path:
 
 
 def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S, *, is_first: bool = True) -> None:
-    """Print the address, the keys, and the care that the master key needs."""
+    """Print the address, the keys, and the advice for the storage of the master key."""
     echo(f"{made.address}  is the farm's address.")
     if is_first:
         echo(f"{made.signing_key}: this node may publish it for {days} days.")
@@ -145,7 +145,7 @@ def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S, *, i
 
 
 def refuse_configured(configuration: NodeConfiguration) -> None:
-    """Raise KeyFileError if a node has a master."""
+    """Raise KeyFileError if the node already has a master."""
     if configuration.masters:
         raise KeyFileError(
             "this node has a master already; renew its keys with `garlicfarm keys offline` (`garlicfarm help"

@@ -3,10 +3,9 @@
     install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
 
 Each step waits until every running member has confirmed and stored it. A member that could not store the new key would
-return with the old one after a restart, and be refused after its removal. The farm continues after an interruption of
-any step: until the last step the old key opens, so that no member is isolated. The same command continues where it
-ended. The ages of the keys show the next step: a key newer than the sealing key is used next, and an older installed
-one is removed.
+return with the old key after a restart, and would be refused once the old key is removed. An interruption of any step
+does not isolate a member, because until the last step the old key opens datagrams. The same command then continues. The
+ages of the keys show the next step: a key newer than the sealing key is used, and an older installed key is removed.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """`garlicfarm kraft format` and `random-uuid`: the directory of a KRaft server, as `kafka-storage` makes it.
 
-Words and rule are Kafka's. A controller whose settings do not list voters needs one of three options: create a quorum
-alone, create one with others, or join one. A wrong guess would create a second quorum under the same cluster id.
+Options and rules are Kafka's. A controller whose settings do not list voters needs one of three options: create a
+quorum alone, create one with others, or join one. A wrong guess would create a second quorum under the same cluster id.
 """
 
 from pathlib import Path

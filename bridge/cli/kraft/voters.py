@@ -3,8 +3,8 @@
     describe ─▶ is it so already? ─▶ done     else request it from the leader, which answers after the commitment
                                               no answer in time ─▶ describe: is it committed nevertheless?
 
-A repeated change does no harm: the command reports an existing state, with exit code 0. A removed voter continues as an
-observer. The quorum does not know a server that is neither, so its removal is refused.
+A change can be repeated: if it is already done, the command reports that, with exit code 0. A removed voter continues
+as an observer. The quorum does not know a server that is neither voter nor observer, so its removal is refused.
 """
 
 from collections.abc import Sequence

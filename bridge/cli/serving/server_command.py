@@ -35,7 +35,7 @@ def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[E
     except* known as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
-        interrupted = True  # Before the server could receive signals.
+        interrupted = True  # Ctrl-C before the server handles signals.
     if ends:
         fail("; ".join(dict.fromkeys(ends)))
     if interrupted:

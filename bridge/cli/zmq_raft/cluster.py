@@ -2,7 +2,7 @@
 
     --seed URL, --seed URL ──▶ zmq_raft.connect ──▶ any of the peers: the leader is found from any of them
 
-The cluster may be one of `zmq-raft serve`, the client endpoint of a farm's node, or one of the npm package zmq-raft.
+The peers are processes of `zmq-raft serve` or of the npm package zmq-raft, or the client endpoints of a farm's nodes.
 pyzmq is an extra, so nothing of the client is imported before a command runs.
 """
 
@@ -294,7 +294,7 @@ async def _updates(given: tuple[bytes, ...]) -> AsyncGenerator[bytes, None]:
     """Yield the given updates, or the lines of stdin; a thread waits for the lines, so that answers are read too."""
     for each in given:
         yield each
-    # A longer line is refused by its first part.
+    # Of a longer line only this part is read, which is enough to refuse it.
     most = protocol.DEFAULT_LIMITS.max_entry_data_bytes + len(b"\r\n") + 1
     while not given and (
         line := await trio.to_thread.run_sync(sys.stdin.buffer.readline, most, abandon_on_cancel=True)
@@ -352,7 +352,7 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
 
     @trio.lowlevel.enable_ki_protection
     def show(item: "protocol.LogItem") -> None:
-        # An interrupt within the flush would have the stream write the line again at the end.
+        # After an interrupt within the flush, the stream would write the line again at the end.
         _print_item(item, as_json=as_json)
         sys.stdout.flush()
 

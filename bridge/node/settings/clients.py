@@ -1,17 +1,17 @@
 """The settings of `[zmq]` and `[kafka]`: where clients read the farm's log, their credentials and their rights.
 
     not set                         no endpoint, and the code of the protocol is not loaded
-    listen                          on loopback, any process of this machine reads the log, and none writes
-    + allow_network                 on a private address: any machine of that network reads the log
+    listen                          on loopback, any process of this machine can read the log, and none can write
+    + allow_network                 on a private address: any machine of that network can read the log
     + keys, users, client_ca        only clients with a listed key, a password (SCRAM), or a signed certificate
     + certificate                   [kafka] over TLS; on a public address together with `users` or `client_ca`
-    + write                         a listed client may have entries committed, within its scopes
+    + write                         a listed client can commit entries within its scopes
     + groups                        [kafka] consumer groups may store their offsets, in the farm's log
 
 Any process of the machine can connect to a loopback port. So `write` always needs `keys` or `users`, the file that
 grants each client its scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password but not
 the data after the login.
-Readers of the log see which nodes belong together. Therefore an endpoint listens beyond loopback only if an operator
+Readers of the log learn the nodes of the farm. Therefore an endpoint listens beyond loopback only if an operator
 permits it, and a public address also needs credentials and encryption.
 """
 

@@ -7,7 +7,7 @@
 Each class declares its settings (`bridge.node.settings.declared`), and `garlicfarm help settings` lists them. A value
 of the command line replaces the value of the file before the file is read.
 
-Unknown keys are refused, not ignored: otherwise a misspelled setting keeps its default until an operator misses it.
+Unknown keys are refused, not ignored: otherwise a misspelled setting would keep its default unnoticed.
 """
 
 import re
@@ -54,7 +54,7 @@ class ConfigurationError(ValueError):
     """An unusable configuration; each line of the text is one problem and its place."""
 
     def __init__(self, text: str, waits_for: tuple[str, ...] = ()) -> None:
-        """Set the text; `waits_for` are interfaces of this machine without an address, which the choice needs."""
+        """Set the text; `waits_for` are the interfaces without an address that the choice of an address waits for."""
         super().__init__(text)
         self.waits_for = waits_for
 

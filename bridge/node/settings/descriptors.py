@@ -35,7 +35,8 @@ class DescriptorShares:
     control_remote: int
     """Connections with a token.
 
-    As many further connections may not have sent a token yet, and as many may wait for their first byte.
+    The same number of further connections may not have sent a token yet, and the same number may wait for their first
+    byte.
     """
     kafka: int
     """Connections of Kafka's clients; as many further connections may wait to be accepted."""
