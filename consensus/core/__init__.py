@@ -1,1 +1,1 @@
-"""The pure floor of consensus: no disk, no sockets, no clock, no global randomness."""
+"""The pure core of consensus: no disk, no sockets, no clock, no global randomness."""

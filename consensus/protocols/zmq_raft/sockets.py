@@ -1,4 +1,4 @@
-"""A ØMQ socket in a trio run: one task reads it, and another call wakes that task if it hid a message.
+"""A ØMQ socket in a trio run: one task reads it, and other calls wake that task if they consumed its wake-up.
 
     ZmqSocket.run:   read until EAGAIN ──▶ EVENTS has POLLIN? ──yes──▶ read again
                                               └─no──▶ wait until it is readable, or another call wakes the task
@@ -293,7 +293,7 @@ class ZmqSocket:
             self._waiting = None
 
     def _wake(self) -> None:
-        """Wake the task that reads, if the call before this one has taken its wake-up away."""
+        """Wake the reading task if the previous call on the socket may have consumed its wake-up."""
         if self._waiting is not None and self._has_messages():
             self._waiting.cancel()
 

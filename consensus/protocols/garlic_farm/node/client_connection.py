@@ -112,7 +112,7 @@ class ClientConnection:
 
     @property
     def oldest_s(self) -> float:
-        """Return the time of sending of the oldest open request; infinity without one."""
+        """Return the time when the oldest open request was sent; infinity without one."""
         return self._in_flight[0].sent_s if self._in_flight else inf
 
     def prolong(self) -> None:

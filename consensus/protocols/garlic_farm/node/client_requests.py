@@ -82,7 +82,7 @@ class ClientRequests:
     def membership_request(
         self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Refuse: the members do not change by requests here. `Members` answers them for a server where they do."""
+        """Refuse: the members of this server do not change by requests. `Members` serves such requests."""
         on_reply(refuse(request, self._server, self._own_id))
         return nothing_to_cancel
 

@@ -103,7 +103,7 @@ class RequestVoteRequest(Request):
 
 
 class AppendEntriesRequest(Request):
-    """A leader replicates; without entries it is a heartbeat."""
+    """The leader's entries for a follower; without entries a heartbeat."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ class RemoveServerRequest(Request):
 
 
 class SyncLogRequest(Request):
-    """A leader hands a new server a run of its log."""
+    """A run of the leader's log, for a new server."""
 
     __slots__ = ()
 
@@ -145,13 +145,13 @@ class LeaveClusterRequest(Request):
 
 
 class InstallSnapshotRequest(Request):
-    """A leader hands over one chunk of its snapshot."""
+    """A chunk of the leader's snapshot, for a follower."""
 
     __slots__ = ()
 
 
 class PreVoteRequest(Request):
-    """A query of a would-be candidate: could it win in `term`? No term or vote changes."""
+    """A query before a candidacy: would the recipient vote for the sender in `term`? No term or vote changes."""
 
     __slots__ = ()
 

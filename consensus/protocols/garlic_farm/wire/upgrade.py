@@ -5,7 +5,7 @@
     client ──▶ request 2: the same with Authorization and Upgrade: websocket
     server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: the identity is refused
 
-After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, only for peers with the
+After the 101 the stream is Raft's, not WebSocket frames. Both sides send our own headers, but only to peers with the
 password: `X-Garlic-Cluster` (the cluster id; the reply to a mismatch is 409), `X-Garlic-Server` (the sender's Raft id),
 `X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, with leases, `X-Garlic-Lease` (the promised
 milliseconds of refusing candidates). `X-Garlic-Peer` in the request is the Raft id of the intended server. The reply to

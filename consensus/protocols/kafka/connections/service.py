@@ -51,7 +51,7 @@ class ServedApi(Struct, frozen=True):
     max_version: int
     answer: Answer
     overlaps: bool = False
-    """Requests of a connection that overlap are under way together (`look_ahead`); any other has it for itself."""
+    """True if its requests may overlap others of their connection (`look_ahead`); otherwise each is served alone."""
 
 
 class AskElsewhereError(Exception):

@@ -36,7 +36,7 @@ class TopicState(Struct, frozen=True):
     node_id: int
     """Id of this server."""
     leader_id: int
-    """The server that clients are to fetch from and to produce to; -1: not known now."""
+    """The server for clients to fetch from and to produce to; -1 if unknown."""
     leader_epoch: int
     controller_id: int
     """The leader of the topic's quorum; -1: not known now."""
@@ -151,7 +151,7 @@ class ServedTopic(Protocol):
         """Return the first offset whose record has this timestamp or a later one, and its timestamp, or None."""
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
-        """Return the offset of the record with the latest timestamp, and that; None in an empty topic."""
+        """Return the offset of the record with the latest timestamp, and the timestamp; None in an empty topic."""
 
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the offset after the last record of `epoch` or of an earlier one, if this server has later records.

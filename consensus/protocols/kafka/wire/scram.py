@@ -28,7 +28,7 @@ from consensus.protocols.kafka.wire.limits import KafkaWireError
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 1_000_000
-"""A client computes no more for a server that it does not know yet."""
+"""Limit of the iterations that a client computes for an unknown server."""
 _MAX_MESSAGE_BYTES: Final = 4096
 _SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 24

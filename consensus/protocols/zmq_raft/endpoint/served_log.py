@@ -41,7 +41,7 @@ class LogDescription(Struct, frozen=True):
 
 
 class ServedLog(Protocol):
-    """One log. Everything is called from one trio run; nothing but the reads waits."""
+    """One log. All methods are called from one trio run; only reads wait."""
 
     def describe(self) -> LogDescription:
         """Return the present state. Called for each message to a client, so it must be cheap."""

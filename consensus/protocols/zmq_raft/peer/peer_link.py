@@ -128,7 +128,7 @@ class PeerLink:
         self._last_question = 0
         self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
         self._unanswered_since_s: float | None = None
-        """Time of sending of the first request after the last reply; None without one."""
+        """Time when the first request after the last reply was sent; None without one."""
         self._outstanding: _Outstanding | None = None
         self._question: _Question | None = None
         options = SocketOptions(

@@ -1,8 +1,8 @@
 """A ØMQ Raft server's `Transport`: a ROUTER socket for peers and clients, and a DEALER to each other peer.
 
-    peers' requests ──▶ ROUTER ──▶ ident? member? ──▶ repeated? ──▶ decoded ──▶ Receiver.ask ──▶ reply to the same
-    identity clients' requests ──▶ ROUTER ──▶ `clients` send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶
-    Receiver.deliver_reply
+    peers' requests   ──▶ ROUTER ──▶ ident? member? ──▶ repeated? ──▶ decoded ──▶ Receiver.ask ──▶ reply to its identity
+    clients' requests ──▶ ROUTER ──▶ `clients`
+    send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ peer ──▶ Receiver.deliver_reply
 
 One ROUTER serves peers and clients, since a server has one address in the protocol. The protocol does not authenticate
 the sender: any process with the cluster's ident and a member's id can act as that member. So the state of all senders
