@@ -17,8 +17,8 @@ from bridge.core.publishing.lease_set import content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.score import Inability, ScoreFigure
-from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmState, FarmTuning
+from bridge.node.raft.farm_content import objection_to_state
 from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
