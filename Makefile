@@ -48,22 +48,24 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# Two runs, one after the other: tests with real processes or Spark would fail without processor time. They mostly wait, so
-# they have six workers. A failed run does not prevent the next one. tests/conftest.py groups and orders tests.
+# Two runs at the same time. Tests with real processes or Spark mostly wait, so they have five workers; the other tests use
+# the processors that they leave: `nice` prefers the real processes, which would fail without processor time. Each
+# run's output appears at its end. A failed run does not prevent the other one. tests/conftest.py groups and orders tests.
 # TESTS="tests/spec tests/wire" runs some tests.
 WAITING_TESTS := tests/end_to_end tests/spark
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@$(MAKE) -k -j 1 test-computing test-waiting
+	@echo "two runs at the same time; their output appears at their ends, after about five minutes"
+	@$(MAKE) -k -j 2 --output-sync=target test-waiting test-computing
 endif
 
 test-waiting: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -n 6 -m "not soak and not interop" $(WAITING_TESTS)
+	$(BIN)/python -m pytest -q -n 5 -m "not soak and not interop" $(WAITING_TESTS)
 
 test-computing: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
+	nice $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
 
 # Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
 # Debian release and architecture.
