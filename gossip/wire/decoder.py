@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -151,38 +151,33 @@ class _Alive(_Fields, tag=int(Status.ALIVE)):
         return _alive(self.info)
 
 
-class _Suspect(_Fields, tag=int(Status.SUSPECT)):
+class _Verdict(_Fields):
     node_id: _NodeId
     generation: _Number
     number: _Number
+
+    def incarnation(self) -> Incarnation:
+        return _incarnation(self.generation, self.number)
+
+
+class _Suspect(_Verdict, tag=int(Status.SUSPECT)):
+    status: ClassVar[Status] = Status.SUSPECT
     accuser: _NodeId
 
     def update(self) -> Update:
-        incarnation = _incarnation(self.generation, self.number)
-        return VerdictUpdate(NodeId(self.node_id), incarnation, Status.SUSPECT, NodeId(self.accuser))
+        return VerdictUpdate(NodeId(self.node_id), self.incarnation(), self.status, NodeId(self.accuser))
 
 
-class _Dead(_Fields, tag=int(Status.DEAD)):
-    node_id: _NodeId
-    generation: _Number
-    number: _Number
-    accuser: _NodeId
-
-    def update(self) -> Update:
-        incarnation = _incarnation(self.generation, self.number)
-        return VerdictUpdate(NodeId(self.node_id), incarnation, Status.DEAD, NodeId(self.accuser))
+class _Dead(_Suspect, tag=int(Status.DEAD)):
+    status: ClassVar[Status] = Status.DEAD
 
 
-class _Left(_Fields, tag=int(Status.LEFT)):
-    node_id: _NodeId
-    generation: _Number
-    number: _Number
+class _Left(_Verdict, tag=int(Status.LEFT)):
     proof: _Credential
 
     def update(self) -> Update:
         node_id = NodeId(self.node_id)
-        incarnation = _incarnation(self.generation, self.number)
-        return VerdictUpdate(node_id, incarnation, Status.LEFT, node_id, self.proof)
+        return VerdictUpdate(node_id, self.incarnation(), Status.LEFT, node_id, self.proof)
 
 
 class _UserMessageId(_Fields):
@@ -225,7 +220,7 @@ class _PayloadFields(_Fields):
 
 
 class _DatedKey(_Fields):
-    since: _Number
+    since: _Long
     key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     retired: bool
 
@@ -235,38 +230,35 @@ class _DatedKey(_Fields):
 
 
 class _Keyring(_Fields):
-    used_at: _Number
+    """Keys with any time, because earlier versions stored such keyrings: `keyring` and `stored` check the times."""
+
+    used_at: _Long
     primary: Annotated[int, Meta(ge=0, lt=KEYS_LIMIT)]
     keys: Annotated[tuple[_DatedKey, ...], Meta(max_length=KEYS_LIMIT)]
     era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
 
     def keyring(self) -> Keyring:
+        """Return a keyring of another member."""
+        found = self._found()
+        if list(found.keys) != sorted(found.keys):
+            raise DatagramError("expected keys in their order")
+        return _sound(found)
+
+    def stored(self) -> Keyring:
+        """Return a keyring of this node's file, with times out of range repaired."""
+        return _sound(self._found().repaired())
+
+    def _found(self) -> Keyring:
         keys = tuple([DatedKey(each.since, each.key, each.retired) for each in self.keys])
-        if list(keys) != sorted(keys) or self.primary >= len(keys):
-            raise DatagramError("expected keys in their order, one of them the primary")
-        keyring = Keyring(keys, keys[self.primary].key, self.used_at, self.era)
-        if not keyring.is_sound():
-            raise DatagramError("no keyring")
-        return keyring
+        if self.primary >= len(keys):
+            raise DatagramError("a keyring without its primary key")
+        return Keyring(keys, keys[self.primary].key, self.used_at, self.era)
 
 
-class _StoredDatedKey(_Fields):
-    since: _Long
-    key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-    retired: bool
-
-    def __repr__(self) -> str:
-        """Return a text without the key: the repr of a Struct shows its fields."""
-        return f"_StoredDatedKey({self.since}, retired={self.retired})"
-
-
-class _StoredKeyring(_Fields):
-    """Like `_Keyring`, with any time: earlier versions stored times that members do not accept."""
-
-    used_at: _Long
-    primary: Annotated[int, Meta(ge=0, lt=KEYS_LIMIT)]
-    keys: Annotated[tuple[_StoredDatedKey, ...], Meta(max_length=KEYS_LIMIT)]
-    era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
+def _sound(keyring: Keyring) -> Keyring:
+    if not keyring.is_sound():
+        raise DatagramError("no keyring")
+    return keyring
 
 
 class _JoinReq(_Fields):
@@ -386,12 +378,6 @@ class _KeyringUpdate(_Fields):
         return KeyringUpdate(self.keyring.keyring(), NodeId(self.sender), self.credential)
 
 
-class _StoredKeyringUpdate(_Fields):
-    keyring: _StoredKeyring
-    sender: _NodeId
-    credential: _Credential
-
-
 class _Broadcast(_Fields):
     source: _Info
 
@@ -427,14 +413,8 @@ def decode_stored_keyring(encoded: bytes) -> Keyring:
     """Return the keyring in a stored KeyringUpdate, with times out of range repaired; raise only DatagramError."""
     if encoded[:1] != bytes([Code.KEYRING_UPDATE]):
         raise DatagramError("not a keyring")
-    stored: _StoredKeyring = _converted(encoded[1:], _StoredKeyringUpdate).keyring
-    if stored.primary >= len(stored.keys):
-        raise DatagramError("a keyring without its primary key")
-    keys = tuple([DatedKey(each.since, each.key, each.retired) for each in stored.keys])
-    keyring = Keyring(keys, keys[stored.primary].key, stored.used_at, stored.era).repaired()
-    if not keyring.is_sound():
-        raise DatagramError("no keyring")
-    return keyring
+    keyring: _Keyring = _converted(encoded[1:], _KeyringUpdate).keyring
+    return keyring.stored()
 
 
 def decode_node_info(encoded: bytes) -> NodeInfo:
