@@ -74,7 +74,7 @@ from .server.interfaces import (
     Transport as Transport,
     next_call as next_call,
 )
-from .server.log_stream import SnapshotChunk as SnapshotChunk
+from .server.storage_reads import SnapshotChunk as SnapshotChunk
 from .server.parts import ServerParts as ServerParts
 from .server.opening import open_server as open_server
 from .server.opening import prepare_server as prepare_server

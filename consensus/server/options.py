@@ -23,9 +23,6 @@ class ServerOptions(Struct, frozen=True):
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
-    max_log_streams: int = 64
-    """Open streams of committed entries (`log_stream`): each is a task that keeps items for its consumer, 320 KiB
-    with the defaults, and all of them share the `max_reads` reads that may wait for the disk."""
     full_disk_retry_ms: int = 1_000
     snapshot_log_bytes: int = 32 * 1024 * 1024
     """Size of the log after the last snapshot that triggers a new one; well above the size of a snapshot.

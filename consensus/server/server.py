@@ -19,7 +19,7 @@ reports begin and end.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import TypeGuard, assert_never, get_args
 
 import trio
@@ -76,13 +76,12 @@ from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError
 from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
 from consensus.server.interfaces import next_call
-from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.parts import ServerParts
 from consensus.server.pending_calls import CallbackResult, PendingCalls
 from consensus.server.snapshotting import Snapshotting
 from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription, ShellDrop
-from consensus.server.storage_reads import StorageReads
+from consensus.server.storage_reads import SnapshotChunk, StorageReads
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import DiskHangsError
 from consensus.storage.disk_worker import DiskWorker, ServerDisk
@@ -147,9 +146,6 @@ class ConsensusServer:
         )
         self.applying = Applying(parts.state_machine, options.apply_queue_bytes, parts.snapshot_index)
         self._storage_reads = StorageReads(self._calls, self._read_storage, storage.snapshot_form)
-        self._streams = LogStreams(
-            self._storage_reads, self.applying, lambda: storage.snapshot, options.max_log_streams
-        )
         self._snapshots = Snapshotting(
             storage, self.applying, options, parts.keep_from, self._event_loop.step, self._write_aside, core.describe
         )
@@ -187,7 +183,6 @@ class ConsensusServer:
                 nursery.start_soon(self._worker.run)
                 nursery.start_soon(self.applying.run, self._storage_reads.entries, self._storage_reads.state)
                 nursery.start_soon(self._snapshots.run)
-                await nursery.start(self._streams.run)
                 await nursery.start(self._transport.run, self)
                 self._connect(self._core.describe().configuration)
                 task_status.started()
@@ -352,18 +347,6 @@ class ConsensusServer:
         """
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
-
-    def committed_entries(
-        self, first: Index, *, ahead: int = 4, batch_bytes: int = 64 * 1024
-    ) -> AbstractContextManager[LogStream]:
-        """Return a stream of committed entries from `first` on, for one consumer (`log_stream`).
-
-        `with server.committed_entries(1) as stream:` and `async for item in stream:`, an `EntryBatch` or, for a
-        compacted log, a `SnapshotChunk`. At most `ahead` items wait for the consumer, each of about `batch_bytes` or
-        one entry. The `with` raises `ValueError` for figures out of bounds, `ServerStoppedError` if the server does not
-        run, or `ServerBusyError` if `max_log_streams` are open.
-        """
-        return self._streams.open(first, ahead, batch_bytes)
 
     async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Return entries of this server's own log, committed or not; raises `ServerBusyError`.

@@ -6,9 +6,11 @@ executor, after every Persist emitted before, and the reply arrives in a turn of
 
 from collections.abc import AsyncIterator, Callable
 
+from msgspec import Struct
+
 from consensus.core.effects import ReadEntries, ReadSnapshot
 from consensus.core.events import EntriesRead, SnapshotRead
-from consensus.core.model import Entry, Index, SnapshotDescription
+from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 from consensus.server.applying import SnapshotReplacedError
 from consensus.server.pending_calls import CallKind, PendingCalls
 from consensus.storage.disk import DamagedStorageError
@@ -16,6 +18,15 @@ from consensus.storage.jobs import StorageRead, StorageReadResult
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import IMAGE, SnapshotForm
 from consensus.storage.snapshots import CHUNK_BYTES
+
+
+class SnapshotChunk(Struct, frozen=True):
+    """Bytes of the snapshot that covers everything up to `last`, from `offset` on."""
+
+    last: LogId
+    total_bytes: int
+    offset: int
+    data: bytes
 
 
 class StorageReads:

@@ -41,8 +41,8 @@ from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, Se
 from consensus.core.status import FollowerProgress
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
 from consensus.server.event_loop import now_ms
-from consensus.server.log_stream import SnapshotChunk
 from consensus.server.server import ConsensusServer
+from consensus.server.storage_reads import SnapshotChunk
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
 
 NOW_S = 1_767_225_600

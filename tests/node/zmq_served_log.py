@@ -23,7 +23,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UpdateRequest,
 )
 from consensus.server.errors import ServerBusyError
-from consensus.server.log_stream import SnapshotChunk
+from consensus.server.storage_reads import SnapshotChunk
 
 IDENT = b"testcluster"
 PEERS = tuple(Peer(name, f"tcp://127.0.0.1:{port}") for name, port in (("1", 8047), ("2", 8147), ("3", 8247)))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from consensus.core.model import Entry, Index, Term
 from consensus.protocols.zmq_raft.wire.messages import ChangeReply, ChangeRequest, Peer, UpdateReply, UpdateRequest
-from consensus.server.log_stream import SnapshotChunk
+from consensus.server.storage_reads import SnapshotChunk
 
 
 class LogDescription(Struct, frozen=True):

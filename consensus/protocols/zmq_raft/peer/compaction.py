@@ -32,8 +32,8 @@ from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests
 from consensus.protocols.zmq_raft.wire.entries import entry_frame
 from consensus.server.block_nursery import single_errors
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.log_stream import SnapshotChunk
 from consensus.server.server import ConsensusServer
+from consensus.server.storage_reads import SnapshotChunk
 
 _LENGTH: Final = Struct(">Q")
 _ENTRY: Final = Struct(">QI")

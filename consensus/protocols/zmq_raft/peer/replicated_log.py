@@ -68,8 +68,8 @@ from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change
 from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, Freshness, Window, judge
 from consensus.server.batching import Proposal
 from consensus.server.errors import ServerStoppedError
-from consensus.server.log_stream import SnapshotChunk
 from consensus.server.server import ConsensusServer
+from consensus.server.storage_reads import SnapshotChunk
 
 _CHECKPOINT_POLL_S: Final = 0.02
 _REFUSALS: Final = {
