@@ -180,11 +180,6 @@ class Journal:
         return self._durable
 
     @property
-    def runs(self) -> tuple[TermRun, ...]:
-        """Return the runs of terms."""
-        return tuple(self._runs)
-
-    @property
     def segments(self) -> Sequence[Segment]:
         """The files, oldest first."""
         return self._segments

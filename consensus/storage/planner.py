@@ -238,11 +238,6 @@ class Storage:
         return self._snapshots.stored
 
     @property
-    def start(self) -> LogId:
-        """The position that precedes the log's first entry."""
-        return self._journal.start
-
-    @property
     def log_bytes(self) -> int:
         """Bytes of the log that the snapshot does not cover."""
         return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)

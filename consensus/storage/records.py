@@ -94,11 +94,6 @@ class RecordHeader:
         """Bytes that the whole record takes."""
         return RECORD_HEADER_BYTES + self.length_bytes
 
-    @property
-    def last(self) -> Index:
-        """Index of the last entry."""
-        return self.first + self.count - 1
-
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """Return one header block."""

@@ -211,11 +211,6 @@ class Sealed:
             each: (self._farm + each + self._salt, _cipher(key, self._salt).encrypt) for each, key in self._keys.items()
         }
 
-    @property
-    def salts_remembered(self) -> int:
-        """The number of salts of other nodes with a replay window."""
-        return len(self._salts)
-
     def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
         """Seal for `receiver` with the primary key, or with another of the ring if the receiver holds only that."""
         if self._counter >= _COUNTER_LIMIT:

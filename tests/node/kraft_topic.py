@@ -19,7 +19,8 @@ from consensus.protocols.kafka import (
     TopicState,
 )
 from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET
-from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
+from tests.wire.record_batches import encode_batch
 
 TOPIC_ID = UUID(int=77)
 EPOCH = 5

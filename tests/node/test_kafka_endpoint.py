@@ -33,11 +33,12 @@ from consensus.protocols.kafka import (
     open_connection,
 )
 from consensus.protocols.kafka.wire import messages_clients as clients
-from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from gossip import Address
 from tests.node.certificates import Authority
 from tests.node.farm_stage import Stage, machine_clock
 from tests.node.kafka_farm import farm_of, stage_at, topic_of
+from tests.wire.record_batches import encode_batch
 
 LOOPBACK = "127.0.0.1"
 BOUND_S = 20.0

@@ -255,7 +255,7 @@ async def test_invalid_frame_closes_connection(sent: bytes, reason: ListenerClos
 
 
 async def until_closed(listener: KafkaListener) -> None:
-    while listener.connections:
+    while listener._open.total():
         await trio.lowlevel.checkpoint()
 
 
@@ -370,11 +370,11 @@ async def test_connections_beyond_limits_are_closed() -> None:
             streams.append(ours)
             nursery.start_soon(listener.serve, theirs, source, 1)
             await trio.testing.wait_all_tasks_blocked()
-        assert listener.connections == 3
+        assert listener._open.total() == 3
         assert listener.counters[ListenerClose.TOO_MANY_OF_SOURCE] == 1
         assert listener.counters[ListenerClose.TOO_MANY] == 1
         nursery.cancel_scope.cancel()
-    assert listener.connections == 0
+    assert listener._open.total() == 0
 
 
 async def test_incomplete_frames_share_a_budget() -> None:
@@ -388,7 +388,7 @@ async def test_incomplete_frames_share_a_budget() -> None:
             nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
             await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
             await trio.testing.wait_all_tasks_blocked()
-        assert listener.connections == 1
+        assert listener._open.total() == 1
         assert listener.counters[ListenerClose.REQUEST_BYTES] == 3
         nursery.cancel_scope.cancel()
 
@@ -405,7 +405,7 @@ async def test_unreceived_replies_share_a_budget() -> None:
             nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
             await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", REQUEST)))
             await trio.testing.wait_all_tasks_blocked()
-        assert listener.connections == 1
+        assert listener._open.total() == 1
         assert listener.counters[ListenerClose.ANSWER_BYTES] == 3
         nursery.cancel_scope.cancel()
 

@@ -12,9 +12,9 @@ from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire import record_batches
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.compression import decompress
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from tests.node.kraft_topic import MemoryTopic, caller, values_in, written
+from tests.wire.record_batches import encode_batch
 
 GOOD = written(0, [b"one", b"two"])
 

@@ -138,6 +138,6 @@ def test_log_beyond_kept_bytes_never_has_snapshot() -> None:
             list(machine.snapshot())
         await machine.apply(3, commands(b"small"))
         assert machine.snapshot_index() == 0
-        assert not machine.kept_bytes
+        assert not machine._records.size_bytes
 
     trio.run(run)

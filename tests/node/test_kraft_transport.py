@@ -235,7 +235,7 @@ async def test_peer_address_may_appear_and_change_later() -> None:
 
 
 async def until_closed(listener: KafkaListener) -> None:
-    while listener.connections:
+    while listener._open.total():
         await trio.lowlevel.checkpoint()
 
 
@@ -247,7 +247,7 @@ async def test_removed_peer_loses_its_connections() -> None:
         pair.transport.connect([TWO])
         pair.transport.send(TWO, VOTE)
         await pair.receiver.wait_replies(2)
-        assert listener.connections == 1
+        assert listener._open.total() == 1
         pair.transport.connect([])
         await until_closed(listener)
 

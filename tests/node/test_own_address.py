@@ -7,7 +7,7 @@ import pytest
 
 from bridge.cli.run import ADDRESS_WAIT_S, loaded_when_addressed
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
-from bridge.node.settings.machine import Machine, Network, NoAddressError, Reach, choose_address, private_host, reach_of
+from bridge.node.settings.machine import Machine, Network, NoAddressError, Reach, choose_address, reach_of
 from gossip import Address
 from gossip.node import LanInterface
 from tests.effort import each_case
@@ -83,7 +83,7 @@ def test_address_is_chosen_by_interface_and_route(name: str) -> None:
         assert chosen.interface in str(chosen)
         return
     with pytest.raises(NoAddressError) as refused:
-        private_host(machine)
+        choose_address(machine)
     assert refused.value.waits_for == case.waits_for
     own = [
         each.host for each in case.interfaces if each.host and each.name != "ppp0" and not each.host.startswith("fe80")
@@ -118,13 +118,13 @@ def test_machine_local_interfaces_are_not_candidates(interface: str) -> None:
     assert reach_of(interface) is Reach.MACHINE
     only = LanInterface(interface, "172.20.0.1", "172.20.255.255")
     with pytest.raises(NoAddressError):
-        private_host(network(only, route="172.20.0.1"))
-    assert private_host(network(only, LAN, route="172.20.0.1")) == LAN.host
+        choose_address(network(only, route="172.20.0.1"))
+    assert choose_address(network(only, LAN, route="172.20.0.1")).host == LAN.host
 
 
 @each_case("interface", ["eth0", "enp3s0", "wlan0", "wlp2s0", "br0", "br-lan", "bond0", "en0", "vlan7"])
 def test_lan_interfaces_are_candidates(interface: str) -> None:
-    assert private_host(network(LanInterface(interface, "172.20.0.1", "172.20.255.255"))) == "172.20.0.1"
+    assert choose_address(network(LanInterface(interface, "172.20.0.1", "172.20.255.255"))).host == "172.20.0.1"
 
 
 def test_ipv6_address_is_announced_to_its_link() -> None:

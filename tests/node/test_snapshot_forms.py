@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from consensus.core.effects import Compact, Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, ReplicaKey, Server, SnapshotDescription
 from consensus.net.memory import MemoryNetwork
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.options import ServerOptions
@@ -20,6 +19,7 @@ from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
 from consensus.storage.snapshots import HEADER_BYTES, SnapshotWriter, snapshot_file, stored_snapshot
 from tests.node.crash_disk import CrashDisk
 from tests.node.memory_server import SMALL, MemoryDisk, build, data, until
+from tests.wire.record_batches import encode_batch
 
 KAFKA = KafkaSnapshotForm(lambda: 1_000)
 FORMS = pytest.mark.parametrize("form", [IMAGE, PLAIN, KAFKA], ids=["image", "plain", "kafka"])

@@ -67,7 +67,7 @@ async def test_update_goes_to_leader_named_by_first_seed(autojump_clock: MockClo
     one, two, three = network.cluster(leader=3)
     async with client_of(network) as client:
         assert await client.update(b"hello") == 1
-        assert client.leader_url == three.url
+        assert client._leader.url == three.url
         assert network.connected == [three.url]
     assert (len(one.received), len(two.received)) == (1, 0)
     assert [type(request) for request in three.received] == [UpdateRequest]
@@ -80,7 +80,7 @@ async def test_unresponsive_seed_delays_update_by_tenth_of_second(autojump_clock
     _, two, _ = network.cluster(leader=2)
     async with client_of(network, 9, 2) as client:
         await client.update(b"hello")
-        assert client.leader_url == two.url
+        assert client._leader.url == two.url
     assert trio.current_time() == pytest.approx(0.1)
     del autojump_clock
 
@@ -106,7 +106,7 @@ async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None
     ScriptedPeer(network, Peer("1", url_of(1)), members, "1")
     async with client_of(network, 1) as client:
         assert await client.update(b"hello") == 1
-        assert client.leader_url == url_of(1)
+        assert client._leader.url == url_of(1)
     del autojump_clock
 
 
@@ -543,7 +543,7 @@ async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock
     async with client_of(network) as client:
         reply = await client.config()
         assert (reply.is_leader, reply.leader) == (False, "3")
-        assert client.leader_url is None
+        assert client._leader.url is None
     del autojump_clock
 
 
@@ -579,7 +579,7 @@ async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock
         assert (await client.log_info(two.url)).term == 2
         await client.update(b"x")
         assert (await client.log_info(two.url)).term == 2
-        assert client.leader_url == one.url
+        assert client._leader.url == one.url
         await wait_all_tasks_blocked()
         assert network.connected == [one.url]
         assert (await client.log_info()).term == 1

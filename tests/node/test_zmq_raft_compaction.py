@@ -22,7 +22,7 @@ from consensus.protocols.zmq_raft.peer.compaction import (
     CompactionOptions,
     CompactionSource,
 )
-from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
+from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
 from consensus.protocols.zmq_raft.wire.messages import UpdateCommitted, UpdateExpired
 from tests.node.test_zmq_raft_replicated_log import commit, final_index, group_of
 from tests.node.zmq_raft_group import Node, request_id, until
@@ -207,8 +207,8 @@ async def test_program_reads_previous_snapshot_and_entries() -> None:
     for index in (7, 8):
         number, length = ENTRY.unpack_from(compacted, at)
         frame = compacted[at + ENTRY.size : at + ENTRY.size + length]
-        assert (number, read_entry(frame)) == (index, Entry.command(3, request_id(index) + b"data %d" % index))
-        assert frame == entry_frame(read_entry(frame))
+        assert (number, read_entries([frame])[0]) == (index, Entry.command(3, request_id(index) + b"data %d" % index))
+        assert frame == entry_frame(read_entries([frame])[0])
         at += ENTRY.size + length
     assert at == len(compacted)
 

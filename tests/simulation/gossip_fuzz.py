@@ -154,7 +154,7 @@ def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
         "a keyring that keeps its rules": core.keyring is not None and core.keyring.is_sound(),
         "news within the directory": len(core._queue.queued) <= DIRECTORY_LIMIT + 2,
         "remembered signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
-        "salts within their limit": isinstance(envelope, Sealed) and envelope.salts_remembered <= SALT_LIMIT,
+        "salts within their limit": isinstance(envelope, Sealed) and len(envelope._salts) <= SALT_LIMIT,
         "a deadline unless halted": (core.deadline is None) == description.halted,
     }
     incarnations[own.node_id] = own.incarnation

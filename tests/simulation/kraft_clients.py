@@ -24,7 +24,6 @@ from consensus.protocols.kafka.wire import messages_groups as groups
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
 from consensus.protocols.kafka.wire.codec import encode_request
 from consensus.protocols.kafka.wire.limits import TOPIC_NAME, ZERO_UUID
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kafka.wire.schemas import Direction
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
@@ -33,6 +32,7 @@ from tests.node.kraft_replicas import KnownReplicas
 from tests.node.kraft_topic import EPOCH, TOPIC_ID
 from tests.simulation.kraft_targets import LENGTHS, mutated
 from tests.wire.kraft_messages import any_message
+from tests.wire.record_batches import encode_batch
 
 USERS: Final = ScramUsers(
     {"alice": {Mechanism.SCRAM_SHA_256: scram_credential(Mechanism.SCRAM_SHA_256, "pencil", b"salt" * 4)}}

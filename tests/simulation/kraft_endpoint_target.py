@@ -363,8 +363,8 @@ class Conversation:
 
     def _check_budgets(self) -> None:
         for listener in self.listeners:
-            if listener.connections > _OPTIONS.max_connections:
-                raise FuzzError(f"{listener.connections} connections")
+            if listener._open.total() > _OPTIONS.max_connections:
+                raise FuzzError(f"{listener._open.total()} connections")
             for budget in (listener._budget, listener._untaken):
                 # One connection may hold more than the budget if no other holds any.
                 if budget.others_bytes > _BUDGET_BYTES and len(budget._others) > 1:
@@ -373,8 +373,8 @@ class Conversation:
     def _check_closed(self) -> None:
         for listener in self.listeners:
             held_bytes = listener._budget.others_bytes + listener._untaken.others_bytes
-            if listener.connections or held_bytes or self.server.waiting:
-                rest = f"{listener.connections} connections, {held_bytes} bytes, {len(self.server.waiting)} requests"
+            if listener._open.total() or held_bytes or self.server.waiting:
+                rest = f"{listener._open.total()} connections, {held_bytes} bytes, {len(self.server.waiting)} requests"
                 raise FuzzError(f"{rest} are left after all clients have closed")
         coordinator = self.groups._coordinator
         coordinator.advance(*coordinator.groups())

@@ -36,7 +36,7 @@ from consensus.protocols.kafka.wire.codec import (
 )
 from consensus.protocols.kafka.wire.compression import compress
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
-from consensus.protocols.kafka.wire.record_batches import decode_batch, encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kafka.wire.schemas import Direction
 from consensus.protocols.kafka.wire.scram import (
@@ -59,6 +59,7 @@ from consensus.protocols.kraft.wire.mapping import RefusedRequest, named_endpoin
 from tests.node.kraft_replicas import KnownReplicas
 from tests.simulation.fuzzing import FuzzError, within_memory
 from tests.wire.kraft_messages import ALL, any_message
+from tests.wire.record_batches import decode_batch, encode_batch
 
 LIMITS: Final = Limits(
     max_request_bytes=64 * 1024,

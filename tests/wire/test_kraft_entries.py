@@ -17,7 +17,7 @@ from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, R
 from consensus.protocols.kafka.wire.apis import ApiKey
 from consensus.protocols.kafka.wire.codec import decode_response
 from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
-from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, control_key
 from consensus.protocols.kraft.wire.entries import (
@@ -36,6 +36,7 @@ from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading
 from tests.effort import each_case
+from tests.wire.record_batches import encode_batch
 
 RECORDINGS: Final[dict[str, dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8")

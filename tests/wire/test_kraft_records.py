@@ -19,8 +19,9 @@ from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from consensus.protocols.kafka.wire.compression import compress, decompress
 from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
-from consensus.protocols.kafka.wire.record_batches import decode_batch, encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
+from tests.wire.record_batches import decode_batch, encode_batch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python raises it while it loads its schemas

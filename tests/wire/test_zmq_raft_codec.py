@@ -24,8 +24,6 @@ from consensus.protocols.zmq_raft.wire.entries import (
     entry_frame,
     entry_frames,
     read_entries,
-    read_entry,
-    state_frame,
 )
 from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
@@ -160,10 +158,9 @@ def test_strings_booleans_and_json_have_specified_bytes() -> None:
 
 def test_log_entries_have_specified_bytes() -> None:
     assert entry_frame(UPDATE).hex() == "5956dc8826f27e10dcccab20" + "00" + "2a000000000000" + "666f6f"
-    assert entry_frame(UPDATE) == state_frame(REQUEST_ID, 42, b"foo")
-    assert read_entry(entry_frame(UPDATE)) == UPDATE
+    assert read_entries([entry_frame(UPDATE)])[0] == UPDATE
     assert entry_frame(CHECKPOINT).hex() == "00" * 12 + "02" + "2b000000000000" + "c0"
-    assert read_entry(entry_frame(CHECKPOINT)) == CHECKPOINT
+    assert read_entries([entry_frame(CHECKPOINT)])[0] == CHECKPOINT
 
 
 def test_entries_of_several_terms_and_types_round_trip() -> None:
@@ -173,12 +170,12 @@ def test_entries_of_several_terms_and_types_round_trip() -> None:
 
 def test_configuration_keeps_id_of_its_request() -> None:
     assert entry_frame(JOINT)[:12] == REQUEST_ID
-    assert configuration_head(read_entry(entry_frame(JOINT)).data) == REQUEST_ID
+    assert configuration_head(read_entries([entry_frame(JOINT)])[0].data) == REQUEST_ID
 
 
 def test_configuration_without_request_has_id_of_zeros() -> None:
     assert entry_frame(FINAL)[:12] == bytes(12)
-    assert configuration_head(read_entry(entry_frame(FINAL)).data) == b""
+    assert configuration_head(read_entries([entry_frame(FINAL)])[0].data) == b""
     assert entry_frame(configuration_entry(7, configuration_of(PEERS), bytes(12))) == entry_frame(FINAL)
 
 
@@ -221,7 +218,7 @@ def test_entry_that_would_crash_package_is_not_encoded(entry: Entry, reason: str
 )
 def test_invalid_entry_is_refused(frame: bytes, reason: str) -> None:
     with pytest.raises(ZmqRaftError, match=reason):
-        read_entry(frame)
+        read_entries([frame])[0]
 
 
 @each_case(("request_", "required"), REQUIRED_OF_REQUESTS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from consensus.protocols.zmq_raft.wire import request_table
 from consensus.protocols.zmq_raft.wire.request_ids import NO_REQUEST_ID, make_request_id, request_seconds
-from consensus.protocols.zmq_raft.wire.request_table import RequestTable
+from consensus.protocols.zmq_raft.wire.request_table import _RECORD, RequestTable
 
 NOW = 1_700_000_000
 
@@ -132,9 +132,9 @@ def test_cleared_table_keeps_its_floor() -> None:
     table = RequestTable(16)
     for index in range(40):
         table.add(request_id(NOW + index, 1), index + 1)
-    floor = table.floor_seconds
+    floor = table._floor_seconds
     table.clear()
-    assert (len(table), table.index_of(request_id(NOW + 39, 1)), table.floor_seconds) == (0, None, floor)
+    assert (len(table), table.index_of(request_id(NOW + 39, 1)), table._floor_seconds) == (0, None, floor)
     assert floor >= NOW + 20
 
 
@@ -143,5 +143,5 @@ def test_sorted_ids_use_twenty_bytes_each() -> None:
     table = RequestTable()
     for index in range(20_480):
         table.add(request_id(NOW + index // 500, index), index + 1)
-    assert table.stored_bytes == 20 * 20_480
+    assert (table._sorted, _RECORD.size) == (20_480, 20)
     assert table.index_of(request_id(NOW, 77)) == 78

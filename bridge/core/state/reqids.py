@@ -156,10 +156,6 @@ class ReqidTable:
                 if not self._of_author[author]:
                     del self._of_author[author]
 
-    def of_author(self, author: bytes) -> tuple[bytes, ...]:
-        """Return the reqids that count on the share of this author."""
-        return tuple(self._of_author.get(author, ()))
-
     @property
     def has_authors(self) -> bool:
         """True if a reqid counts on the share of its author."""
@@ -238,10 +234,6 @@ class Reqids:
         """Return True if `is_skipped` may be False for `index` only because the list has dropped it."""
         has_forgotten = len(self._skipped) > self._skipped_max // 2
         return has_forgotten and index < self._skipped[0]
-
-    def of_author(self, author: bytes) -> tuple[bytes, ...]:
-        """Return the reqids that count on the share of this author."""
-        return self._tables[True].of_author(author)
 
     def expire_until(self, second: int) -> None:
         """Refuse every reqid up to this second that is not in the tables."""

@@ -77,11 +77,6 @@ class Table(Struct, frozen=True):
     how: str
     """The rule, as text."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Return True if several authors have rows in it."""
-        return self.share < self.most
-
 
 def _of_row(words: str, author: str, most: int) -> Table:
     return Table(words, author, most, most, (Release.WITH_ROW, Release.REPLACED), f"replaced whole by {author}")

@@ -119,11 +119,6 @@ def reach_of(interface: str) -> Reach:
     return Reach.VPN if interface.startswith(_VPN) else Reach.LAN
 
 
-def private_host(network: Network) -> str:
-    """Return the address for a node without a configured one; raise `NoAddressError` if the operator must choose."""
-    return choose_address(network).host
-
-
 def choose_address(network: Network) -> ChosenAddress:
     """Choose by interface and route, as the module describes; raise `NoAddressError` without a single address."""
     found, route_host = network.interfaces(), network.route_host()

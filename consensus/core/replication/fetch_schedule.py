@@ -71,11 +71,6 @@ class FetchSchedule:
             return None
         return max(self._rest_until_ms, self._sign_of_life_ms) if self._is_busy else self._rest_until_ms
 
-    @property
-    def remembered(self) -> int:
-        """The number of fetches without a reply."""
-        return len(self._pending)
-
     def maybe_fetch(self, leader: ServerId | None) -> None:
         """Send the fetch that is due now, given the leader."""
         replica, waiting = self._replica, self._waiting

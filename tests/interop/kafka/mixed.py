@@ -45,7 +45,7 @@ from consensus.protocols.kafka import (
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
 from consensus.protocols.kafka.wire.limits import TOPIC_ID, TOPIC_NAME
-from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kraft import (
     LogRecord,
     QuorumClient,
@@ -59,6 +59,7 @@ from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quo
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import Settings
+from tests.wire.record_batches import encode_batch
 
 NO_OP_RECORD: Final = bytes.fromhex("01140000")
 """The record that Kafka's active controller writes when idle; see `test_what_controllers_read`."""

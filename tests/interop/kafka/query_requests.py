@@ -15,8 +15,8 @@ from typing import Any, Final
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.limits import TOPIC_NAME
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from tests.wire.record_batches import encode_batch
 
 VERSION_OF_PRODUCE: Final = 9
 VersionedRequest = tuple[Any, int]

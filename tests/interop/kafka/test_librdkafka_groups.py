@@ -26,9 +26,9 @@ from consensus.protocols.kafka import (
     open_listener,
 )
 from consensus.protocols.kafka.groups.service import GroupService
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kafka.wire.records import Record
 from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
+from tests.wire.record_batches import encode_batch
 
 pytestmark = pytest.mark.interop
 TIMEOUT_S = 120

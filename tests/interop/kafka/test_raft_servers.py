@@ -30,13 +30,13 @@ from consensus.protocols.kafka import Record, RecordBatch, open_connection
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, Topic, uuid_text
-from consensus.protocols.kafka.wire.record_batches import encode_batch
 from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
 from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import listening_ports, new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK
 from tests.interop.kafka.tool_jvm import java
+from tests.wire.record_batches import encode_batch
 
 pytestmark = [
     pytest.mark.interop,

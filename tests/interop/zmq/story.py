@@ -22,7 +22,7 @@ import trio
 from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup, stored_package_log
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft import CommittedEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
-from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
+from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
 from consensus.storage.disk import StorageError
 from consensus.storage.snapshots import HEADER_BYTES, snapshot_file
 from consensus.storage.stored_log import open_stored_log
@@ -149,7 +149,7 @@ def own_log(peer_id: str, directory: Path) -> MemberLog:
 
 def comparable(frame: bytes) -> object:
     """Return an entry in comparable form: MessagePack has several encodings of a configuration."""
-    return frame if frame[REQUEST_ID_BYTES] == STATE else read_entry(frame)
+    return frame if frame[REQUEST_ID_BYTES] == STATE else read_entries([frame])[0]
 
 
 async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, EntryKind, Index, SnapshotDescription
-from consensus.protocols.kafka.wire.record_batches import batch_heads, decode_batch, encode_batch
+from consensus.protocols.kafka.wire.record_batches import batch_heads
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.replica.state_machine import Producer, QuorumLog
 from consensus.sessions.table import SessionLimits
 from consensus.storage.snapshot_form import SnapshotForm
 from tests.simulation.consensus.kafka_node import command_in
 from tests.simulation.consensus.state import StateMachine, finish, finish_in_turns, stream
+from tests.wire.record_batches import decode_batch, encode_batch
 
 _RECORD_BYTES = 300
 _MAX_BYTES = 2**30

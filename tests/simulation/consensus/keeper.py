@@ -41,7 +41,7 @@ class Keeper:
         recovery = recover(self.disk, owner, own.to_bytes(16, "big"), self._options)
         operate(recovery.operations)
         storage = recovery.storage
-        first = storage.start.index + 1
+        first = storage._journal.start.index + 1
         extents = storage.extents(
             ReadEntries(request_id=0, first=first, last=storage.last.index, limit_bytes=_EVERYTHING)
         )
@@ -59,7 +59,7 @@ class Keeper:
 
     def rot_entry(self, storage: Storage, proven: Index) -> str | None:
         """Flip a bit of an entry that other data proves durable; return None if there is no such entry."""
-        first, last = storage.start.index + 1, min(proven, storage.last.index)
+        first, last = storage._journal.start.index + 1, min(proven, storage.last.index)
         if first > last:
             return None
         index = self._random.randint(first, last)

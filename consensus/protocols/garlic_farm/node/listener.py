@@ -194,11 +194,6 @@ class ConnectionPlaces:
         else:
             self._members -= Counter((pending.account,))
 
-    @property
-    def established(self) -> int:
-        """Return the number of connections that carry messages."""
-        return len(self._established)
-
 
 def _share_of_strangers(places: int) -> int:
     """Three quarters; the rest is reserved for proven servers."""

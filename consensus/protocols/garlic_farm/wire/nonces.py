@@ -63,11 +63,6 @@ class NonceBook:
             return False
         return nonce in self._highest_count or issued_ms > self._floor_ms
 
-    @property
-    def in_use(self) -> int:
-        """Return the number of stored nonces."""
-        return len(self._highest_count)
-
     def _make_room(self) -> None:
         if len(self._highest_count) < self._capacity:
             return

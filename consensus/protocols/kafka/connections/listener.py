@@ -155,11 +155,6 @@ class KafkaListener:
         self._untaken = ReceiveBudget(BudgetOptions(others_bytes=options.max_untaken_bytes))
         self._merge()
 
-    @property
-    def connections(self) -> int:
-        """Return the number of open connections."""
-        return self._open.total()
-
     async def run(
         self,
         bound: Sequence[trio.SocketListener] = (),

@@ -49,7 +49,6 @@ class BatchCache:
         """The first offsets, ascending."""
         self._loading = trio.Lock()
         self.cached_bytes = 0
-        self.hits = 0
         self.loads = 0
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
@@ -59,12 +58,10 @@ class BatchCache:
         """
         found = self._cached(offset, max_bytes)
         if found:
-            self.hits += 1
             return found
         async with self._loading:
             found = self._cached(offset, max_bytes)
             if found:
-                self.hits += 1
                 return found
             self.loads += 1
             loaded = await self._load(offset, max(max_bytes, _LOAD_BYTES))

@@ -12,7 +12,7 @@ transactional (4), control (5). Records are numbered without gaps: only a cleane
 any.
 
 A log stores tails unchanged (`entries`), so there are two layers. `decode_tails` and `encode_tails` do not build
-records, though the former checks each of them; `decode_batch` and `encode_batch` use them.
+records, though the former checks each of them.
 """
 
 import struct
@@ -299,29 +299,6 @@ def encode_tails(
         return _BEFORE.pack(base_offset, length, leader_epoch, _MAGIC, crc32c(checked)) + checked
     except struct.error as error:
         raise KafkaWireError(f"a record batch at offset {base_offset} cannot be encoded: {error}") from error
-
-
-def encode_batch(batch: RecordBatch) -> bytes:
-    """Return the bytes of a batch; raises `KafkaWireError` for unsupported values."""
-    return encode_tails(
-        batch.base_offset,
-        batch.leader_epoch,
-        [(each.timestamp_ms, encode_tail(each.key, each.value, each.headers)) for each in batch.records],
-        is_control=batch.is_control,
-        is_transactional=batch.is_transactional,
-        log_append_time=batch.log_append_time,
-        compression=batch.compression,
-        producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
-    )
-
-
-def decode_batch(data: bytes, limits: Limits = DEFAULT_LIMITS) -> RecordBatch:
-    """Decode exactly one batch; raises `KafkaWireError`."""
-    for at, head in batch_heads(data, limits):
-        if head.size_bytes != len(data):
-            raise KafkaWireError("bytes trail a record batch")
-        return _batch(data, at, head, limits)
-    raise KafkaWireError("a record batch is cut off")
 
 
 def read_batches(data: bytes, limits: Limits = DEFAULT_LIMITS) -> list[RecordBatch]:

@@ -99,11 +99,6 @@ class QuorumLog:
         self._open: WrittenBatch | None = None
 
     @property
-    def kept_bytes(self) -> int:
-        """Return the size of the records in memory."""
-        return self._records.size_bytes
-
-    @property
     def records(self) -> tuple[Entry, ...]:
         """Return the records of the log for a snapshot."""
         return self._records.entries

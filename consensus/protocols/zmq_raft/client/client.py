@@ -130,11 +130,6 @@ class ZmqRaftClient:
         """Return the dropped messages, by reason."""
         return self._links.counters.copy()
 
-    @property
-    def leader_url(self) -> str | None:
-        """Return the present target of requests; None while no leader is known."""
-        return self._leader.url
-
     def make_request_id(self) -> bytes:
         """Return a new id for an update or a change: 12 bytes, valid for some hours."""
         return self._ids.next(int(self._clock_s()))

@@ -72,11 +72,6 @@ def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
     return frames
 
 
-def read_entry(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> Entry:
-    """Reverse `entry_frame`; raises `ZmqRaftError`."""
-    return read_entries((frame,), limits)[0]
-
-
 def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
     """Reverse `entry_frames`; raises `ZmqRaftError`."""
     entries: list[Entry] = []
@@ -98,13 +93,6 @@ def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) 
             term, head = _term(found), found
         entries.append(Entry(term, COMMAND, frame[:REQUEST_ID_BYTES] + frame[ENTRY_HEAD_BYTES:]))
     return tuple(entries)
-
-
-def state_frame(request_id: bytes, term: Term, payload: bytes) -> bytes:
-    """Return the frame of an update that is not in the core's form; raises `ZmqRaftError`."""
-    if len(request_id) != REQUEST_ID_BYTES or not payload:
-        raise ZmqRaftError(f"an update has a request id of 12 bytes and data, not {len(request_id)} and {len(payload)}")
-    return request_id + _type_and_term(STATE, term) + payload
 
 
 def configuration_of(peers: Sequence[Peer], old: Sequence[Peer] = ()) -> Configuration:

@@ -91,16 +91,6 @@ class RequestTable:
         """Return the number of known ids."""
         return len(self._recent) + self._sorted
 
-    @property
-    def floor_seconds(self) -> int:
-        """Return the time of the newest dropped id, in seconds since 1970; -1 without one."""
-        return self._floor_seconds
-
-    @property
-    def stored_bytes(self) -> int:
-        """Return the size of the records in the sorted runs."""
-        return self._sorted * _RECORD.size
-
     def add(self, request_id: bytes, index: Index) -> None:
         """Add the id of the entry at `index`. A known id keeps its first index; the zero id is ignored."""
         if request_id == NO_REQUEST_ID or self.index_of(request_id) is not None:
