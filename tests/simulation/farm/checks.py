@@ -4,12 +4,16 @@ acknowledged        each acknowledged write is committed at its index, and is th
 linearizable        an order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
 publications        at most one agreed structure per second and master; acceptable; signed by the master
 exclusions          no structure has a leaf whose exclusion its publisher had applied
+views               the views of all members of a healthy farm agree with each other and with the members
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bridge.api.view import FarmView, RaftRole
+from bridge.core.formation.member import MemberStatus
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, check_acceptable_to_java_router, decode, verify
 from bridge.wire.i2p.structures import address_of
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
@@ -142,6 +146,25 @@ def check_exclusions(publications: Iterable[Publication]) -> Iterator[Violation]
         wrong = sorted(named & each.excluded)
         if wrong:
             yield Violation("excluded leaf", f"{each.host} at {each.at_s:.1f} s publishes {wrong[0]}")
+
+
+def objection_to_views(views: Mapping[str, FarmView], members: Collection[str]) -> str | None:
+    """Return the reason why the views of a healthy farm are not true; None if they are."""
+    leaders = {view.raft.leader_name for view in views.values()}
+    if len(leaders) != 1 or not leaders <= views.keys():
+        return f"the leader is one of {sorted(map(str, leaders))}"
+    if views[leader := str(*leaders)].raft.role is not RaftRole.LEADER:
+        return f"{leader} leads, and its role is {views[leader].raft.role.value}"
+    if len(found := {tuple(each.publisher_name for each in view.publishing) for view in views.values()}) != 1:
+        return f"the publishers are one of {sorted(map(str, found))}"
+    for name, view in views.items():
+        present = {each.name for each in view.members if each.status is MemberStatus.ALIVE}
+        servers = {each.name for each in (*view.raft.voters, *view.raft.learners)}
+        if present != set(members) or servers != set(members):
+            return f"{name} has the members {sorted(present)} and the servers {sorted(map(str, servers))}"
+        if view.farm.level != SUPPORTED_LEVEL:
+            return f"{name} is at level {view.farm.level}"
+    return None
 
 
 def base32_of(leaf_hash: bytes) -> str:

@@ -12,6 +12,7 @@
     alarm         of a kind               wrong if none of its causes existed within `LATE_S`
                   of the disk             missing while the disk has been full, or has hung, for `LATE_S`
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
+    limits        of each node            wrong at any time (`limits.py`)
 
 Verdicts have documented delays (docs/reference/verdicts.md): gossip marks a process dead within seconds, a report is
 missed after periods, clocks are compared by reports. Only a truth that has been constant for that time counts, so a
@@ -30,6 +31,7 @@ from bridge.node.raft.refused_connections import QUIET_AFTER_S
 from tests.simulation.farm.checks import Violation
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import Host
+from tests.simulation.farm.limits import Limits
 from tests.simulation.farm.nemeses import OF_OPERATORS, OF_ROUTERS, Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
@@ -180,6 +182,7 @@ class Oracle:
         self._world = world
         self._observer = observer
         self._truth = Truth(world, driver)
+        self._limits = Limits(world, observer)
         self._found: set[tuple[str, str]] = set()
         self._judged = 0
         self.violations: list[Violation] = []
@@ -192,6 +195,8 @@ class Oracle:
                 if self._truth.lasts_s("runs", host.name):
                     self._judge(host)
             self._judge_publications()
+            for check, name, text in self._limits.look():
+                self._violate(check, name, text)
             await trio.sleep(LOOK_S)
 
     def _judge_publications(self) -> None:

@@ -9,6 +9,7 @@ detects it. Earlier faults of the product, found by trials or reported by others
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,15 +27,17 @@ from bridge.api.view import VerdictKind
 from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Farm
 from bridge.core.formation.member import MemberStatus
-from bridge.core.log.records import Eviction, KeyReplacement, Report
+from bridge.core.log.records import Approval, Eviction, KeyReplacement, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.log.weights import Weights
+from bridge.core.membership.reconcile import _Moment
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
+from bridge.node.control import view_builder
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.events.alarms import Alarms
 from bridge.node.membership.address_watch import AddressWatch
-from bridge.node.raft import notices
+from bridge.node.raft import notices, replica
 from bridge.node.raft.submitting import Submitting
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.tasks import publishing
@@ -74,6 +77,8 @@ ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 EVICTION: Final = (Fault(2.0, 6.0, Nemesis.JOIN_AND_EVICT, ("node-4",)),)
 REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
+DEPARTURE: Final = (Fault(2.0, 25.0, Nemesis.JOIN_AND_LEAVE, ("node-4",)),)
+LOST_DISK: Final = (Fault(2.0, 6.0, Nemesis.RESTORE, ("node-2",)),)
 LATER_INDEX: Final = 30
 Replacement = tuple[Any, str, Callable[..., Any]]
 """Owner, name, and a function from the real method to the faulty method."""
@@ -307,6 +312,55 @@ def _without_bound(real: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _fails_at_an_entry(real: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, index: int, term: int, entry: Any) -> Any:
+        host = current_host.get()
+        if host is not None and host.number == 2 and index == LATER_INDEX and host.starts == 1:
+            raise ValueError("planned error")
+        return real(self, index, term, entry)
+
+    return apply
+
+
+def _each_entry_adds(make: Callable[[], object]) -> Callable[..., Any]:
+    """Return a fault: a resource for each entry that a node applies, until the node ends."""
+
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, index: int, term: int, entry: Any) -> Any:
+            if current_host.get() is not None:
+                vars(self).setdefault("added", []).append(make())
+            return real(self, index, term, entry)
+
+        return apply
+
+    return fault
+
+
+def _waiting_task() -> object:
+    return trio.lowlevel.spawn_system_task(trio.sleep_forever, context=copy_context())
+
+
+def _open_files() -> object:
+    return [Path("/dev/null").open() for _ in range(4)]
+
+
+def _index_of_the_next_entry(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state_dir, applied: real(state_dir, lambda: applied() + 1)
+
+
+def _view_of_the_first_leader(real: Callable[..., Any]) -> Callable[..., Any]:
+    leaders: dict[str, tuple[int, str]] = {}
+
+    def build_view(*arguments: Any, **named: Any) -> Any:
+        view, host = real(*arguments, **named), current_host.get()
+        if host is None or view.raft.leader_id is None:
+            return view
+        leader_id, name = leaders.setdefault(host.name, (view.raft.leader_id, view.raft.leader_name))
+        return replace(view, raft=replace(view.raft, leader_id=leader_id, leader_name=name))
+
+    return build_view
+
+
 def _snapshot_lacks_weights(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, state, *more: real(self, replace(state, weights=Weights()), *more)
 
@@ -422,5 +476,25 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a snapshot lacks the weights": Planted(5, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
     "a number of the state is beyond its bounds": Planted(1, "bounded numbers", ((Farm, "apply", _without_bound),)),
+    "an approval does not count": Planted(
+        1, "completed action", ((Farm, "apply", _without_record(Approval)),), LOST_DISK, 40.0, has_operator=True
+    ),
+    "reconciliation does not remove servers": Planted(
+        1, "completed action", ((_Moment, "_removals", lambda _: lambda _self: []),), DEPARTURE, 40.0, has_operator=True
+    ),
+    "an entry ends a process": Planted(1, "running process", ((Farm, "apply", _fails_at_an_entry),)),
+    "each entry adds a task": Planted(1, "bounded tasks", ((Farm, "apply", _each_entry_adds(_waiting_task)),)),
+    "each entry opens files": Planted(
+        1,
+        "bounded descriptors",
+        ((Farm, "apply", _each_entry_adds(_open_files)),),
+    ),
+    "each entry adds objects": Planted(
+        1, "bounded memory", ((Farm, "apply", _each_entry_adds(lambda: [[] for _ in range(1000)])),)
+    ),
+    "the commit index is stored before the entry": Planted(
+        1, "stored commit index", ((replica, "keep_commit_index", _index_of_the_next_entry),)
+    ),
+    "a view has a former leader": Planted(1, "true view", ((view_builder, "build_view", _view_of_the_first_leader),)),
     "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
 }

@@ -6,9 +6,12 @@ forming     all nodes start; the farm must be healthy within `FORM_S`
 trouble     faults (`nemeses`) and clients (`workload`) at the same time; a supervisor starts ended processes again
 healing     all faults end; within `HEAL_S` all nodes must be healthy and agree
 remedies    with an operator, the commands of the remaining alarms are typed until no alarm is active
+views       the views of all nodes must be true
 judgment    `checks` of the whole trial
 """
 
+import errno
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +28,7 @@ from tests.simulation.farm.checks import (
     check_exclusions,
     check_linearizable,
     check_publications,
+    objection_to_views,
     writes_in,
 )
 from tests.simulation.farm.disk import Disk, disk_calls
@@ -45,6 +49,8 @@ HEAL_S: Final = 180.0
 STEADY_S: Final = 10.0
 """A farm counts as healthy after it has been healthy for this time."""
 LOOK_S: Final = 1.0
+AGREE_S: Final = 30.0
+"""Longest time from the healthy verdicts until the views agree."""
 CLIENTS: Final = 3
 RESTART_S: Final = 3.0
 """A supervisor starts an ended process after this time (RestartSec)."""
@@ -127,10 +133,12 @@ class _Trial:
                 self._outcome.healed_s = await self._healthy_within(HEAL_S)
                 if self._outcome.healed_s is None:
                     self._violate("healing", f"not healthy after {HEAL_S:g} s: {self._verdicts()}")
-                elif self._plan.has_operator:
-                    remedies = Remedies(world, driver.operator)
-                    self._outcome.violations += await remedies.apply()
-                    self._outcome.figures["remedies"] = remedies.typed
+                else:
+                    if self._plan.has_operator:
+                        remedies = Remedies(world, driver.operator)
+                        self._outcome.violations += await remedies.apply()
+                        self._outcome.figures["remedies"] = remedies.typed
+                    await self._compare_views()
                 trouble.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
         self._outcome.violations += oracle.violations
@@ -190,6 +198,20 @@ class _Trial:
             found.append(f"{host.name}: {state}")
         return "; ".join(found)
 
+    async def _compare_views(self) -> None:
+        """Wait until the views of all members are true."""
+        objection: str | None = ""
+        with trio.move_on_after(AGREE_S):
+            while objection is not None:
+                await trio.sleep(LOOK_S)
+                views = {}
+                for name in self._world.members:
+                    async with self._world.control(name) as client:
+                        views[name] = await client.view()
+                objection = objection_to_views(views, self._world.members)
+        if objection is not None:
+            self._violate("true view", f"not after {AGREE_S:g} s: {objection}")
+
     def _violate(self, check: str, text: str) -> None:
         self._outcome.violations.append(Violation(check, text))
 
@@ -197,6 +219,11 @@ class _Trial:
         observer, calls, outcome = self._observer, self._calls.all, self._outcome
         writes = writes_in(observer.committed)
         outcome.violations += observer.violations
+        outcome.violations += [
+            Violation("running process", f"{name}: {failure}")
+            for name, failure in world.failures
+            if os.strerror(errno.ENOSPC) not in failure  # without space a node does not start
+        ]
         outcome.violations += check_acknowledged(calls, writes)
         outcome.violations += check_linearizable(calls, writes)
         masters = frozenset({world.master.destination.hash} if world.master else ())

@@ -78,6 +78,8 @@ class World:
         """The routers by machine, if the profile has routers."""
         self.signers: set[bytes] = set()
         """The transient keys of the nodes."""
+        self.failures: list[tuple[str, str]] = []
+        """Members whose processes ended by an exception, and the exception."""
         self.on_event: list[Callable[[Host, TraceEvent], None]] = []
         """Called with each event of a node's own trace."""
         self._order = order
@@ -341,6 +343,8 @@ class World:
             if host.run is run:
                 self._close_sockets(host)
                 host.run = None
+            if run.failure is not None and host.name in self.members:
+                self.failures.append((host.name, run.failure))
             self.note(host, "end" if run.failure is None else f"failed: {run.failure}")
             gc.collect()  # Files of an ended process close, with their locks.
             run.ended.set()
