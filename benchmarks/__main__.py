@@ -58,6 +58,7 @@ PIPELINE_PARTS = (
     "pipeline-tables",
     "pipeline-latency",
     "pipeline-refresh",
+    "pipeline-farms",
     "pipeline-backfill",
     "pipeline-floodfills",
 )

@@ -7,6 +7,8 @@
                         goals for the local engine: median at most 1.0 s, 8 % of a processor, 900 MiB
     pipeline-refresh    a late minute of reports for a day of 1,000 routers: processor time to update all derived
                         tables, goal 10 s
+    pipeline-farms      100 to 100,000 farms in one run (GARLICFARM_FARMS sets other numbers): a batch of one reporting
+                        period, the part of the driver, its memory, and the size of the offset
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES sets another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
@@ -17,7 +19,7 @@ The log is the fictional farm of `pipeline generate`. Each part generates its ow
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from pathlib import Path
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_floodfills, pipeline_latency, pipeline_refresh
+from benchmarks import pipeline_farms, pipeline_floodfills, pipeline_latency, pipeline_refresh
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
 from benchmarks.pipeline_latency import Resident, resident_memory
@@ -54,19 +56,17 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
     """Return the figures of one part."""
     place = directory / part
     place.mkdir()
-    match part:
-        case "pipeline-source":
-            return await trio.to_thread.run_sync(_source, place, min(runs, RUNS_MAX))
-        case "pipeline-tables":
-            return await trio.to_thread.run_sync(_tables, place, min(runs, RUNS_MAX))
-        case "pipeline-latency":
-            return await pipeline_latency.measure(place)
-        case "pipeline-refresh":
-            return await trio.to_thread.run_sync(pipeline_refresh.measure, place)
-        case "pipeline-floodfills":
-            return await trio.to_thread.run_sync(pipeline_floodfills.measure, place, min(runs, RUNS_MAX))
-        case _:
-            return await _backfill(place)
+    few = min(runs, RUNS_MAX)
+    blocking: dict[str, Callable[[], list[Figure]]] = {
+        "pipeline-source": lambda: _source(place, few),
+        "pipeline-tables": lambda: _tables(place, few),
+        "pipeline-refresh": lambda: pipeline_refresh.measure(place),
+        "pipeline-farms": lambda: pipeline_farms.measure(place),
+        "pipeline-floodfills": lambda: pipeline_floodfills.measure(place, few),
+    }
+    if part in blocking:
+        return await trio.to_thread.run_sync(blocking[part])
+    return await (pipeline_latency.measure(place) if part == "pipeline-latency" else _backfill(place))
 
 
 @contextmanager

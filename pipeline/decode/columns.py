@@ -5,8 +5,9 @@
                                                                rows: NULL for entries of other kinds
 
 Columns are filled one after another, each from a list. A loop in Python over rows and columns would take as much time
-as all of Spark. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of
-ten megabytes must not become one allocation.
+as all of Spark. A record batch costs milliseconds, even for one row, so it may have rows of many logs. It ends after
+four thousand rows, or earlier when its bodies grow large: a few entries of ten megabytes must not become one
+allocation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,8 @@ BYTES_PER_RECORD_BATCH = 32 * 1024 * 1024
 
 Row = tuple[int, int, str, int | None, bytes]
 """Index, term, kind, log time in milliseconds, the entry's bytes."""
+RowsOfLog = tuple[str, str | None, Iterable[Row]]
+"""The cluster id of a farm, its name, and rows of its log."""
 
 ARROW_SCHEMA = arrow_schema(ENTRIES)
 _UNDECODED = frozenset({"farm", "farm_name", "index", "term", "kind", "log_time", "body_bytes"})
@@ -68,19 +71,27 @@ def record_batches(
     rows: Iterable[Row], farm: str, name: str | None = None, selection: Selection | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the farm with the cluster id `farm` and the name `name` in order, in batches."""
-    made = _Maker(farm, name, selection)
+    return batches_of_logs([(farm, name, rows)], selection)
+
+
+def batches_of_logs(logs: Iterable[RowsOfLog], selection: Selection | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of several logs in order; a batch may have rows of many of them."""
+    made = _Maker(selection)
     columns = _Columns()
     size_bytes = 0
-    for index, term, kind, time_ms, body in rows:
-        columns.indexes.append(index)
-        columns.terms.append(term)
-        columns.kinds.append(kind)
-        columns.times_ms.append(time_ms)
-        columns.bodies.append(body)
-        size_bytes += len(body)
-        if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
-            yield made.record_batch(columns)
-            columns, size_bytes = _Columns(), 0
+    for farm, name, rows in logs:
+        for index, term, kind, time_ms, body in rows:
+            columns.farms.append(farm)
+            columns.names.append(name)
+            columns.indexes.append(index)
+            columns.terms.append(term)
+            columns.kinds.append(kind)
+            columns.times_ms.append(time_ms)
+            columns.bodies.append(body)
+            size_bytes += len(body)
+            if len(columns.indexes) >= ROWS_PER_RECORD_BATCH or size_bytes >= BYTES_PER_RECORD_BATCH:
+                yield made.record_batch(columns)
+                columns, size_bytes = _Columns(), 0
     if columns.indexes:
         yield made.record_batch(columns)
 
@@ -89,6 +100,8 @@ def record_batches(
 class _Columns:
     """Collected rows, by column: thousands of kept tuples would cost as much as the batch itself."""
 
+    farms: list[str] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     terms: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -97,10 +110,9 @@ class _Columns:
 
 
 class _Maker:
-    """Makes record batches of one farm's rows."""
+    """Makes record batches of the selected rows and columns."""
 
-    def __init__(self, farm: str, name: str | None, selection: Selection | None) -> None:
-        self._farm, self._name = farm, name
+    def __init__(self, selection: Selection | None) -> None:
         self._entries, self._servers, columns = (
             (None, None, None) if selection is None else (selection.entries, selection.servers, selection.columns)
         )
@@ -128,6 +140,8 @@ class _Maker:
             and (self._servers is None or _server_of(each.content) in self._servers)
         ]
         chosen = _Columns(
+            [columns.farms[place] for place in places],
+            [columns.names[place] for place in places],
             [columns.indexes[place] for place in places],
             [columns.terms[place] for place in places],
             [columns.kinds[place] for place in places],
@@ -144,8 +158,10 @@ class _Maker:
 
     def _plain(self, name: str, columns: _Columns, entries: list[Decoded]) -> Any:  # noqa: PLR0911 - one for each column
         match name:
-            case "farm" | "farm_name":
-                return pa.repeat(pa.scalar(self._farm if name == "farm" else self._name, pa.string()), len(entries))
+            case "farm":
+                return columns.farms
+            case "farm_name":
+                return columns.names
             case "index":
                 return columns.indexes
             case "term":

@@ -30,7 +30,7 @@ from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
 from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
-from pipeline.source.farms import ManyFarms, OneFarm, SelectedLog
+from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, last_rows
@@ -70,7 +70,7 @@ def refuse_damaged_watch(output: Output) -> None:
             )
 
 
-def repair(output: Output, farms: OneFarm | ManyFarms, notify: Notify) -> Damage:
+def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
     """Repair the tables below `output`, and return the repaired damage.
 
     Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
@@ -132,7 +132,7 @@ def _remove_unreadable(output: Output, damage: Damage, notify: Notify) -> None:
         Table(output, spec, is_checked=False).rewrite(files, spec.schema.empty_table())
 
 
-def _logs(farms: OneFarm | ManyFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:
+def _logs(farms: StreamFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:
     logs = farms.poll({}, thorough=True)
     for farm in sorted(clusters - logs.keys()):
         problems = "; ".join(f"{name}: {problem}" for name, problem in farms.problems.items())

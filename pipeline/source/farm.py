@@ -28,10 +28,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.decode.columns import record_batches
+from pipeline.decode.columns import Row, RowsOfLog, batches_of_logs
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
-from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog
+from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
@@ -67,13 +67,13 @@ class Piece:
     ranges: LogRanges
     range: LogRange | SnapshotRange
 
-    def batches(self, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-        """Yield its selected rows."""
+    def rows(self, selection: RowSelection) -> Iterator[Row]:
+        """Yield the rows that the selection takes by index, kind and time."""
         rows = self.ranges.rows(self.range)
         # Ranges of the log were planned by index already.
         if not selection.times_us.are_open or selection.kinds is not None or isinstance(self.range, SnapshotRange):
             rows = (row for row in rows if selection.takes(row[0], row[2], row[3]))
-        return record_batches(rows, self.range.cluster, self.name, selection)
+        return rows
 
     @property
     def is_short(self) -> bool:
@@ -121,7 +121,7 @@ class FarmDataSource(DataSource):
         found: dict[str, int] = json.loads(self.options.get(CONTINUE, "{}"))
         return found
 
-    def farms(self) -> OneFarm | ManyFarms:
+    def farms(self) -> StreamFarms:
         """Return the farms of the options. Raise FarmLogError."""
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
         directory, farms = self.options.get("directory"), self.options.get("farms")
@@ -188,7 +188,7 @@ def read_entries(options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
 class _Reader:
     """The common part of batch and stream: tasks, and reading them."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, selection: RowSelection, sizes: Sizes) -> None:
+    def __init__(self, farms: StreamFarms, selection: RowSelection, sizes: Sizes) -> None:
         self._farms = farms
         self._selection = selection
         self._sizes = sizes
@@ -203,7 +203,7 @@ class _Reader:
             return iter(())  # Spark's partition for an empty plan
         if not isinstance(partition, Task):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-        return _batches(partition.pieces, self._selection)
+        return batches_of_logs(_logs(partition.pieces, self._selection), self._selection)
 
     def _end(self, commit: int) -> int:
         """Return one beyond the last selected and committed entry."""
@@ -242,15 +242,15 @@ def _known(offset: Offset) -> dict[str, KnownTime]:
     }
 
 
-def _batches(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[pa.RecordBatch]:
-    """Yield rows of the pieces in order. Several farms are read concurrently: each costs a round trip."""
+def _logs(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[RowsOfLog]:
+    """Yield the rows of the pieces in order. Several farms are read concurrently: each costs a round trip."""
     if len(pieces) == 1:
-        yield from pieces[0].batches(selection)
+        yield pieces[0].range.cluster, pieces[0].name, pieces[0].rows(selection)
         return
     with ThreadPoolExecutor(READ_AT_ONCE) as reading:
-        ahead = reading.map(lambda piece: [*piece.batches(selection)] if piece.is_short else None, pieces)
+        ahead = reading.map(lambda piece: [*piece.rows(selection)] if piece.is_short else None, pieces)
         for piece, read in zip(pieces, ahead, strict=True):
-            yield from piece.batches(selection) if read is None else read
+            yield piece.range.cluster, piece.name, piece.rows(selection) if read is None else read
 
 
 class FarmBatchReader(_Reader, DataSourceReader):
@@ -290,7 +290,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(
         self,
-        farms: OneFarm | ManyFarms,
+        farms: StreamFarms,
         selection: RowSelection,
         sizes: Sizes,
         next_entries: Mapping[str, int] = MappingProxyType({}),

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -170,6 +171,27 @@ class _FarmState:
     problem: str = ""
 
 
+class StreamFarms(Protocol):
+    """The farms of a stream."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """The problem of each farm, by name."""
+
+    @property
+    def unread(self) -> Unread:
+        """The farms without a known state."""
+
+    def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
+        """Return the logs of the farms that reply soon, by cluster id; `thorough`: of all farms."""
+
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return the clusters that are not read any more."""
+
+    def places(self, clusters: frozenset[str]) -> dict[str, Place]:
+        """Return the places of these clusters."""
+
+
 class OneFarm:
     """A single farm, named by the options themselves. Any error of it ends the reading."""
 
@@ -201,8 +223,9 @@ class OneFarm:
             log = _poll_again(self._first_log, next_entries, of_all=thorough)
         return {log.status.cluster: log}
 
-    def removed_clusters(self, _clusters: Collection[str]) -> frozenset[str]:
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
         """Return an empty set."""
+        del clusters
         return frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:

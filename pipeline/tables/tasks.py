@@ -35,7 +35,7 @@ from pipeline.decode.entries import SNAPSHOT
 from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
-from pipeline.source.farms import ManyFarms, OneFarm
+from pipeline.source.farms import StreamFarms
 from pipeline.source.selection import RowSelection
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
@@ -103,20 +103,20 @@ class FarmTablesSource(FarmDataSource):
         return OUTCOME
 
     # Spark's name.
-    def streamReader(self, schema: StructType) -> "_TablesReader":  # noqa: N802
+    def streamReader(self, schema: StructType) -> "TablesReader":  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
         fields = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
-        return _TablesReader(self.farms(), self._selection(), self._sizes(), self._next_entries(), plan)
+        return TablesReader(self.farms(), self._selection(), self._sizes(), self._next_entries(), plan)
 
 
-class _TablesReader(FarmStreamReader):
+class TablesReader(FarmStreamReader):
     """Plans like `farm`; its tasks do `work`."""
 
     def __init__(
         self,
-        farms: OneFarm | ManyFarms,
+        farms: StreamFarms,
         selected: RowSelection,
         sizes: Sizes,
         next_entries: Mapping[str, int],

@@ -111,6 +111,22 @@ def test_farms_keep_offsets_when_file_changes(
         assert read(stream_of(file), second, third) == {"two": [last_two + 1]}
 
 
+def test_farms_of_task_share_record_batches(tmp_path: Path) -> None:
+    file, logs = tmp_path / "farms.toml", [a_farm(1), a_farm(2), a_farm(3)]
+    sockets = {f"farm-{number}": tmp_path / f"{number}.sock" for number in range(3)}
+    write_farms(file, sockets)
+    with ExitStack() as stack:
+        for log, path in zip(logs, sockets.values(), strict=True):
+            stack.enter_context(serve_log(log, path))
+        stream = stream_of(file)
+        start = stream.initialOffset()
+        (task,) = stream.partitions(start, stream.latestOffset(start, ALL))
+        # A record batch takes milliseconds, even with one row.
+        (batch,) = stream.read(task)
+        farms = list(zip(*(batch.column(name).to_pylist() for name in ("farm", "farm_name")), strict=True))
+        assert farms == [(log.cluster_id, name) for log, name in zip(logs, sockets, strict=True) for _ in log.entries]
+
+
 def test_unresponsive_farm_is_reported_without_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farms, "FIRST_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(farms, "UNANSWERED_SECONDS", 0.0)

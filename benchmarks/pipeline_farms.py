@@ -1,0 +1,256 @@
+"""The cost of many farms in one run: 100 to 100,000 farms of three nodes, whose entries are made in the tasks.
+
+    every farm, one reporting period ──▶ plan ──▶ tasks in two processes ──▶ tables        a batch, three times
+                                          └── the part of the driver ──────────┘
+
+The farms are not processes: their logs are one generated log with another cluster id and other destinations. So the
+figures exclude the requests to the nodes, and include all work of the pipeline: planning, decoding, rows, commits, the
+watch, and with `DERIVED_MAX` farms at most the derived tables. A run keeps up if a batch takes less than the reporting
+period; its lag is then the duration of a batch. Each number of farms has its own process, whose
+peak memory is the figure of the driver. The tasks are in other processes, as with Spark.
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from benchmarks.figures import Figure
+from benchmarks.processor_time import measured
+from pipeline.decode.columns import Row
+from pipeline.gold.tables import Gold
+from pipeline.lake import Lake, note_nothing
+from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
+from pipeline.source.farm import FarmStreamReader, Offset, Sizes
+from pipeline.source.farms import Place, SelectedLog, Unread
+from pipeline.source.log_client import FarmLogError, LogStatus
+from pipeline.source.ranges import LogRange, SnapshotRange
+from pipeline.source.selection import RowSelection
+from pipeline.tables.specs import LOG
+from pipeline.tables.tasks import TablesReader, outcome_of
+
+FARMS = (100, 1_000, 10_000, 100_000)
+FARMS_VARIABLE = "GARLICFARM_FARMS"
+NODES = 3
+PERIODS = 3
+WINDOW_MS = 60_000
+DERIVED_MAX = 1_000
+TASK_PROCESSES = 2
+ENTRIES_PER_TASK = 50_000
+MIB = 1024 * 1024
+_OWN = b'"destinations":[{"destination":"'
+_OWN_CHARACTERS = 12
+
+
+class _Template(NamedTuple):
+    rows: tuple[tuple[int, int | None, bytes | None], ...]
+    """The term, log time and value of each entry; no value: a configuration."""
+    ends: tuple[int, ...]
+    """The last index of each reporting period."""
+
+
+@cache
+def _template() -> _Template:
+    rows: list[tuple[int, int | None, bytes | None]] = []
+    ends: list[int] = []
+    log_time_ms: int | None = None
+    for entry in LoadModel(NODES, (PERIODS + 1) * PERIOD_MS / 86_400_000).entries():
+        clock = None if entry.value is None or not entry.value.startswith(b'{"clock"') else json.loads(entry.value)
+        if clock is not None:
+            log_time_ms = int(clock["clock"]["time"])
+            ends += [len(rows)] if log_time_ms >= EPOCH_MS + PERIOD_MS else []
+        rows.append((entry.term, log_time_ms, entry.value))
+    return _Template(tuple(rows), tuple(ends))
+
+
+def _cluster(number: int) -> str:
+    return f"{number:032x}"
+
+
+class MadeRanges:
+    """The log of one farm; `periods`: the number of reporting periods in it."""
+
+    def __init__(self, number: int, periods: int = 1) -> None:
+        self._number = number
+        self._periods = periods
+
+    def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
+        """Return the range of the log."""
+        del cluster, of_all
+        return LogStatus(_cluster(self._number), 1, _template().ends[self._periods - 1])
+
+    def oldest(self, cluster: str) -> int:
+        """Return the first index."""
+        del cluster
+        return 1
+
+    def snapshot_index(self) -> int:
+        """Raise FarmLogError, since the farm does not have a snapshot."""
+        raise FarmLogError("a generated farm does not have a snapshot")
+
+    def time_before(self, index: int, known: object) -> None:
+        """Return None, since each entry has its log time."""
+
+    def plan(self, first: int, end: int, cluster: str, known: object = None) -> LogRange:
+        """Return the partition for [first, end)."""
+        del known
+        return LogRange(first, end, cluster)
+
+    def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
+        """Make the entries."""
+        if isinstance(partition, SnapshotRange):
+            raise FarmLogError("a generated farm does not have a snapshot")
+        own = f"{self._number:0{_OWN_CHARACTERS}d}".encode()
+        for index in range(partition.first, partition.end):
+            term, log_time_ms, value = _template().rows[index - 1]
+            if value is None:
+                yield index, term, "configuration", log_time_ms, b'{"voters": [{"id": 1}]}'
+                continue
+            head, found, rest = value.partition(_OWN)
+            yield (
+                index,
+                term,
+                "application",
+                log_time_ms,
+                (head + found + own + rest[_OWN_CHARACTERS:] if found else value),
+            )
+
+
+class MadeFarms:
+    """Farms whose logs grow by a reporting period when `advance` is called."""
+
+    def __init__(self, count: int) -> None:
+        self.problems: Mapping[str, str] = {}
+        self.unread = Unread()
+        self._count = count
+        self._periods = 0
+
+    def advance(self) -> None:
+        """Add a reporting period to each log."""
+        self._periods += 1
+
+    def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
+        """Return all logs."""
+        del next_entries, thorough
+        places = (Place(f"farm-{number}", MadeRanges(number, self._periods)) for number in range(self._count))
+        logs = (SelectedLog(place, place.ranges.status(), 1) for place in places)
+        return {log.status.cluster: log for log in logs}
+
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
+        """Return an empty set."""
+        del clusters
+        return frozenset()
+
+    def places(self, clusters: frozenset[str]) -> dict[str, Place]:
+        """Return the places of these clusters."""
+        return {each: Place(f"farm-{int(each, 16)}", MadeRanges(int(each, 16))) for each in clusters}
+
+
+class Batch(NamedTuple):
+    """The cost of one batch: seconds of the driver's parts, and processor seconds of the tasks."""
+
+    entries: int
+    plan_s: float
+    write_s: float
+    elapsed_s: float
+    task_processor_s: float
+    offset_bytes: int
+
+
+class ManyFarmsCost(NamedTuple):
+    """The cost of a run."""
+
+    batches: tuple[Batch, ...]
+    record_bytes: int
+    derived_s: float
+    driver_mib: float
+
+
+def measure(directory: Path) -> list[Figure]:
+    """Return the figures of each number of farms."""
+    counts = tuple(map(int, os.environ[FARMS_VARIABLE].split(","))) if FARMS_VARIABLE in os.environ else FARMS
+    figures: list[Figure] = []
+    for farms in counts:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+            cost = alone.submit(run, directory / str(farms), farms).result()
+        figures += _figures(farms, cost)
+    return figures
+
+
+def _figures(farms: int, cost: ManyFarmsCost) -> list[Figure]:
+    group = f"pipeline: {farms} farms of {NODES}, a reporting period a batch"
+    batches = cost.batches
+    rows = [
+        Figure(group, "a batch, elapsed", "s", tuple(each.elapsed_s for each in batches), "goal: below 30"),
+        Figure(group, "the driver: plan", "s", tuple(each.plan_s for each in batches)),
+        Figure(group, "the driver: tables", "s", tuple(each.write_s for each in batches)),
+        Figure(group, "the tasks, processor time", "s", tuple(each.task_processor_s for each in batches)),
+        Figure(group, "the offset", "bytes", tuple(float(each.offset_bytes) for each in batches)),
+        Figure(group, "the record of batches", "bytes", (float(cost.record_bytes),)),
+        Figure(group, "peak memory of the driver", "MiB", (cost.driver_mib,), f"{batches[-1].entries} entries a batch"),
+    ]
+    if farms <= DERIVED_MAX:
+        rows.append(Figure(group, "all derived tables", "s", (cost.derived_s,), f"of {PERIODS} periods"))
+    return rows
+
+
+def run(directory: Path, farms: int) -> ManyFarmsCost:
+    """Write batches of this number of farms; return their cost."""
+    directory.mkdir()
+    gold = Gold(directory, WINDOW_MS, None)
+    has_derived = farms <= DERIVED_MAX
+    lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else note_nothing)
+    made = MadeFarms(farms)
+    sizes = Sizes(entries_per_batch=10**9, entries_per_partition=ENTRIES_PER_TASK)
+    reader = TablesReader(made, RowSelection(), sizes, {}, lake.plan)
+    batches: list[Batch] = []
+    offset: Offset = reader.initialOffset()
+    with ProcessPoolExecutor(TASK_PROCESSES, multiprocessing.get_context("spawn")) as tasks:
+        list(tasks.map(_warm_up, range(TASK_PROCESSES)))
+        for number in range(PERIODS):
+            made.advance()
+            end, batch = _batch(lake, reader, tasks, offset, number)
+            offset = end
+            batches.append(batch)
+    began = time.perf_counter()
+    if has_derived:
+        gold.refresh(gold.noted_through(LOG), None)
+    derived_s = time.perf_counter() - began
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+    return ManyFarmsCost(tuple(batches), (directory / f"batches-{LOG}.json").stat().st_size, derived_s, peak_mib)
+
+
+def _batch(
+    lake: Lake, reader: TablesReader, tasks: ProcessPoolExecutor, begin: Offset, number: int
+) -> tuple[Offset, Batch]:
+    began = time.perf_counter()
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    stored = json.dumps(end)
+    planned = reader.partitions(begin, end)
+    planned_at = time.perf_counter()
+    with measured() as took:
+        results = [each for found in tasks.map(_read, ((reader, task) for task in planned)) for each in found]
+    written_from = time.perf_counter()
+    outcome = outcome_of(results)
+    lake.write_outcome(outcome, number)
+    ended = time.perf_counter()
+    entries = sum(outcome.rows["farms"].column("entries").to_pylist())
+    parts = (planned_at - began, ended - written_from, ended - began)
+    return end, Batch(entries, *parts, took.processor_s, len(stored))
+
+
+def _warm_up(_: int) -> None:
+    _template()
+
+
+def _read(work: tuple[FarmStreamReader, object]) -> list[pa.RecordBatch]:
+    reader, task = work
+    return [*reader.read(task)]  # type: ignore[arg-type]
