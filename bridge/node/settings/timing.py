@@ -62,7 +62,12 @@ def profile_of(timing: Timing) -> Profile:
         case Timing.LAN:
             return Profile(raft=replace(lan(), heartbeat_ms=_LAN_HEARTBEAT_MS))
         case Timing.LOCAL:
-            return Profile(raft=local(), settle_ms=1_000, introduce_s=(1.0, 0.25))
+            return Profile(
+                raft=local(),
+                formation=FormationTuning(settle_ms=300),
+                settle_ms=1_000,
+                introduce_s=(1.0, 0.25),
+            )
         case Timing.I2P:
             return _i2p()
 
