@@ -31,7 +31,7 @@ from bridge.node.events.event_log import EventLog
 from consensus import next_tick_s, sleep_to_tick
 
 LOOK_S: Final = 1.0
-REST_S: Final = 5.0
+REST_S: Final = 10.0
 """Longest time between checks."""
 SHARE: Final = 100
 """The inverse of the share of time for checks."""

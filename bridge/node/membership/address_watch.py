@@ -1,6 +1,6 @@
 """The watch of this machine's addresses while the node runs, for example after a new lease.
 
-    every 3 s   addresses of active interfaces ──▶ all addresses in use are present: no change
+    every 5 s   addresses of active interfaces ──▶ all addresses in use are present: no change
                                                └─▶ one is missing, twice in a row:
                   chosen by default   another one can be chosen ──▶ AddressChangedError: the node restarts with it
                                       none                      ──▶ alarm `address-gone`, until one appears
@@ -42,7 +42,7 @@ from consensus import sleep_to_tick
 from gossip import Address
 from gossip.node import LanInterface, endpoint
 
-LOOK_EVERY_S: Final = 3.0
+LOOK_EVERY_S: Final = 5.0
 LOOKS: Final = 2
 """Checks in a row without the address: the renewal of a lease may remove it for a moment."""
 WAIT_ACTION: Final = "restore the network of this machine: this node uses its new address without a restart"

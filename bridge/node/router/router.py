@@ -50,7 +50,7 @@ from consensus.net import connection_failure
 from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
-LOOK_EVERY_S: Final = 5.0
+LOOK_EVERY_S: Final = 10.0
 STRUCTURE_SUFFIX: Final = ".meta-ls2"
 NO_ROUTER: Final = "the configuration of its node does not name a router"
 

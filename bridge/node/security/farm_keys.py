@@ -25,7 +25,7 @@ from consensus import sleep_to_tick
 from consensus.protocols.garlic_farm import Credentials
 from gossip import Keyring
 
-LOOK_EVERY_S: Final = 5.0
+LOOK_EVERY_S: Final = 10.0
 
 
 class FarmKeys:
