@@ -119,7 +119,7 @@ def peers_of(
             peer.endpoint.close()
 
 
-def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[NodeInfo]:
+def invented_infos(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[NodeInfo]:
     """Return signed infos of fictional members; their addresses are unused ones on loopback."""
     infos = []
     for number in range(count):

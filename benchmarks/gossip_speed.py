@@ -18,7 +18,16 @@ import trio
 
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import GroupError, Member, processes
-from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, echo_askers, introduce, peers_of, run_askers, strangers
+from benchmarks.gossip_load import (
+    OUTSTANDING,
+    PEERS,
+    Asker,
+    echo_askers,
+    introduce,
+    invented_infos,
+    peers_of,
+    run_askers,
+)
 from benchmarks.gossip_node import BENCHMARK_KEY
 from gossip import Keyring
 
@@ -100,7 +109,7 @@ async def _node(questions: int, load: Load) -> Speed:
         server = await group.start(options=("--quiet", *(() if load.sealed else ("--insecure",))))
         with peers_of(server.address, Keyring.of(BENCHMARK_KEY) if load.sealed else None) as peers:
             node = [peer.join() for peer in peers][-1]
-            riding = tuple(strangers(load.news))
+            riding = tuple(invented_infos(load.news))
             for peer in peers:
                 peer.prepare(node, questions // PEERS, riding)
             return await _timed(server, peers, load.in_flight)
@@ -124,7 +133,7 @@ async def memory() -> list[Figure]:
         with peers_of(server.address, Keyring.of(BENCHMARK_KEY)) as peers:
             node = [peer.join() for peer in peers][-1]
             resident.append(server.resident_bytes() / MIB)
-            infos = await trio.to_thread.run_sync(strangers, DIRECTORY)
+            infos = await trio.to_thread.run_sync(invented_infos, DIRECTORY)
             await trio.to_thread.run_sync(introduce, peers, node, infos)
             (summary,) = await group.summaries()
             resident.append(server.resident_bytes() / MIB)

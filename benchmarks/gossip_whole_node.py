@@ -21,7 +21,7 @@ import trio
 
 from benchmarks.farm import BenchmarkError, Server, running_farm
 from benchmarks.figures import Figure
-from benchmarks.gossip_load import PEERS, answer_pings, introduce, peers_of, strangers
+from benchmarks.gossip_load import PEERS, answer_pings, introduce, invented_infos, peers_of
 from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.control.client import ControlClient
 from bridge.node.local.farm_files import LOOPBACK
@@ -57,7 +57,7 @@ async def memory(directory: Path) -> list[Figure]:
             node = [peer.join() for peer in peers][-1]
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers"] = _sizes(server)
-            infos = await trio.to_thread.run_sync(strangers, DIRECTORY, _router(key.cluster))
+            infos = await trio.to_thread.run_sync(invented_infos, DIRECTORY, _router(key.cluster))
             for _ in range(ANNOUNCEMENTS):
                 await trio.to_thread.run_sync(introduce, peers, node, infos)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)

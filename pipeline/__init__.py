@@ -5,4 +5,4 @@ a Kafka listener (`docs/explanation/pipeline.md`).
 """
 
 INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
-"""The command that installs everything for the pipeline, a Java too."""
+"""The command that installs everything for the pipeline, including Java."""

@@ -49,8 +49,8 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER
-    is_stranger = replica.features.votes_for_members_only and request.candidate not in replica.voters
-    if is_stranger and replica.log.last.at_least_as_up_to_date_as(request.last):
+    is_outsider = replica.features.votes_for_members_only and request.candidate not in replica.voters
+    if is_outsider and replica.log.last.at_least_as_up_to_date_as(request.last):
         return RefusalReason.INCONSISTENT_VOTERS
     return None
 

@@ -44,8 +44,8 @@ _IPV6_SOURCE_BITS: Final = 64
 class AcceptOptions(Struct, frozen=True):
     """Limits for connections that wait for their first byte or their turn, and the rate at which unknown ones begin."""
 
-    strangers_max: int = 256
-    strangers_per_source_max: int = 64
+    unknown_max: int = 256
+    unknown_per_source_max: int = 64
     known_max: int = 128
     waiting_s: float = 5.0
     starts_per_s: float = 200.0
@@ -175,7 +175,7 @@ class AcceptQueue:
         self.options = options or AcceptOptions()
         self._arrived = arrived
         self._dropped = dropped
-        self._strangers = _Places(self.options.strangers_max, self.options.strangers_per_source_max)
+        self._unknown = _Places(self.options.unknown_max, self.options.unknown_per_source_max)
         self._members = _Places(self.options.known_max, self.options.known_max)
         self._selector = selectors.DefaultSelector()
         self._changed = trio.Event()
@@ -186,7 +186,7 @@ class AcceptQueue:
     @property
     def waiting(self) -> int:
         """Return the number of connections that wait to be handled."""
-        return len(self._strangers.all) + len(self._members.all)
+        return len(self._unknown.all) + len(self._members.all)
 
     async def serve(
         self,
@@ -208,7 +208,7 @@ class AcceptQueue:
         finally:
             for each in listening:
                 each.close()
-            for places in (self._strangers, self._members):
+            for places in (self._unknown, self._members):
                 for pending in list(places.all):
                     pending.connection.close()
                     places.discard(pending)
@@ -253,12 +253,12 @@ class AcceptQueue:
     def _places(self, pending: _PendingStream) -> _Places:
         if pending in self._members.all:
             return self._members
-        if pending in self._strangers.all:
-            return self._strangers
-        return self._members if pending.address in self.known else self._strangers
+        if pending in self._unknown.all:
+            return self._unknown
+        return self._members if pending.address in self.known else self._unknown
 
     def _drop_oldest(self) -> None:
-        for pending in self._strangers.all:
+        for pending in self._unknown.all:
             self._drop(pending, CloseReason.EXHAUSTED)
             return
 
@@ -296,7 +296,7 @@ class AcceptQueue:
             if started_count:
                 await trio.lowlevel.checkpoint()
                 continue
-            with trio.move_on_after(_PAUSE_S if self._strangers.all else float("inf")):
+            with trio.move_on_after(_PAUSE_S if self._unknown.all else float("inf")):
                 await self._changed.wait()
 
     def _next(self) -> _PendingStream | None:
@@ -306,7 +306,7 @@ class AcceptQueue:
         now_s, rate = trio.current_time(), self.options.starts_per_s
         self._allowance = min(rate, self._allowance + (now_s - self._allowance_at_s) * rate)
         self._allowance_at_s = now_s
-        if self._allowance < 1 or (pending := self._strangers.next()) is None:
+        if self._allowance < 1 or (pending := self._unknown.next()) is None:
             return None
         self._allowance -= 1
         return pending
@@ -320,6 +320,6 @@ class AcceptQueue:
                 await self._some_wait.wait()
             await trio.sleep(self.options.waiting_s / 10)
             oldest_s = trio.current_time() - self.options.waiting_s
-            for places in (self._strangers, self._members):
+            for places in (self._unknown, self._members):
                 for pending in places.older_than(oldest_s):
                     self._drop(pending, CloseReason.SILENT)

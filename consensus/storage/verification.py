@@ -97,9 +97,9 @@ def verify_storage(path: Path) -> Verification:
         result.repairs.append(
             f"{len(leftovers)} unfinished files ('{leftovers[0]}' …) would be removed at the next start"
         )
-    strangers = [file for file in files if file not in known]
-    if strangers:
-        result.found.append(f"{len(strangers)} unknown files ('{strangers[0]}' …); they are harmless here")
+    unknown = [file for file in files if file not in known]
+    if unknown:
+        result.found.append(f"{len(unknown)} unknown files ('{unknown[0]}' …); they are harmless here")
     if result.faults:
         result.verdict = StorageVerdict.DAMAGED
     elif result.repairs:

@@ -285,7 +285,7 @@ class Joiner:
         missing_links = min(members.capacity, members.live_count) - len(members.links)
         others = [
             entry
-            for entry in members.strangers()
+            for entry in members.unlinked()
             if entry.status is Status.ALIVE
             and entry.address not in self._joins
             and entry.address != self._local.info.address

@@ -330,7 +330,7 @@ class Membership:
         alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
-    def strangers(self) -> list[MemberRecord]:
+    def unlinked(self) -> list[MemberRecord]:
         """Return all live members that are not peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
 

@@ -268,9 +268,9 @@ class Prober:
         if self._rounds % self._options.scrub_every_rounds != 0:
             peer_id = self._rotation.next(self._members.links)
         if peer_id is None:
-            strangers = self._members.strangers()
-            if strangers:
-                return self._random.choice(strangers)
+            unlinked = self._members.unlinked()
+            if unlinked:
+                return self._random.choice(unlinked)
             peer_id = self._rotation.next(self._members.links)
         return self._members.get(peer_id) if peer_id is not None else None
 

@@ -1,7 +1,7 @@
 """The sections of the report for named answers (`pipeline/gold/answers`): as text, the worst first, and short.
 
     slo          error budgets that burn, with their speed     at the head of the page
-    warnings     routers that depart from their own usual       below the current servers
+    warnings     routers that depart from their usual values    below the current servers
     reliability  servers with the longest outages               below the current servers
     capacity     reached and approaching limits                 below the lag of the servers
     detection    the delay of noticed losses                    above the single detections
@@ -9,8 +9,8 @@
     churn        days with the most joins and departures of servers
 
 Two windows decide about a burn, as for alerts on an error budget (Google, The Site Reliability Workbook, chapter 5). At
-14.4 an hour uses up 2 % of the budget of 30 days, at 6 six hours use up 5 %. The first window shows a failure that has
-just begun, the second a slow and lasting one.
+a speed of 14.4, one hour uses up 2 % of the budget of 30 days; at 6, six hours use up 5 %. The first window shows a
+failure that has just begun, the second a slow and lasting failure.
 """
 
 from collections.abc import Callable, Sequence

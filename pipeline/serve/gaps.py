@@ -40,7 +40,7 @@ FROM in_order WHERE first_index > before + 1 AND NOT is_topic
 ORDER BY 1, 2
 """
 NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills", "alerting_states"})
-"""Tables that a gap of the log does not concern. `ranges` shows the gaps itself."""
+"""Tables that gaps of the log do not affect. `ranges` shows the gaps itself."""
 FARMS_SHOWN = 10
 _LISTED = "`garlicfarm pipeline query completeness` lists the days"
 _REPAIRED = "`garlicfarm pipeline repair` reads them again"

@@ -55,7 +55,7 @@ async def receives_echo(stream: trio.SocketStream) -> bool:
 
 
 async def test_unproven_connections_over_limit_drop_oldest() -> None:
-    async with listening(AcceptOptions(strangers_max=8, strangers_per_source_max=8)) as found:
+    async with listening(AcceptOptions(unknown_max=8, unknown_per_source_max=8)) as found:
         idle = [await found.connect() for _ in range(40)]
         active = await found.connect()
         assert await receives_echo(active)
@@ -68,7 +68,7 @@ async def test_unproven_connections_over_limit_drop_oldest() -> None:
 
 async def test_source_over_limit_loses_only_its_own_connections() -> None:
     """Source 127.0.0.2 opens more idle connections than it may have; one connection from 127.0.0.3 stays open."""
-    async with listening(AcceptOptions(strangers_max=64, strangers_per_source_max=4)) as found:
+    async with listening(AcceptOptions(unknown_max=64, unknown_per_source_max=4)) as found:
         other = await found.connect("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(60)]
         assert await receives_echo(other)

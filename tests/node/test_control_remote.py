@@ -133,7 +133,7 @@ async def test_seventy_idle_clients_do_not_block_holder_of_token(tmp_path: Path)
 
 
 async def test_oldest_idle_client_loses_its_place_to_newer_one(tmp_path: Path) -> None:
-    async with serving(tmp_path, ControlLimits(remote_strangers=4)) as (server, _):
+    async with serving(tmp_path, ControlLimits(remote_unproven=4)) as (server, _):
         port = server.remote_port or 0
         idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(6)]
         with trio.fail_after(2):

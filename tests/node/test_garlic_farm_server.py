@@ -617,9 +617,9 @@ async def test_server_through_i2p_router_does_not_make_source_known() -> None:
         server = places.arrive(source)
         server.proven = ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE)
         assert places.establish(server)
-        strangers = [places.arrive(source) for _ in range(4)]
+        unknown = [places.arrive(source) for _ in range(4)]
         assert len(places._handshakes) == (3 if kept else 4)
-        for each in (*strangers, server):
+        for each in (*unknown, server):
             places.leave(each)
 
 

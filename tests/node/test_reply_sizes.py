@@ -22,7 +22,7 @@ from bridge.core.log.weights import COST_FACTORS_OF_ALL_MAX, EXCLUSIONS_OF_ALL_M
 from bridge.core.membership.admission import ADMITTED_MAX
 from bridge.core.membership.client_keys import CLIENTS_MAX
 from bridge.core.state.farm_state import LEAVES_PER_SERVER_MAX, MASTERS_MAX, SERVERS_MAX
-from bridge.node.control.identity_admin import STRANGERS_LISTED_MAX
+from bridge.node.control.identity_admin import UNADMITTED_LISTED_MAX
 from bridge.node.control.view_builder import RECENT_EVENTS
 from bridge.node.events.event_log import TEXT_LIMIT, EventLog
 from bridge.node.inviting.invitations import INVITATIONS_MAX, USES_MAX
@@ -88,7 +88,7 @@ SIZES: dict[str, int] = {
     "FarmKeyView.missing": KNOWN_MAX,
     "KeysReplaced.away": ADMITTED_MAX,
     "KeysReplaced.left_out": KNOWN_MAX,
-    "NodesAnswer.nodes": ADMITTED_MAX + STRANGERS_LISTED_MAX,
+    "NodesAnswer.nodes": ADMITTED_MAX + UNADMITTED_LISTED_MAX,
     "NodesAnswer.clients": CLIENTS_MAX,
     "ClientKeyView.scopes": 4,
     "NodeApproved.retired": ADMITTED_MAX,

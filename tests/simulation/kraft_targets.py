@@ -79,7 +79,7 @@ _MUTATIONS_MAX: Final = 6
 _POOL: Final = 3
 """Generated messages of each API, version and direction."""
 _MEMORY_FACTOR: Final = 40
-"""Memory per input byte: an element of an array is a dataclass with up to twenty fields."""
+"""Memory per input byte: an element of an array is a Struct with up to twenty fields."""
 NAMES: Final = KnownReplicas(ReplicaKey(1), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
 CORE_REQUESTS: Final[tuple[core.Request, ...]] = (
     core.RequestVote(term=3, candidate=ReplicaKey(1), last=LogId(5, 2), correlation=77),

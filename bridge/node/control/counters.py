@@ -35,7 +35,9 @@ Counted = CountedReason | CountedDrop | NoEffect
 """A member with an identifier as value, and a meaning."""
 
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
-_STRANGER: Final = "Nothing to do if it is small. If it grows steadily, a program tries: `garlicfarm events` names it"
+_UNKNOWN_PROGRAM: Final = (
+    "Nothing to do if it is small. If it grows steadily, a program tries: `garlicfarm events` names it"
+)
 _OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
 _SAME_RELEASE: Final = "Install the same release on every node"
@@ -203,7 +205,7 @@ FAMILIES: Final = (
             SealFault.UNKNOWN_KEY: _OWN_KEY,
             SealFault.RETIRED_KEY: f"The sender missed a change of keys. {_OWN_KEY}",
             SealFault.FOREIGN_VERSION: _SAME_RELEASE,
-            Loss.RATE_LIMITED: _STRANGER,
+            Loss.RATE_LIMITED: _UNKNOWN_PROGRAM,
             Loss.OVERLOADED: _LOAD,
             Loss.SEND_FAILED: "Check the firewall and the routes of this machine",
         },
@@ -216,7 +218,7 @@ FAMILIES: Final = (
         meaning="Messages of members, and parts of them, that changed nothing, by reason",
         advice={
             DropReason.KEYRING_WOULD_SPLIT: "Compare `garlicfarm keys list` on the nodes",
-            DropReason.RATE_LIMITED: _STRANGER,
+            DropReason.RATE_LIMITED: _UNKNOWN_PROGRAM,
         },
     ),
     Family(members=tuple(ControlEvent)),
@@ -227,11 +229,11 @@ FAMILIES: Final = (
         meaning="Refusals and failures of connections of the Raft port, in either direction, by reason",
         quiet="A small number is normal. The reference of metrics has the remedy for each reason",
         advice={
-            Fault.MALFORMED: _STRANGER,
-            Fault.TOO_LARGE: _STRANGER,
-            Fault.OUT_OF_TURN: _STRANGER,
-            Fault.WRONG_PATH: _STRANGER,
-            Fault.WRONG_METHOD: _STRANGER,
+            Fault.MALFORMED: _UNKNOWN_PROGRAM,
+            Fault.TOO_LARGE: _UNKNOWN_PROGRAM,
+            Fault.OUT_OF_TURN: _UNKNOWN_PROGRAM,
+            Fault.WRONG_PATH: _UNKNOWN_PROGRAM,
+            Fault.WRONG_METHOD: _UNKNOWN_PROGRAM,
             Fault.WRONG_VERSION: _SAME_RELEASE,
             Fault.WRONG_CREDENTIALS: (
                 "Give that node the farm's present key file, or the users that `consensus.users_file` names"

@@ -118,7 +118,7 @@ async def control_endpoint(
     limits = ControlLimits(
         connections=shares.control_local,
         remote_connections=shares.control_remote,
-        remote_strangers=shares.control_remote,
+        remote_unproven=shares.control_remote,
     )
     remote = await trio.to_thread.run_sync(open_remote_access, state_dir, local.configuration.control)
     shows_page = local.configuration.control is not None and local.configuration.control.page

@@ -80,7 +80,7 @@ from consensus import (
 
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
-STRANGERS_LISTED_MAX = 64
+UNADMITTED_LISTED_MAX = 64
 """Limit for listed nodes without an admission: a holder of the farm's key can announce any number."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
@@ -137,7 +137,7 @@ class IdentityAdmin:
             for server_id, each in sorted(state.admitted.items())
             if each.standing is not Standing.LAPSED
         ]
-        strangers = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
+        unadmitted = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
         identities += [
             IdentityView(
                 id=node_id.hex(),
@@ -148,7 +148,7 @@ class IdentityAdmin:
                 server_role="none",
                 reason=self._refusal(state, node_id, listed.metadata.name),
             )
-            for node_id, listed in strangers[:STRANGERS_LISTED_MAX]
+            for node_id, listed in unadmitted[:UNADMITTED_LISTED_MAX]
         ]
         clients = tuple(
             ClientKeyView(
@@ -164,7 +164,7 @@ class IdentityAdmin:
             level=state.level,
             supported_level=SUPPORTED_LEVEL,
             nodes=tuple(identities),
-            not_listed=max(0, len(strangers) - STRANGERS_LISTED_MAX),
+            not_listed=max(0, len(unadmitted) - UNADMITTED_LISTED_MAX),
             clients=clients,
         )
 

@@ -29,26 +29,26 @@ class Place:
 class RemotePlaces:
     """The clients connected by TCP."""
 
-    def __init__(self, strangers_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
+    def __init__(self, unproven_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
         """Start empty; `gave_way` is called when an unknown client is closed to make room for another."""
         self.known = KnownSources()
         self._gave_way = gave_way
-        self._strangers_max = strangers_max
+        self._unproven_max = unproven_max
         self._authenticated_max = authenticated_max
-        self._strangers: dict[Place, None] = {}
+        self._unproven: dict[Place, None] = {}
         self._authenticated: set[Place] = set()
 
     def arrive(self, address: str) -> Place:
         """Return a place for a new connection; another one may be closed for it."""
-        if len(self._strangers) >= self._strangers_max:
-            crowd = [each for each in self._strangers if not each.is_known] or list(self._strangers)
+        if len(self._unproven) >= self._unproven_max:
+            crowd = [each for each in self._unproven if not each.is_known] or list(self._unproven)
             crowding, _ = Counter(each.source for each in crowd).most_common(1)[0]
             oldest = next(each for each in crowd if each.source == crowding)
-            del self._strangers[oldest]
+            del self._unproven[oldest]
             oldest.scope.cancel()
             self._gave_way()
         place = Place(source_of(address), address in self.known)
-        self._strangers[place] = None
+        self._unproven[place] = None
         return place
 
     def authenticate(self, place: Place, address: str) -> bool:
@@ -57,7 +57,7 @@ class RemotePlaces:
             return True
         if len(self._authenticated) >= self._authenticated_max:
             return False
-        self._strangers.pop(place, None)
+        self._unproven.pop(place, None)
         place.authenticated = True
         self._authenticated.add(place)
         self.known.add(address)
@@ -65,5 +65,5 @@ class RemotePlaces:
 
     def leave(self, place: Place) -> None:
         """Release the place of a closed connection."""
-        self._strangers.pop(place, None)
+        self._unproven.pop(place, None)
         self._authenticated.discard(place)

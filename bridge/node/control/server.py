@@ -45,7 +45,7 @@ class ControlLimits(Struct, frozen=True):
     connections: int = 64
     remote_connections: int = 64
     """TCP connections with a token."""
-    remote_strangers: int = 64
+    remote_unproven: int = 64
     """TCP connections without a token so far."""
     requests_per_connection: int = 10_000
     head_bytes: int = 16 * 1024
@@ -56,7 +56,7 @@ class ControlLimits(Struct, frozen=True):
     """Bytes of all requests without a complete reply."""
     idle_s: float = 120.0
     receive_s: float = 10.0
-    stranger_s: float = 5.0
+    unproven_s: float = 5.0
     """Seconds on TCP for TLS and the head of the first request, which contains the token."""
     send_s: float = 10.0
     linger_s: float = 1.0
@@ -102,7 +102,7 @@ class ControlServer:
         self._limits = limits or ControlLimits()
         self._local_connections = 0
         self._streams = 0
-        self._places = RemotePlaces(self._limits.remote_strangers, self._limits.remote_connections, self._give_way)
+        self._places = RemotePlaces(self._limits.remote_unproven, self._limits.remote_connections, self._give_way)
         self._bodies_bytes = 0
 
     def _give_way(self) -> None:
@@ -150,10 +150,10 @@ class ControlServer:
         self.remote_port = int(listeners[0].socket.getsockname()[1])
         queue = AcceptQueue(
             AcceptOptions(
-                strangers_max=self._limits.remote_strangers,
-                strangers_per_source_max=max(1, self._limits.remote_strangers // 2),
-                known_max=max(1, self._limits.remote_strangers // 2),
-                waiting_s=self._limits.stranger_s,
+                unknown_max=self._limits.remote_unproven,
+                unknown_per_source_max=max(1, self._limits.remote_unproven // 2),
+                known_max=max(1, self._limits.remote_unproven // 2),
+                waiting_s=self._limits.unproven_s,
             ),
             self._places.known,
             arrived,
@@ -173,7 +173,7 @@ class ControlServer:
     async def _guarded(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         try:
             if isinstance(stream, TlsStream):
-                with trio.fail_after(self._stranger_s):
+                with trio.fail_after(self._unproven_s):
                     await stream.do_handshake()
             if client is None and self._local_connections > self._limits.connections:
                 self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
@@ -184,8 +184,8 @@ class ControlServer:
             self.counters[ControlEvent.CONNECTIONS_BROKEN] += 1
 
     @property
-    def _stranger_s(self) -> float:
-        return min(self._limits.stranger_s, self._limits.receive_s)
+    def _unproven_s(self) -> float:
+        return min(self._limits.unproven_s, self._limits.receive_s)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -202,7 +202,7 @@ class ControlServer:
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         # A client without a valid token must not keep a place as long as a known client.
-        patience_s = self._limits.idle_s if client is None else self._stranger_s
+        patience_s = self._limits.idle_s if client is None else self._unproven_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:
                 try:

@@ -106,7 +106,7 @@ class EventLog:
         return EventPage(end, end - begin - len(events), events)
 
     def recent(self, count: int) -> tuple[TraceEvent, ...]:
-        """Return the last `count` events, oldest first. The node's checks read them every second."""
+        """Return the last `count` events, oldest first. Each view of the farm reads them."""
         if self._recent[:2] != (self._next, count):
             last = islice(self._events, max(0, len(self._events) - count), None)
             self._recent = self._next, count, self._unpacked(last)

@@ -49,9 +49,7 @@ EXCHANGES_MAX: Final = 16
 A further exchange ends the oldest one. In a flood the oldest has had most of a second, and an exchange takes three
 round trips.
 """
-WAITING: Final = AcceptOptions(
-    strangers_max=24, strangers_per_source_max=6, known_max=1, waiting_s=5.0, starts_per_s=20.0
-)
+WAITING: Final = AcceptOptions(unknown_max=24, unknown_per_source_max=6, known_max=1, waiting_s=5.0, starts_per_s=20.0)
 LOOK_EVERY_S: Final = 1.0
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError, OSError)
 

@@ -132,8 +132,8 @@ class Reconciling:
         more = len(waiting) - len(named)
         text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
         action = (
-            f"if it is your node: `garlicfarm node approve {waiting[0].node_id.hex()}` here; otherwise a stranger has"
-            " a copy of the key file: `garlicfarm keys replace`"
+            f"if it is your node: `garlicfarm node approve {waiting[0].node_id.hex()}` here; otherwise someone else"
+            " has a copy of the key file: `garlicfarm keys replace`"
         )
         self.alarms.set(WAITING_FOR_APPROVAL, text, action)
 

@@ -171,7 +171,7 @@ class Connecting:
                 handshakes_max=shares.raft_handshakes,
                 established_max=shares.raft_established,
             ),
-            accepting=AcceptOptions(strangers_max=shares.raft_strangers_waiting, known_max=shares.raft_known_waiting),
+            accepting=AcceptOptions(unknown_max=shares.raft_unknown_waiting, known_max=shares.raft_known_waiting),
             connection=profile.conversation,
             on_identity=words.met,
             quota=ClientQuota(_cost_us),

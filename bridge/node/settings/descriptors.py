@@ -29,7 +29,7 @@ class DescriptorShares:
 
     raft_established: int
     raft_handshakes: int
-    raft_strangers_waiting: int
+    raft_unknown_waiting: int
     raft_known_waiting: int
     control_local: int
     control_remote: int
@@ -58,7 +58,7 @@ def shares_of(limit: int) -> DescriptorShares:
     return DescriptorShares(
         raft_established=share(1024),
         raft_handshakes=share(128),
-        raft_strangers_waiting=share(256),
+        raft_unknown_waiting=share(256),
         raft_known_waiting=share(128),
         control_local=share(64),
         control_remote=share(64),

@@ -103,11 +103,11 @@ class ConnectionPlaces:
         """Begin the handshake of a new connection; at the limit another one is closed for it."""
         pending = PendingConnection(source, source in self._known)
         most = self._options.handshakes_max
-        strangers = [each for each in self._handshakes if not each.is_known]
-        if not pending.is_known and len(strangers) >= _share_of_strangers(most):
-            self._give_way(strangers)
+        unknown = [each for each in self._handshakes if not each.is_known]
+        if not pending.is_known and len(unknown) >= _share_of_unknown(most):
+            self._give_way(unknown)
         elif len(self._handshakes) >= most:
-            self._give_way(strangers or list(self._handshakes))
+            self._give_way(unknown or list(self._handshakes))
         self._handshakes[pending] = None
         return pending
 
@@ -128,7 +128,7 @@ class ConnectionPlaces:
             member = None
         if member is None:
             others = len(self._established) - self._members.total()
-            full = others >= _share_of_strangers(most)
+            full = others >= _share_of_unknown(most)
             full |= self._per_source[pending.source] >= self._options.established_per_source_max
         else:
             full = not self._has_place(member)
@@ -195,7 +195,7 @@ class ConnectionPlaces:
             self._members -= Counter((pending.account,))
 
 
-def _share_of_strangers(places: int) -> int:
+def _share_of_unknown(places: int) -> int:
     """Three quarters; the rest is reserved for proven servers."""
     return max(1, places - places // 4)
 
@@ -296,7 +296,7 @@ class GarlicFarmServer:
         # The peer at the far end of the router may be slow: its first byte may take as long as a handshake.
         options = replace(
             self._accepting,
-            strangers_per_source_max=self._accepting.strangers_max,
+            unknown_per_source_max=self._accepting.unknown_max,
             waiting_s=self._connection_limits.handshake_s,
         )
         listeners = bound or await trio.open_tcp_listeners(port, host=host)

@@ -169,8 +169,8 @@ class KafkaListener:
         listeners = list(bound) or await trio.open_tcp_listeners(options.port, host=options.host or None)
         self.port = int(listeners[0].socket.getsockname()[1])
         waiting = AcceptOptions(
-            strangers_max=options.max_connections,
-            strangers_per_source_max=options.max_connections_per_source,
+            unknown_max=options.max_connections,
+            unknown_per_source_max=options.max_connections_per_source,
             waiting_s=options.first_s,
         )
         queue = AcceptQueue(

@@ -7,7 +7,7 @@ AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, grou
 belong to the listener. Requests of one connection are served in order, as in Kafka; so a waiting fetch delays only
 later requests on its connection. An API that holds its replies for longer than Kafka overlaps with later ones.
 
-Messages are the dataclasses of `wire.messages_*`, which are the same for all versions of an API.
+Messages are the Structs of `wire.messages_*`, which are the same for all versions of an API.
 
 This is a separate module because listener and services need it, and neither needs the other.
 """

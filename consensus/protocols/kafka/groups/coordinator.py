@@ -266,9 +266,9 @@ class GroupCoordinator:
         return ErrorCode.UNKNOWN_MEMBER_ID if group is None else ErrorCode.NONE
 
     def _is_of_former_leader(self, group: ConsumerGroup | None, member: MemberRef) -> bool:
-        is_stranger = bool(member.member_id) and (group is None or member.member_id not in group.members)
+        is_unknown = bool(member.member_id) and (group is None or member.member_id not in group.members)
         is_former = 0 <= member.generation < self._first_generation()
-        return is_stranger and is_former and _now_ms() < self._takes_over_until_ms
+        return is_unknown and is_former and _now_ms() < self._takes_over_until_ms
 
     def _first_generation(self) -> int:
         """Return the first generation of this term: lower ones belong to former leaders."""

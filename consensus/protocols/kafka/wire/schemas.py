@@ -4,8 +4,8 @@
                                                 ├─▶ Structure(fields…), once for each (API, version, direction)
     messages_clients.FetchRequest ──────────────┘
 
-kio defines the order of the fields of a version, their types, and which fields may be null or are tagged. Our dataclass
-is the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms`
+kio defines the order of the fields of a version, their types, and which fields may be null or are tagged. Our Struct is
+the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms`
 here.
 
 *Why the schemas alone.* kio's reader allocates for the announced number of array elements before it reads the first.
