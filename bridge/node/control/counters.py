@@ -35,10 +35,8 @@ Counted = CountedReason | CountedDrop | NoEffect
 """A member with an identifier as value, and a meaning."""
 
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
-_UNKNOWN_PROGRAM: Final = (
-    "Nothing to do if it is small. If it grows steadily, a program tries: `garlicfarm events` names it"
-)
-_OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise nothing"
+_SENDER: Final = f"{_QUIET}: `garlicfarm events --kind connection-refused` shows its address"
+_OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise do nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
 _SAME_RELEASE: Final = "Install the same release on every node"
 
@@ -205,7 +203,6 @@ FAMILIES: Final = (
             SealFault.UNKNOWN_KEY: _OWN_KEY,
             SealFault.RETIRED_KEY: f"The sender missed a change of keys. {_OWN_KEY}",
             SealFault.FOREIGN_VERSION: _SAME_RELEASE,
-            Loss.RATE_LIMITED: _UNKNOWN_PROGRAM,
             Loss.OVERLOADED: _LOAD,
             Loss.SEND_FAILED: "Check the firewall and the routes of this machine",
         },
@@ -218,7 +215,6 @@ FAMILIES: Final = (
         meaning="Messages of members, and parts of them, that changed nothing, by reason",
         advice={
             DropReason.KEYRING_WOULD_SPLIT: "Compare `garlicfarm keys list` on the nodes",
-            DropReason.RATE_LIMITED: _UNKNOWN_PROGRAM,
         },
     ),
     Family(members=tuple(ControlEvent)),
@@ -229,11 +225,11 @@ FAMILIES: Final = (
         meaning="Refusals and failures of connections of the Raft port, in either direction, by reason",
         quiet="A small number is normal. The reference of metrics has the remedy for each reason",
         advice={
-            Fault.MALFORMED: _UNKNOWN_PROGRAM,
-            Fault.TOO_LARGE: _UNKNOWN_PROGRAM,
-            Fault.OUT_OF_TURN: _UNKNOWN_PROGRAM,
-            Fault.WRONG_PATH: _UNKNOWN_PROGRAM,
-            Fault.WRONG_METHOD: _UNKNOWN_PROGRAM,
+            Fault.MALFORMED: _SENDER,
+            Fault.TOO_LARGE: _SENDER,
+            Fault.OUT_OF_TURN: _SENDER,
+            Fault.WRONG_PATH: _SENDER,
+            Fault.WRONG_METHOD: _SENDER,
             Fault.WRONG_VERSION: _SAME_RELEASE,
             Fault.WRONG_CREDENTIALS: (
                 "Give that node the farm's present key file, or the users that `consensus.users_file` names"
@@ -241,7 +237,7 @@ FAMILIES: Final = (
             Fault.REPLAYED: "A program on the network repeats recorded bytes; it gets no reply and has no access",
             Fault.WRONG_CLUSTER: "Correct the seeds of that node; or one of the two farms was created by mistake",
             Fault.WRONG_SERVER: "Search for two nodes with one address, or an address that now belongs to another node",
-            Fault.UNPROVEN: "If it is a node of yours, update it; otherwise nothing",
+            Fault.UNPROVEN: "If it is a node of yours, update it; otherwise do nothing",
             Fault.UNKNOWN_IDENTITY: "`garlicfarm node list` shows it; approve it if it is yours",
             Fault.EXPELLED: "Stop that node if it is yours",
             Fault.WRONG_CERTIFICATE: "Check the clock and the certificate of the server in the alarm",
