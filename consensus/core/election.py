@@ -44,7 +44,7 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
     """Return the reason to deny a vote under a protocol with additional rules (KIP-595, Vote); None without a reason.
 
     A candidate outside the configuration is refused, unless its log is more up to date than ours (term first, then
-    length): an entry that we lack may have made it a voter. Without this exception, no server might be able to win an
+    length). An entry that we lack may have made it a voter. Without this exception, no server might be able to win an
     election after an entry with new voters reached only one server.
     """
     if replica.is_foreign(request.cluster_id):

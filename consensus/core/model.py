@@ -23,7 +23,7 @@ class ReplicaKey(Struct, frozen=True, order=True):
     """A replica as KRaft names it (KIP-853): the node's id, and the id of the directory that holds its log.
 
     The same id with another directory is another replica with another log, so fetches and votes of the two are
-    independent: a node that lost its disk must not complete a majority with an empty log. `directory` has the 16 bytes
+    independent. A node that lost its disk must not complete a majority with an empty log. `directory` has the 16 bytes
     of a UUID, or is empty if the protocol does not name it (KRaft before voters can be changed).
     """
 

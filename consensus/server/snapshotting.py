@@ -3,9 +3,9 @@
     due ──▶ capture the state machine ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
                                                             └──▶ core: SnapshotTaken ──▶ a shorter log
 
-The owner task never waits. The state machine returns an iterator over the state of one moment, and its bytes go to the
-disk a chunk at a time, each waiting for the previous one. So a snapshot of any size costs one chunk of memory, and the
-disk's writes for the log continue between chunks.
+The owner task never waits. The state machine returns an iterator over the state of one moment. Its bytes go to the disk
+in chunks, each after the previous one is written. So a snapshot of any size costs one chunk of memory, and the disk's
+writes for the log continue between chunks.
 
 *Time.* As the paper recommends (section 7), a snapshot is taken when the log has a fixed size, well above the size of a
 snapshot. With little traffic a snapshot is taken by age, so that a replay after a restart is short. While a follower

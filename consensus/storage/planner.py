@@ -6,8 +6,8 @@
     storage.extents(request)  ──▶ the place to read     `read_extents` does the reading, in any thread
     storage.plan_close()      ──▶ [DiskOperation …]     a clean stop; later damage is never mistaken for a torn tail
 
-A group is carried out in the order that Raft needs: the hard state, with the record of a truncation in progress; the
-truncation; the entries and their one sync. No entry of a term may be durable before the term is.
+A group is carried out in the order that Raft needs: first the hard state, with the record of a truncation in progress,
+then the truncation, then the entries and their one sync. No entry of a term may be durable before the term is.
 
 The storage belongs to one node in one place. `recover` refuses a directory whose hard state was written by another
 node, in another directory (a copy has another inode), or by a later generation of this node. With such a directory, a

@@ -10,7 +10,7 @@ before any further send. A separate task stores keys (docs/explanation/gossip.md
 
 Waiting datagrams go through each stage as a batch: all are opened and decoded, then the core steps through them, then
 all replies are sealed, then sent. Handling one datagram runs more code than fits in the L1 cache. If datagrams were
-handled one by one, each would load all of this code again, which costs a quarter of the total (Blackwell, "Speeding up
+handled one by one, each would load all of this code again. That costs a quarter of the total (Blackwell, "Speeding up
 Protocols for Small Messages", SIGCOMM 1996). The core cannot detect the difference, and to the network it looks as if
 the batch had arrived slightly later.
 

@@ -13,8 +13,8 @@ only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes th
 Another boot id shows a process that was restored after a restart of its machine.
 
 A restored machine has the restored random source until its kernel mixes in new entropy. So the clocks and the boot id
-are hashed into the new salt. The kernel does not show the generation id of a resumed guest (vmgenid) to programs, so a
-guest whose clocks all continue from the snapshot is not detected until they are set.
+are hashed into the new salt. The kernel does not show the generation id of a resumed guest (vmgenid) to programs. So if
+all clocks of a guest continue from the snapshot, the resumption is not detected until they are set.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Signs the pipeline's submissions with a client key, so that no node has to sign them in its own name.
 
-This module does not use the farm's code. The format is documented (`docs/reference/application-json.md`): the entry's
-last member is `"proof":"PUBLICKEY.NUMBER.SIGNATURE"`, an Ed25519 signature over a fixed text, the cluster id, and every
-byte of the entry before the signature. NUMBER rises with each entry of the key: it is the clock in milliseconds.
+This module does not use the farm's code. The format is documented (`docs/reference/application-json.md`). The entry's
+last member is `"proof":"PUBLICKEY.NUMBER.SIGNATURE"`. The Ed25519 signature covers a fixed text, the cluster id, and
+every byte of the entry before the signature. NUMBER rises with each entry of the key: it is the clock in milliseconds.
 """
 
 import base64

@@ -12,9 +12,9 @@ are doubled internally.
 The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
 shows the speed, the extent and the cost of a setting's changes of factors, but not the stability of the feedback loop.
 
-A server is *bad* in a window if most of the window was bad by the formula: the server did not report, its leaves were
-unhealthy, or its median job lag was beyond half of the worst. The *weight* of a leaf is 1 / factor: clients prefer
-cheaper leaves. Leaves excluded by an operator are counted like others.
+A server is *bad* in a window if most of the window was bad by the formula. The window is bad while the server does not
+report, while its leaves are unhealthy, or if its median job lag is beyond half of the worst. The *weight* of a leaf is
+1 / factor: clients prefer cheaper leaves. Leaves excluded by an operator are counted like others.
 """
 
 import math

@@ -3,8 +3,8 @@
     touched windows ──▶ base rows of that time ──▶ views ──▶ the table's SQL ──▶ rows of these windows ──┐
     files of the table with rows of that time ──▶ without the touched windows ───────────────────────────┴▶ a commit
 
-The text is one SELECT. It finds a view of each base table that is a source, with the rows from `reach_ms` before the
-first touched window to `reach_ms` after the last, and the table's views from `pipeline/gold/views`. It returns rows by
+The text is one SELECT. It finds a view of each source table, with the rows from `reach_ms` before the first touched
+window to `reach_ms` after the last. It also finds the table's views from `pipeline/gold/views`. It returns rows by
 window; rows of untouched windows are dropped. So if a batch adds a row to a window, the window is made again from all
 its rows. Other windows are not made again. A window's rows may depend only on rows within its reach; otherwise the
 division into batches would be visible in the table.
@@ -271,7 +271,7 @@ def _connected(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
 def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: pa.Table) -> pa.Table:
     """Return the last uptime before the rows, for servers without an uptime within the reach.
 
-    Earlier portions supply it in `earlier`, or it is searched backwards, day by day, in the table itself: a server that
+    Earlier portions supply it in `earlier`, or it is searched backwards, day by day, in the table itself. A server that
     returns after a week costs a search of a week. For a table that is made again its present rows are ignored.
     """
     if job.all_history:

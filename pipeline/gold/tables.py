@@ -3,7 +3,7 @@
     batch N ──▶ `note`: the windows that it touched, in the table `gold_windows`, before the batch counts as written
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
 
-A batch touches the windows of its rows, and the farm's newest window before the batch: only the next reporting period
+A batch touches the windows of its rows, and the farm's newest window before the batch. Only the next reporting period
 shows if the last period of that window was complete. The table `gold_windows` keeps both until all derived tables have
 them. So a killed run does not lose a window, and batches may be combined.
 

@@ -4,7 +4,7 @@
     table `reports`, days with new information ─────────────────────────▶ detections (last contacts)
 
 Events come from a separate query, whose batches are numbered independently of the log's. Each event carries the number
-of its batch, and a commit carries the last complete batch of either query: so an event is in each table once, wherever
+of its batch, and a commit carries the last complete batch of either query. So an event is in each table once, wherever
 a run is killed, and merged files do not make a difference.
 
 The two queries do not wait for each other. A trace may report a lost contact before the earlier reports are read from

@@ -9,8 +9,8 @@ of two machines are compared. After a killed run the next one waits for `LIFETIM
 
 The lock only saves two runs from disturbing each other. It does not prove that its holder is the only writer: a
 suspended machine continues after its lock has ended. The tables stay correct because every write that counts is
-conditional: the commits of delta-rs (each carries the number of rows, `pipeline/tables/delta.py`), the checkpoint and
-the record of batches (`documents.py`). The first write of the earlier holder fails.
+conditional. These are the commits of delta-rs (each carries the number of rows, `pipeline/tables/delta.py`), the
+checkpoint and the record of batches (`documents.py`). The first write of the earlier holder fails.
 """
 
 import json

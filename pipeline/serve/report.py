@@ -72,7 +72,7 @@ _FARED = f"""
 """  # noqa: S608 - own names
 """Windows of each farm, numbered and cut into stretches of a few; servers from their first report to the end. In a
 window without a report a server has no row, and was not available. If no server of a farm has a row for longer than any
-reporting period, the farm as a whole was stopped: a gap, which ends a run of windows."""
+reporting period, the farm as a whole was stopped. This gap ends a run of windows."""
 
 
 def make_report(

@@ -3,9 +3,10 @@
     topic farm-log ─▶ Spark's connector ─▶ offset, value, timestamp, headers ─▶ decoded as for the source `farm`
 
 A record holds the bytes of an application entry. Its offset is the index less one, its timestamp is log time, and a
-header has the term (docs/reference/kafka.md). So the rows are those of the source `farm`, without the entries that the
-topic hides from clients: configurations, entries without content, copies of entries, and records of Kafka's own
-clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not include it.
+header has the term (docs/reference/kafka.md). So the rows are the same as from the source `farm`, except for entries
+that the topic hides from clients. These are configurations, entries without content, copies of entries, and records of
+Kafka's own clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not
+include it.
 
 A record does not name its cluster, so the brokers are queried for the farm's id once, before the stream begins. Spark's
 checkpoint identifies the topic by its name only: read each farm's topic into a separate output.

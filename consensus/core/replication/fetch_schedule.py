@@ -177,7 +177,7 @@ class FetchSchedule:
 
     def _send_fetch(self, target: ServerId) -> None:
         replica, log = self._replica, self._replica.log
-        # While the disk writes, this is only a sign of life: its position is not the log's end, so the entries in the
+        # While the disk writes, this is only a sign of life. Its position is not the log's end, so the entries in the
         # reply will be dropped, but the leader counts the contact.
         position = self._durable_position() if self._is_writing else log.last
         max_wait_ms, limit_bytes = replica.options.heartbeat_ms, self._limit_bytes

@@ -131,8 +131,8 @@ class KafkaConnection:
         """Send a request immediately. `wait_ms` is the time for which the request permits the server to wait.
 
         `on_reply` is called once, later, and `arriving` when parts of the reply come before. Raises
-        `KafkaConnectionError` if the connection is over, or too many requests wait on it, or the server does not have a
-        version of this API, and `KafkaWireError` for a message without a form in any version.
+        `KafkaConnectionError` if the connection has ended, if too many requests wait on it, or if the server does not
+        have a version of this API. Raises `KafkaWireError` for a message without a form in any version.
         """
         if self.ended is not None:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")

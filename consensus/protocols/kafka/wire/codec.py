@@ -3,9 +3,9 @@
     request     API key int16 │ API version int16 │ correlation id int32 │ client id │ [tagged fields] │ message
     response    correlation id int32 │ [tagged fields] │ message
 
-A header has tagged fields if its message has a flexible version, except for the length of the client id (16 bits) and
-the response to ApiVersions (always the old header). A response does not contain its API and version: responses come in
-the order of the requests, and the correlation id confirms it.
+A header has tagged fields if its message has a flexible version. Two exceptions have the old form: the length of the
+client id (16 bits), and the header of the response to ApiVersions. A response does not contain its API and version:
+responses come in the order of the requests, and the correlation id confirms it.
 
 *Refusals.* An unknown API, an unsupported version, and trailing bytes are `KafkaWireError`s; a listener closes the
 connection. An unsupported version is an `UnsupportedVersionError`, since ApiVersions has a reply to it: version 0 with

@@ -14,8 +14,8 @@ All other records are kept unchanged and in order, so a controller reads the sna
 snapshots are shorter: of overwritten records they have the newest only.
 
 *Clients' records there* (`metadata_objection`). Every controller reads every record, even a standby, and ends
-permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted: no key,
-no headers, a value that begins as metadata does, and one time for all records of a batch.
+permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted. A record
+must not have a key or headers, its value begins like metadata, and all records of a batch have one time.
 
     value = 1 │ type │ version of the type │ …       numbers are varints without zigzag
 """

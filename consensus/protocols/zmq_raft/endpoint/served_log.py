@@ -68,7 +68,7 @@ class ServedLog(Protocol):
         that does not lead redirects even an expired id, and the age of an id in the log is not checked.
 
         A repeated id of a request under way gets `UpdateAccepted` immediately, by the new `answer`. The final reply is
-        given once, to any of these `answer`s: the endpoint sends it to the latest sender of the id, since a reconnected
+        given once, to any of these `answer`s. The endpoint sends it to the latest sender of the id, since a reconnected
         client has another identity. An accepted request must get a final reply, or the endpoint waits forever.
 
         `user` is the sender's public key in hexadecimal digits, if the endpoint requires keys.
