@@ -1,1 +1,1 @@
-"""The pure floor of the farm: formation, the replicated state machine, the choice of the publisher."""
+"""The pure core of the farm: formation, the replicated state machine, the choice of the publisher."""

@@ -1,1 +1,1 @@
-"""`garlicfarm kraft`: the commands that speak KRaft, Kafka's Raft."""
+"""`garlicfarm kraft`: the commands for quorums of KRaft, Kafka's Raft."""

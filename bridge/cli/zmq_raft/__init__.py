@@ -1,1 +1,1 @@
-"""`garlicfarm zmq-raft`: the commands that speak ØMQ Raft."""
+"""`garlicfarm zmq-raft`: the commands for clusters of ØMQ Raft."""

@@ -1,4 +1,4 @@
-"""`garlicfarm zmq-raft status|update|log|follow|config`: a cluster that speaks ØMQ Raft, seen and used by its client.
+"""`garlicfarm zmq-raft status|update|log|follow|config`: an ØMQ Raft cluster, shown and used by its client.
 
     --seed URL, --seed URL ──▶ zmq_raft.connect ──▶ any of the peers: the leader is found from any of them
 

@@ -1,4 +1,4 @@
-"""`garlicfarm zmq-raft serve`: one peer of a cluster that speaks ØMQ Raft, until a signal stops it.
+"""`garlicfarm zmq-raft serve`: one peer of an ØMQ Raft cluster, until a signal stops it.
 
 The protocol has no authentication. Any program that reaches a peer and has the ident reads the log, writes to it and
 takes part in elections. So a URL that is not on loopback needs --allow-network.
@@ -202,7 +202,7 @@ class PeerReporter(Lines):
 @click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
 @json_option
 def serve(*, as_json: bool, **given: Any) -> None:
-    """Serve a replicated log as a peer of a cluster that speaks ØMQ Raft, until Ctrl-C or SIGTERM.
+    """Serve a replicated log as a peer of an ØMQ Raft cluster, until Ctrl-C or SIGTERM.
 
     The cluster may have peers of the npm package zmq-raft as well. A peer joins a cluster by `zmq-raft config add` once
     it serves. With --json: one object on each line for each event.

@@ -4,9 +4,9 @@
     Section.values(kind, …)      the same as a mapping, for a class that also has other fields
     Section.finish()             notes the unknown keys, with the probably intended key
 
-A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`, with the path of the key and the
-fault. After a fault the reader continues with the default, or with a placeholder for a required setting, so that later
-checks still run. The node never uses the result: a configuration with problems is refused completely.
+A problem is a line such as `consensus.voters_max: 0 is not a whole number from 1 to 9`, with the path of the key and
+the fault. After a fault the reader continues with the default, or with a placeholder for a required setting, so that
+later checks still run. The node never uses the result: a configuration with problems is refused completely.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""A client of the peers: it finds the leader, reads and follows the log, and has updates committed."""
+"""A client of the peers: it finds the leader, reads and follows the log, and commits updates."""
