@@ -18,8 +18,8 @@ from typing import Final
 
 import trio
 
-from bridge.core.state.bounds import objection_to_state
 from bridge.node.raft.commit_store import read_commit_index
+from bridge.node.raft.farm_content import objection_to_state
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
