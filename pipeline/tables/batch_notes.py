@@ -25,10 +25,11 @@ from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
 from pipeline.tables.files import TableDamagedError
 
-RESTORE: Final = (
-    "stop the pipeline and run `garlicfarm pipeline repair`, restore the entire output directory from one backup, or"
-    " read the log again into another output directory"
+_FROM_BACKUP: Final = (
+    "restore the entire output directory from one backup, or read the log again into another output directory"
 )
+"""The remedy without these notes, which a repair needs."""
+RESTORE: Final = f"stop the pipeline and run `garlicfarm pipeline repair`, {_FROM_BACKUP}"
 
 
 class Continuity(Enum):
@@ -181,7 +182,7 @@ class BatchNotes:
         try:
             return None if content is None else msgspec.json.decode(content, type=_Noted)
         except msgspec.MsgspecError as error:
-            raise TableDamagedError(f"{self.path} is damaged ({error}); {RESTORE}") from error
+            raise TableDamagedError(f"{self.path} is damaged ({error}): {_FROM_BACKUP}") from error
 
     def _store(self, noted: _Noted) -> None:
         self._document.write(json.dumps(msgspec.to_builtins(noted)).encode())

@@ -38,7 +38,7 @@ from pipeline.output.documents import sync
 from pipeline.tables.files import (
     BATCH,
     DAY,
-    FROM_THE_LOG,
+    REPAIR,
     TIME_COLUMNS,
     DataFile,
     TableDamagedError,
@@ -402,7 +402,7 @@ def _reading_log(root: Output) -> Iterator[None]:
             raise bucket_error(root, error) from error
         if isinstance(error, OSError):
             raise
-        raise TableDamagedError(f"{root} is damaged ({text}): {FROM_THE_LOG}") from error
+        raise TableDamagedError(f"{root} is damaged ({text}): {REPAIR}") from error
 
 
 def _created(root: Output, spec: TableSpec) -> DeltaTable:
@@ -463,7 +463,7 @@ def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile
     if held is not None and held != found:
         raise TableDamagedError(
             f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
-            f" program changed its rows; run `garlicfarm pipeline repair`, or {FROM_THE_LOG}"
+            f" program changed its rows; {REPAIR}"
         )
 
 

@@ -33,8 +33,11 @@ COMPRESSION = "zstd"
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
-FROM_THE_LOG = "restore it from a backup, or make the tables again from the log in another output directory"
-"""The remedy for a damaged table that cannot be derived again."""
+REPAIR = (
+    "run `garlicfarm pipeline repair`, restore it from a backup, or make the tables again from the log in another"
+    " output directory"
+)
+"""The remedy for a damaged table."""
 _COUNTED_TEXTS = frozenset({"farm"})
 _MILLISECOND = 1_000
 
@@ -176,11 +179,11 @@ def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_cu
 def _damaged(root: Output, file: Path, error: Exception) -> OSError:
     """Return the error for the operator. A failed request or system call, or a removed copy, is not damage."""
     if isinstance(error, FileNotFoundError if isinstance(root, Path) else MissingObjectError):
-        return TableDamagedError(f"{shown(file)} is missing: {FROM_THE_LOG}")
+        return TableDamagedError(f"{shown(file)} is missing: {REPAIR}")
     if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
         return error
     # One line, since it may pass through the JVM, whose report is read by lines.
-    return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
+    return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {REPAIR}")
 
 
 def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = None) -> pa.Table:

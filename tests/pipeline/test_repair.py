@@ -286,6 +286,12 @@ def test_damaged_watch_is_refused(tmp_path: Path) -> None:
         repair_from(tmp_path, log)
 
 
+def test_damaged_notes_of_batches_are_restored_not_repaired(tmp_path: Path) -> None:
+    (tmp_path / "batches-log.json").write_text("{")
+    with pytest.raises(TableDamagedError, match=r"batches-log\.json is damaged .*: restore the entire"):
+        examine(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return copies of one output directory, one after each batch."""
