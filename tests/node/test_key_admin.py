@@ -123,6 +123,29 @@ async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) 
 
 
 @in_simulated_time
+async def test_node_without_majority_refuses_forced_key_changes(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        own, *others = stage.view.members
+        voters = len(stage.view.raft.voters)
+        new = await stage.admin.install()
+        for alive in (1, voters // 2, voters // 2 + 1):
+            down = (replace(each, status=MemberStatus.DEAD) for each in others[alive - 1 :])
+            stage.view = replace(stage.view, members=(own, *others[: alive - 1], *down))
+            if 2 * alive > voters:
+                await stage.admin.use(new, force=True)
+                continue
+            for refused in (
+                stage.admin.install(),
+                stage.admin.use(new, force=True),
+                stage.admin.remove(new, force=True),
+            ):
+                with pytest.raises(Refused, match=rf"reaches only {alive} of {voters} voters") as refusal:
+                    await refused
+                assert refusal.value.code == "no-majority"
+            assert len((await stage.admin.listing()).keys) == 2
+
+
+@in_simulated_time
 async def test_node_with_removed_keys_changes_and_exports_nothing(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.view = replace(stage.view, alarms=(AlarmView("key-retired", "refused", "copy the key"),))

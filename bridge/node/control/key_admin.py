@@ -162,7 +162,7 @@ class GossipKeyAdmin(KeyAdmin):
 
     async def install(self) -> str:
         """Have every member open datagrams with a new key; return its id."""
-        self._require_membership()
+        self._require_majority()
         with self._refusals():
             name = await self._room.install()
         self._trace.append("key-installed", {"key": name})
@@ -170,14 +170,14 @@ class GossipKeyAdmin(KeyAdmin):
 
     async def use(self, name: str, *, force: bool) -> None:
         """Have every member seal with an installed key."""
-        self._require_membership()
+        self._require_majority()
         with self._refusals():
             await self._room.use(name, force=force)
         self._trace.append("key-used", {"key": name, "forced": force})
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Have every member refuse a key."""
-        self._require_membership()
+        self._require_majority()
         absent = self._absent()
         if absent and not force:
             raise Refused(
@@ -207,6 +207,24 @@ class GossipKeyAdmin(KeyAdmin):
                 "node-refused",
                 "the farm has removed the keys of this node, so its ring is not the farm's: query another node of the"
                 " farm (--node)",
+            )
+
+    def _require_majority(self) -> None:
+        """Raise `Refused` unless gossip reaches a majority of the voters: the others would keep the old keys.
+
+        Two parts of a farm with different keys do not find each other again. `force` does not permit this.
+        """
+        self._require_membership()
+        view = self._make_view()
+        voters = {each.raft_id for each in view.raft.voters if not each.evicted}
+        here = voters & {each.raft_id for each in counted_members(view) if each.status in _RUNNING}
+        if voters and 2 * len(here) <= len(voters):
+            raise Refused(
+                409,
+                "no-majority",
+                f"gossip reaches only {len(here)} of {len(voters)} voters, counting this node: the others would keep"
+                " the old key, and refuse this node afterwards. Repair the network or start them, or run the command at"
+                " another node. If they will not return, first create a farm from this node: `garlicfarm help recover`",
             )
 
     def _absent(self) -> tuple[str, ...]:
