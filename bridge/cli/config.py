@@ -13,7 +13,7 @@ node.toml later. The checks use the node's own code to read keys and configurati
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -44,6 +44,8 @@ MARKS = {
     CheckResult.WARNING: ("warning", "yellow"),
     CheckResult.PROBLEM: ("problem", "red"),
 }
+NAME_CELLS: Final = 14
+"""Width of the names of most checks; a longer name ends with a colon."""
 config_option = click.option("--config", "path", type=file_path, required=True, help="The node's configuration, TOML.")
 
 
@@ -213,6 +215,7 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
 def print_check(check: Check) -> None:
     """Print one check, and its action below it."""
     mark, color = MARKS[check.result]
-    echo(f" {check.name:<14} {check.text}", mark=f"{mark:<8}", color=color)
+    name = check.name if len(check.name) <= NAME_CELLS else f"{check.name}:"
+    echo(f" {name:<{NAME_CELLS}} {check.text}", mark=f"{mark:<8}", color=color)
     if check.action:
         echo(f"{'':<24}-> {check.action}")

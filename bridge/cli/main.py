@@ -151,6 +151,11 @@ def _show(error: click.ClickException) -> None:
         for line in failure_lines(error.format_message()):
             echo(line, err=True)
         return
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        # The message is the whole help, with its lines.
+        for line in error.format_message().splitlines():
+            echo(line, err=True)
+        return
     context = error.ctx
     if context is not None:
         for line in context.get_usage().splitlines():

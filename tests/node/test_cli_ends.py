@@ -45,6 +45,18 @@ def end_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseE
     return call
 
 
+@pytest.mark.parametrize("words", [[], ["keys"]], ids=["program", "group"])
+def test_group_without_command_prints_help_in_lines(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["garlicfarm", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main_module.main()
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == f"Usage: {' '.join(['garlicfarm', *words])} [OPTIONS] COMMAND [ARGS]..."
+    assert "Options:" in shown
+
+
 @pytest.mark.parametrize(
     "error", [NodeStopped("another instance runs"), StorageError("the storage is damaged at 7"), OSError("x")]
 )

@@ -44,6 +44,13 @@ def test_value_is_inserted_below_its_commented_line() -> None:
     )
 
 
+def test_value_is_not_inserted_below_commented_header() -> None:
+    lines = set_table(example_text(), "publishing", {"signing_key": "a.key"}).split("\n")
+    place = lines.index('signing_key = "a.key"')
+    assert lines[place - 1].startswith("#signing_key =")
+    assert place < lines.index("#[[master]]")
+
+
 def test_missing_table_is_added_at_the_end() -> None:
     assert set_table("", "router", {"kind": "i2cp"}) == '[router]\nkind = "i2cp"\n'
     assert set_table('name = "a"\n\n\n', "router", {"kind": "i2cp"}) == 'name = "a"\n\n[router]\nkind = "i2cp"\n'

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bridge.api.farm_facts import listed
 from bridge.api.outputs import (
     Check,
     CheckResult,
@@ -118,7 +119,7 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
         if service.action:
             off.setdefault(service.action, []).append(service)
     for action, services in off.items():
-        yield f"To switch {' and '.join(each.name for each in services)} on, {action}"
+        yield f"To switch {listed([each.name for each in services])} on, {action}"
         lines = [line for each in services for line in each.lines]
         if lines:
             yield from (f"    {line}" for line in lines)

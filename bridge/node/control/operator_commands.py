@@ -274,5 +274,6 @@ def _hash(text: str) -> str:
         raise Refused(
             400,
             "bad-hash",
-            f"{text[:60]!r} is neither an address (52 characters and .b32.i2p) nor a destination: {error}",
+            f"{text[:60]!r} is neither an address (52 characters and .b32.i2p) nor a destination;"
+            " `garlicfarm farm` lists the leaves",
         ) from error

@@ -18,6 +18,7 @@ from typing import Any, Final
 from bridge.node.settings.bundle import toml_text
 
 _HEADER = re.compile(r"\s*\[")
+_COMMENTED_HEADER: Final = re.compile(r"#\s*\[[\w.\[\]-]+\]\s*")
 _ASSIGNMENT: Final = r"(\s*)({key}|\"{key}\"|'{key}')(\s*=\s*)(\"[^\"]*\"|'[^']*'|.*?)(\s+#.*|\s*)"
 
 
@@ -103,7 +104,9 @@ def _set(section: list[str], key: str, value: str) -> None:
         if found is not None:
             section[place] = f"{found[1]}{found[2]}{found[3]}{value}{found[5]}"
         return
-    commented = [at for at, line in enumerate(section) if re.match(rf"#\s*{re.escape(key)}\s*=", line)]
+    # Below a header in a comment, such as `#[[master]]`, are the keys of another table.
+    end = next((at for at, line in enumerate(section) if _COMMENTED_HEADER.fullmatch(line)), len(section))
+    commented = [at for at, line in enumerate(section[:end]) if re.match(rf"#\s*{re.escape(key)}\s*=", line)]
     last = next((at for at in range(len(section) - 1, -1, -1) if _is_assignment(section[at])), -1)
     section.insert((commented[-1] if commented else last) + 1, f"{key} = {value}")
 

@@ -51,7 +51,7 @@ _REFUSED = {
     " never admitted to that farm, or that server has not applied its admission yet",
     Fault.EXPELLED: "the server reports that this node was removed from the farm, or its identity evicted or replaced",
     Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
-    Fault.BUSY: "the server does not belong to its farm yet, and cannot name the servers of the farm",
+    Fault.BUSY: "the server is starting, or does not belong to its farm yet, and cannot name the servers of the farm",
 }
 """Meanings of `X-Garlic-Refusal`."""
 
