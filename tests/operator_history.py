@@ -1,10 +1,11 @@
 """A made-up history of a day, and the made-up sights of all nodes, as a node serves them to the page for browsers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 from bridge.api.observations.history import NOT_REPORTED
+from bridge.api.view import FarmView
 from tests.operator_views import MASTER, leaf
 
 MINUTE_MS = 60_000
@@ -92,6 +93,38 @@ def history(now_ms: int, names: Sequence[str], *, short_failures: int = 0) -> Js
         "spansLeftOut": 0,
         "rowsLeftOut": 0,
     }
+
+
+def up_to(view: FarmView, day: Json, since_ms: int) -> Json:
+    """Return the day with the states of a view since `since_ms`."""
+    now_ms = day["toMs"]
+    alive = {each.name: each.status.value for each in view.members}
+    healthy = {leaf.destination: leaf.healthy and not each.stale for each in view.reports for leaf in each.leaves}
+    publishers = {each.master: each.publisher_name or "" for each in view.publishing}
+    leader = view.raft.leader_name or ""
+    present: dict[str, Callable[[Any], tuple[str, str]]] = {
+        "verdict": lambda _: (view.verdict.text, view.verdict.severity.value),
+        "leader": lambda _: (leader, "ok" if leader else "critical"),
+        "publisher": lambda name: (publishers[name], "ok" if publishers[name] else "critical"),
+        "node": lambda name: (alive[name], SEVERITY[alive[name]]),
+        "leaf": lambda name: ("healthy", "ok") if healthy[name] else (NOT_REPORTED, "critical"),
+    }
+    rows = []
+    for each in day["rows"]:
+        before = [one | {"endMs": min(one["endMs"], since_ms)} for one in each["spans"] if one["startMs"] < since_ms]
+        before += [
+            span(since_ms, now_ms, one.text, one.severity.value) for one in view.alarms if one.kind == each["name"]
+        ]
+        if each["kind"] in present:
+            before.append(span(since_ms, now_ms, *present[each["kind"]](each["name"])))
+        rows.append(each | {"spans": before})
+    known = {each["name"] for each in rows}
+    rows += [
+        row("alarm", each.kind, [span(since_ms, now_ms, each.text, each.severity.value)])
+        for each in view.alarms
+        if each.kind not in known
+    ]
+    return day | {"rows": rows}
 
 
 def flapping(start_ms: int, end_ms: int, failures: int) -> list[Json]:

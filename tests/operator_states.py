@@ -10,7 +10,17 @@ from msgspec.structs import replace
 
 from bridge.api.alarms import ALARMS, by_gravity
 from bridge.api.verdict import concerns_of
-from bridge.api.view import AlarmView, ConditionView, FarmView, LeafView, OtherFarmView, RaftRole, WeightsView
+from bridge.api.view import (
+    AlarmView,
+    ConditionView,
+    FarmView,
+    LeafView,
+    OtherFarmView,
+    RaftRole,
+    ServerRole,
+    WeightsView,
+)
+from bridge.api.words import SERVER_FAULT
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import LeafFault
 from bridge.core.publishing.score import Inability
@@ -35,9 +45,9 @@ class State:
     """Numbers of the nodes that do not answer this node."""
 
 
-def healthy() -> FarmView:
-    """Return the view of the leader of a healthy farm."""
-    view = farm_view(servers=SERVERS)
+def healthy(*, leader: int = 1) -> FarmView:
+    """Return the view of the first node of a healthy farm."""
+    view = farm_view(leader=leader, servers=SERVERS)
     raft = replace(
         view.raft,
         learners=(),
@@ -78,7 +88,7 @@ def states() -> dict[str, State]:
         "partition": State("A node alone on its side of a partition", with_alarms(_cut_off()), silent=(2, 3)),
         "no-router": State("A node whose router does not answer", with_alarms(_without_router(), "router-unreachable")),
         "foreign-key": State("A new node with the key file of another farm", with_alarms(_with_foreign_key())),
-        "full-disk": State("A node with a full disk", with_alarms(healthy(), "disk-full")),
+        "full-disk": State("A node with a full disk", with_alarms(healthy(leader=2), "disk-full")),
     }
 
 
@@ -114,7 +124,17 @@ def _cut_off() -> FarmView:
     reports = tuple(
         each if each.raft_id == 1 else replace(each, stale=True, age_ms=95_000, score=None) for each in view.reports
     )
-    return replace(view, members=members, raft=raft, reports=reports)
+    publishing = tuple(
+        replace(
+            each,
+            entries=tuple(
+                one if one.name == "node-1" else replace(one, healthy=False, faults=(SERVER_FAULT,))
+                for one in each.entries
+            ),
+        )
+        for each in view.publishing
+    )
+    return replace(view, members=members, raft=raft, reports=reports, publishing=publishing)
 
 
 def _without_router() -> FarmView:
@@ -151,5 +171,7 @@ def _without_router() -> FarmView:
 
 def _with_foreign_key() -> FarmView:
     view = forming_view()
+    members = tuple(replace(each, raft_id=None, server_role=ServerRole.NONE) for each in view.members)
     senders = tuple(OtherFarmView(f"192.168.7.{each}:7668", "77aa00ff77aa00ff") for each in (5, 6))
-    return replace(view, gossip=replace(view.gossip, other_farms=senders), weights=WeightsView())
+    gossip = replace(view.gossip, other_farms=senders)
+    return replace(view, gossip=gossip, members=members, weights=WeightsView())

@@ -54,8 +54,8 @@ _critical: Final = partial(_declare, Severity.CRITICAL)
 _warning: Final = partial(_declare, Severity.WARNING)
 CORRECT_FILE: Final = "correct the file as the text describes; the node reads it again automatically"
 ADD_NODE: Final = (
-    'run `garlicfarm invite new` on a voter, and the printed command on the new machine (with transport = "i2p": start'
-    " it with the key file that `garlicfarm keys export FILE` writes now, and run `garlicfarm node approve ID`)"
+    "run `garlicfarm invite new` on a voter, and the printed command on the new machine (over I2P:"
+    " `garlicfarm help servers`)"
 )
 REPLACE_EVICTED: Final = f"to replace the evicted server, {ADD_NODE}"
 _SET_CLOCKS: Final = "correct the clocks (NTP) of the servers that the text names"
@@ -117,7 +117,7 @@ FORMATION: Final = _critical(
 ISOLATED: Final = _critical(
     "isolated",
     "no peer answers, and all seeds, or all members that this node knew, have not answered for ten gossip periods",
-    "check the network, the seeds and the firewall (UDP 7668, TCP 7669)",
+    "check the network, the seeds and the firewall (by default UDP 7668, TCP 7669)",
 )
 ADDRESS_GONE: Final = _critical(
     "address-gone",

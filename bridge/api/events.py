@@ -355,7 +355,7 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
 _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "verdict-changed": lambda _, facts: str(facts["text"]),
     "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
-    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is over",
+    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is cleared",
     "leader-unknown": lambda _, facts: f"it does not know a leader in term {facts['term']}",
     "election-started": lambda _, facts: f"it is a candidate in term {facts['term']}",
     "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",

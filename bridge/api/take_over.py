@@ -44,7 +44,7 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
     The steps are in the order of their time; empty without a change. Steps before the last completed publication before
-    the change belong to an earlier take-over.
+    the change belong to an earlier take-over. A suspicion after the publication begins another one.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]
@@ -57,7 +57,10 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     )
     while begin > 0 and core[begin - 1].time_ms > max(over_ms, core[begin].time_ms - APART_MS - 1):
         begin -= 1
+    over = [each.time_ms for each in ordered if each.kind in _OVER and each.time_ms >= core[turn].time_ms]
     while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
+        if core[end + 1].kind == "member-suspect" and over and core[end + 1].time_ms > over[0]:
+            break
         end += 1
     steps: dict[str, Step] = {}
     for event in core[begin : end + 1]:

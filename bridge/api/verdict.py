@@ -85,7 +85,7 @@ DO_ABOUT: Mapping[str, str] = {
 ERRORS_MAX = 3
 """Last errors of leaves in an advice."""
 _UNHEALTHY_ACTION = (
-    "check the router and the service of each unhealthy leaf: `garlicfarm farm`, `garlicfarm help attach-a-router`"
+    "check the router and the service of each unhealthy leaf: `garlicfarm farm`; see `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
 _OWN_FAULTS = DISK_FAULTS | {ADDRESS_GONE.kind}
@@ -519,7 +519,7 @@ def _unhealthy_action(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]
     )
     shown = [*errors][:ERRORS_MAX]
     last = f" (last error of {'; of '.join(shown)})" if shown else ""
-    return f"{found}{last}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
+    return f"{found}{last}; see `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
 
 
 def _troubles(facts: FarmFacts) -> Iterator[str]:

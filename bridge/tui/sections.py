@@ -165,7 +165,7 @@ def lag_part(follower: FollowerView | None, palette: Palette) -> Part:
     if follower is None:
         return "-", palette.dim
     if follower.last_contact_ms is None or follower.lag_entries is None:
-        return "never", palette.bad
+        return "?", palette.bad
     return str(follower.lag_entries), palette.good if follower.lag_entries == 0 else palette.doubtful
 
 

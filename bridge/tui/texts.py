@@ -34,7 +34,7 @@ ENTRY_LINES_MAX: Final = 6
 HELP: Final = (
     ("f e l p t ?", "farm, events, log, publishing, time, help; also Tab and arrows"),
     ("up down, j k", "choose a row, or scroll a text; also PgUp, PgDn, Home, End"),
-    ("Enter", "details of the chosen member, or of the event's; Esc goes back"),
+    ("Enter", "details of the chosen member, or of the chosen event's member; Esc goes back"),
     ("o", "in events: the log at the time of the chosen event"),
     ("t, w", "timeline of this node's history: leaders, outages; other hours"),
     ("/", "filter members, events, entries. Enter keeps it, Esc removes it"),
@@ -190,17 +190,17 @@ def publishing_lines(farm: FarmView | None, canvas: Canvas) -> list[Text]:
     section = publishing_section(farm, canvas)
     lines = [] if section.title is None else [section.title]
     lines += section.lines
-    columns = [Column("  CANDIDATE", 20), Column("SCORE", 6, right=True), Column("PREFERRED", 9)]
-    columns.append(Column("", canvas.width))
+    columns = [Column("  CANDIDATE", 20), Column("SCORE", 6, right=True), Column("STATE", canvas.width)]
     for each in farm.publishing:
         lines += [Text("", end=""), canvas.heading(columns, palette.title)]
         for one in sorted(each.standings, key=lambda standing: -standing.score):
-            cannot: Part = (
-                standing_text(one, "can publish"),
+            state = standing_text(one, "publisher" if one.raft_id == each.publisher_id else "can publish")
+            cell: Part = (
+                f"{state}, preferred" if one.preferred else state,
                 palette.good if one.inability is None else palette.doubtful,
             )
             name = f"  {server_label(one.raft_id, one.name)}"
-            lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
+            lines.append(canvas.row(columns, [name, str(one.score), cell]))
             reasons = [one.choice, score_text(one) if one.parts else ""]
             for reason in filter(None, reasons):
                 parts = textwrap.wrap(printable(reason), max(LEAST_WIDTH, canvas.width - _REASON_CELLS))

@@ -23,6 +23,7 @@ from tests.end_to_end.farm import local_farm
 from tests.gallery.page import open_page, signal_to
 from tests.node.test_control_page import ServedPage, serving
 from tests.operator_history import flapping, history, row, sights
+from tests.operator_states import healthy
 from tests.operator_views import CHOICES
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -101,7 +102,10 @@ async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser
 
 
 async def test_node_with_name_of_inherited_property_is_a_member(tmp_path: Path, browser: Browser) -> None:
-    """A node that does not list the new node `constructor` does not count as a disagreement."""
+    """A node that does not list the new node `constructor` does not count as a disagreement.
+
+    Views from before a change of this node's verdict do not count as an agreement.
+    """
     now_ms, names = time.time_ns() // 1_000_000, ("node-1", "constructor", "node-3")
     documents = {"/v1/history": history(now_ms, names), "/v1/views": sights(now_ms, names)}
     del documents["/v1/views"]["nodes"][0]["members"]["constructor"]
@@ -109,6 +113,9 @@ async def test_node_with_name_of_inherited_property_is_a_member(tmp_path: Path, 
 
         def check(tab: Tab) -> str:
             tab.wait("document.getElementById('sights').textContent.includes('constructor')")
+            assert "The farm has changed since; the views follow." in tab.text()
+            served.node.current = healthy()
+            tab.wait("!document.querySelector('#sights table.old')")
             return str(tab.evaluate("document.getElementById('sights').textContent"))
 
         text = await in_tab(browser, served, check)

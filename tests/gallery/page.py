@@ -20,7 +20,7 @@ from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.node.test_control_page import serving
-from tests.operator_history import history, sights
+from tests.operator_history import MINUTE_MS, history, sights, up_to
 from tests.operator_states import State, states
 from tests.reference.site import GALLERY
 
@@ -31,6 +31,8 @@ DRAWN: Final = (
     "document.getElementById('past-problem').textContent !== 'requesting …'"
     " && document.getElementById('sights').textContent !== 'requesting …'"
 )
+FRESH: Final = "!document.querySelector('#sights table.old')"
+"""The views of all nodes are newer than the last change of leader or verdict."""
 Picture = tuple[str, str]
 
 
@@ -58,21 +60,21 @@ def _of_real_farm(browser: Browser) -> Iterator[Picture]:
         tabs = [browser.open(address(), width) for width in WIDTHS]
         dark = [browser.open(address(), width, dark=True) for width in WIDTHS]
         for tab in (*tabs, *dark):
-            tab.wait(f"document.getElementById('verdict').className === 'ok' && {DRAWN}", BOUND_S)
+            tab.wait(f"document.getElementById('verdict').className === 'ok' && {DRAWN} && {FRESH}", BOUND_S)
         yield from _taken(tabs, "healthy", "Healthy")
         yield from _taken(dark, "healthy-dark", "Healthy, in a dark browser")
         # One node after the other, so that the farm keeps its quorum in the first two states.
         signal_to(second, signal.SIGSTOP)
         _wait_text(tabs, f"[...document.querySelectorAll('#members tr')].some(each => each.key && {_is_down(second)})")
-        _wait_text(tabs, "document.getElementById('verdict').className === 'warning'")
+        _wait_text(tabs, f"document.getElementById('verdict').className === 'warning' && {FRESH}")
         yield from _taken(tabs, "stopped", f"{second.name} is stopped (SIGSTOP)")
         signal_to(second, signal.SIGCONT)
         _wait_text(tabs, "document.getElementById('verdict').className === 'ok'")
         third.kill()
-        _wait_text(tabs, "document.getElementById('verdict').className === 'warning'")
+        _wait_text(tabs, f"document.getElementById('verdict').className === 'warning' && {FRESH}")
         yield from _taken(tabs, "killed", f"{third.name} is killed")
         second.kill()
-        _wait_text(tabs, "document.getElementById('verdict').className === 'critical'")
+        _wait_text(tabs, f"document.getElementById('verdict').className === 'critical' && {FRESH}")
         yield from _taken(tabs, "no-quorum", "Two of three nodes are killed: no quorum")
         signal_to(shown, signal.SIGSTOP)
         _wait_text(tabs, "document.body.className === 'stale'")
@@ -87,6 +89,8 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
     silent = tuple(NAMES[each - 1] for each in state.silent)
     views = sights(now_ms, names, silent=silent)
     verdict, raft = state.view.verdict, state.view.raft
+    if raft.voters:
+        day = up_to(state.view, day, now_ms - 20 * MINUTE_MS)
     views["nodes"][0] |= {"verdict": verdict.kind.value, "severity": verdict.severity.value, "leader": raft.leader_name}
     views["nodes"][0] |= {"term": raft.term, "commitIndex": raft.commit_index}
     if not state.view.publishing:

@@ -86,7 +86,7 @@ def test_view_at_80_by_24_shows_required_facts() -> None:
     text = screen(farm_view())
     for fact in (
         "node-1*", "alive", "suspect", "dead", "1.4", "0.62ms",  # members: status, incarnation, round trip
-        "node-1 leads, term 3", "commit 217/218", "never",  # Raft: role, term, commit, a follower that never answered
+        "node-1 leads, term 3", "commit 217/218", "?",  # Raft: role, term, commit, a follower that never answered
         "node-2 publishes", "expires in 14m40s", "leaf1abcdefg", "unhealthy", "COST",  # publications
         "node-4 is suspected, confirmation 11", "signing-key-ends", "DEMO",  # events, alarms, demonstration
     ):  # fmt: skip

@@ -324,7 +324,9 @@ def test_takeover_ends_with_publication() -> None:
     ]
     transfer = [event(5_000, "election-started", term=2), event(5_100, "leader-elected")]
     later_publication = [event(11_000, "published", second=11, entries=2)]
-    assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "handed over"]
+    failure = [event(9_000, "member-suspect", member="node-3"), event(11_000, "member-dead", member="node-3")]
+    for events in (founding, [*founding, *failure]):
+        assert [step.what for step in last_take_over(events)] == ["elected", "publisher chosen", "handed over"]
     steps = last_take_over([*founding, *transfer, *later_publication])
     assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]
 

@@ -50,7 +50,7 @@ from tests.members import farm_member
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
 from tests.remedies.cases import APART, CASES, READS
-from tests.remedies.collect import Remedy, in_guide, in_guides, in_module, in_sources
+from tests.remedies.collect import ROOT, Remedy, in_guide, in_guides, in_module, in_sources
 from tests.remedies.parsing import fault_of, found_command
 from tests.remedies.typing import fault_of_case, words_typed
 
@@ -248,10 +248,13 @@ def test_advice_after_loss_is_never_refused(expect: int, voters: int, down: tupl
     assert refusals_of_advice(view, verdict.advice) == []
     is_removal_advised = "servers remove" in verdict.advice
     assert is_removal_advised is (voters - len(down) >= expect)
-    steps = [
-        verdict.advice.find(f"`garlicfarm {each}`") for each in ("invite new", "keys export FILE", "node approve ID")
-    ]
-    assert is_removal_advised or (min(steps) >= 0 and steps == sorted(steps)), "a new node also needs an approval"
+    steps = [verdict.advice.find(f"`garlicfarm {each}`") for each in ("invite new", "help servers")]
+    assert is_removal_advised or (min(steps) >= 0 and steps == sorted(steps)), verdict.advice
+
+
+def test_page_of_advice_without_token_has_approval() -> None:
+    text = (ROOT / "docs" / "how-to" / "servers.md").read_text(encoding="utf-8")
+    assert text.index("garlicfarm keys export") < text.index("garlicfarm node approve ID")
 
 
 def test_planted_refused_removal_is_found() -> None:

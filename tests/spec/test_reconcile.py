@@ -234,6 +234,16 @@ def test_dead_voter_removed_after_grace_time() -> None:
     assert story.run(2 * STEP_MS) == [Remove(4)]
 
 
+def test_wait_for_grace_time_shows_obstacle() -> None:
+    story = Story(voters=3)
+    story.status[3] = DEAD
+    assert story.run(GRACE_MS) == []
+    (waits,) = story.decision.waits
+    assert waits.endswith(
+        "removed after 10 min at the earliest: a farm of 3 needs another voter as a replacement first"
+    )
+
+
 def test_dead_voter_dropped_by_gossip_still_removed() -> None:
     story = Story(voters=4)
     story.status[4] = DEAD

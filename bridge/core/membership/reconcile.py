@@ -286,12 +286,13 @@ class _Moment(Struct, frozen=True):
                 what = f"an operator has requested the removal of {name}"
             elif self._is_out(server_id):
                 what = f"server {server_id} ({name}) is {self.admitted[server_id].standing.value}"
+            obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
             if self._is_doomed(server_id) or server_id in self.group.removed:
-                obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
                 if obstacle is not None:
                     reasons.append(f"{what}; not removed: {obstacle}")
             elif dead_ms is not None:
-                reasons.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
+                condition = "" if obstacle is None else f" at the earliest: {obstacle}"
+                reasons.append(f"{what}; removed after {_duration(self.settings.grace_ms)}{condition}")
         return reasons
 
     # -- joining -------------------------------------------------------------------------------------------------------

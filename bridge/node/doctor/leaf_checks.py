@@ -95,5 +95,5 @@ def _line(name: str, head: str, conditions: Sequence[ConditionView], *, is_healt
     )
     if is_healthy:
         return Check(name, CheckResult.OK, text)
-    action = f"{fault_actions(faults)}; `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
+    action = f"{fault_actions(faults)}; see `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
     return Check(name, CheckResult.PROBLEM, text, action)

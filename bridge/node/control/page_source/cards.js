@@ -44,7 +44,7 @@ function showTiles() {
     tile("Leader", "leader", raft.role === "none" ? "–" : raft.leaderId === null ? "none" : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), raft.role !== "none" && raft.leaderId === null ? "critical" : "", raft.role === "none" ? "not a server yet" : `term ${raft.term}`),
     tile("Publisher", "publisher", !publishers.length ? "–" : publishers.every((each) => each === publishers[0]) ? publishers[0] === null ? "none" : memberLink(publishers[0]) : `${new Set(publishers).size} nodes`,
       publishers.includes(null) ? "critical" : "", view.publishing.length > 1 ? `${view.publishing.length} masters` : view.publishing[0]?.handedOverS ? `ends in ${duration(view.publishing[0].secondsToExpiry * 1000)}` : publishers.length ? "not handed over yet" : "no master"),
-    tile("Members", "member", `${alive} of ${counted.length} alive`, alive === counted.length ? "" : "warning", view.verdict.canLose === null ? "" : `can lose ${view.verdict.canLose}`),
+    tile("Members", "member", `${alive} of ${counted.length} alive`, alive === counted.length ? "" : "warning", view.verdict.kind === "no-quorum" ? "no quorum" : view.verdict.canLose === null ? "" : `can lose ${view.verdict.canLose || "none"}`),
     tile("Leaves", "leaf", leaves.length ? `${healthy} of ${leaves.length} healthy` : "none", healthy === leaves.length ? "" : "warning"),
     tile("Log", "log", raft.commitIndex.toLocaleString("en"), raft.standsStill ? "critical" : "", raft.standsStill ? "stands still" : raft.logTimeMs === null || raft.leaderId === null ? "entries" : `entries; log time ${clock(raft.logTimeMs)}`));
 }
@@ -123,7 +123,7 @@ function showPublished() {
       h("p", { class: isNone ? "critical" : "" }, isNone ? "no server can publish" : [term("publisher"), " ", memberLink(each.publisherName, each.publisherName === null ? String(each.publisherId) : undefined)], `: ${each.reason}`),
       h("p", { class: "dim" }, each.handedOverS === null ? ["not ", term("handed over"), " to a router"] : [term("handed over"), ` to the router of ${known(each.handedOverByName)} at ${moment(each.handedOverS * 1000)}; `,
         each.secondsToExpiry > 0 ? `it ends in ${duration(each.secondsToExpiry * 1000)}` : h("span", { class: "critical" }, `it ended ${duration(-each.secondsToExpiry * 1000)} ago`)]),
-      h("p", { class: each.seen === null ? "dim" : each.seen ? "ok" : "critical" }, each.seen === null ? "no look-up by another router decides yet" : each.seen ? ["● ", term("seen"), " by a look-up of another router"] : "✕ no other router finds it"),
+      h("p", { class: each.seen === null ? "dim" : each.seen ? "ok" : "critical" }, each.seen === null ? "no router of another node has looked it up yet" : each.seen ? ["● ", term("seen"), " by a look-up of another router"] : "✕ no other router finds it"),
       each.entries.length > 0 && table({ class: "cards" }, [["Node", "", "node"], ["Destination", "mono", "destination"], ["Cost", "number", "cost"], ["Health", "", "healthy"]], each.entries.map((entry) =>
         ({ key: entry.destination, cells: [memberLink(entry.name), entry.destination, entry.cost, healthOf(entry)] }))),
       each.standings.length > 0 && [h("h3", null, term("Candidates", "candidate")), table({ class: "cards" }, [["Server", "", "server"], ["Score", "number", "score"], ["Choice"]],
@@ -141,14 +141,14 @@ function condition(leaf, kind, report) {
     if ((leaf.faults || []).includes(kind)) return h("span", { class: classOf("critical") }, `${prefix}✕ ${SHARED.faults[kind] || "does not hold"}`);
     return leaf.healthy ? h("span", { class: classOf("ok") }, `${prefix}● holds`) : h("span", { class: "dim" }, "–");
   }
-  const since = each.sinceMs === null || each.sinceMs === undefined ? "" : ` for ${duration(each.sinceMs)}`;
-  return [each.holds ? h("span", { class: classOf("ok") }, `${prefix}● holds${since}`) : h("span", { class: classOf("critical") }, `${prefix}✕ ${SHARED.faults[kind] || "fails"}${since}${each.failures ? `, ${many(each.failures, "failure")}` : ""}`),
+  const since = each.sinceMs === null || each.sinceMs === undefined ? "" : h("span", { class: "nowrap" }, ` for ${duration(each.sinceMs)}`);
+  return [each.holds ? h("span", { class: classOf("ok") }, `${prefix}● holds`, since) : h("span", { class: classOf("critical") }, `${prefix}✕ ${SHARED.faults[kind] || "fails"}`, since, each.failures ? `, ${many(each.failures, "failure")}` : ""),
     each.lastError && h("div", { class: "small dim" }, `${each.holds ? "last error: " : ""}${each.lastError}`)];
 }
 function showLeaves() {
   const rows = view.reports.flatMap((report) => report.leaves.map((leaf) => ({ report, leaf, healthy: leaf.healthy && !isOutdated(report) })));
   rows.sort((a, b) => a.healthy - b.healthy || collator.compare(known(a.report.name), known(b.report.name)));
-  show("leaves", rows.length ? table({ class: "cards" }, [["Node", "", "node"], ["Leaf", "mono", "leaf"], ["Health", "", "healthy"], ...SHARED.conditions.map(([, name, word]) => [titled(name), "", word]), ["Report", "nowrap", "report"]],
+  show("leaves", rows.length ? table({ class: "cards" }, [["Node", "nowrap", "node"], ["Leaf", "mono nowrap", "leaf"], ["Health", "", "healthy"], ...SHARED.conditions.map(([, name, word]) => [titled(name), "", word]), ["Report", "nowrap", "report"]],
     rows.map(({ report, leaf }) => ({ key: `${report.raftId} ${leaf.destination}`, class: isOutdated(report) ? "old" : "", cells: [memberLink(report.name === null ? String(report.raftId) : report.name), h("span", { title: leaf.destination }, short(leaf.destination)),
       [leafHealth({ ...leaf, faults: [] }, report), leaf.excluded && h("div", { class: "warning small" }, "excluded by an operator")], ...SHARED.conditions.map(([kind]) => condition(leaf, kind, report)), { cell: ago(report.ageMs), class: report.stale ? "warning" : "dim" }] })))
     : h("p", { class: "dim" }, "no server reports a leaf"));
@@ -168,9 +168,15 @@ function sightOf(each, name, isOdd) {
   if (!seen) return h("span", { class: "dim", title: `${each.name} does not list ${name}` }, "·");
   return { cell: h("span", { class: STATUS[seen]?.[1], title: `${each.name} sees ${name}: ${seen}`, role: "img", "aria-label": seen }, name === each.name ? "–" : (STATUS[seen] || ["?"])[0]), class: isOdd ? "differs" : "" };
 }
-let everyNode = false;
+// True if this node has another leader, term or verdict now than when the views were requested.
+function areSightsPast() {
+  const own = sights.nodes.find((each) => each.nodeId === view.node.nodeId);
+  return own !== undefined && (own.leader !== view.raft.leaderName || own.term !== view.raft.term || own.verdict !== view.verdict.kind);
+}
+let everyNode = false, sightsArePast = false;
 function showSights() {
   if (!sights) { show("sights", h("p", { class: "dim" }, sightsProblem || "requesting …")); return; }
+  sightsArePast = areSightsPast();
   const nodes = [...sights.nodes].sort((a, b) => collator.compare(a.name, b.name)), answered = nodes.filter((each) => each.answered);
   const usual = { leader: most(answered.map((each) => each.leader)), term: most(answered.map((each) => each.term)), severity: most(answered.map((each) => each.severity)) };
   const highest = Math.max(0, ...answered.map((each) => each.commitIndex || 0));
@@ -185,12 +191,12 @@ function showSights() {
   // An earlier view of a node that does not answer now is dimmed, and is not compared.
   const cell = (each, value, usualValue, text) => ({ cell: text === undefined ? known(value) : text, class: each.answered && value !== usualValue ? "differs" : "" });
   show("sights",
-    h("p", null, !answered.length ? "no node answered" : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "differs" : "differ"} from the majority.`)
-      : h("span", { class: "ok" }, `✓ ${answered.length === 1 ? "One node answered" : `All ${answered.length} nodes that answered see the same`}: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
-      answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
-    odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
+    h("p", null, sightsArePast ? "The farm has changed since; the views follow." : !answered.length ? "no node answered" : nodes.length === 1 ? "This node does not know another node yet." : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, answered.length === 2 ? "! The 2 nodes that answered differ." : `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "differs" : "differ"} from the majority.`)
+      : h("span", { class: "ok" }, `✓ All ${answered.length} nodes that answered see the same: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
+      !sightsArePast && answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
+    !sightsArePast && odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
       subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${seenAs(each, name)}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
-    rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: "cards matrix" }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
+    rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: `cards matrix ${sightsArePast ? "old" : ""}` }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
       rows.map((each) => each.verdict === null ? { key: each.nodeId, class: "old", cells: [memberLink(each.name), "did not answer", "", "", "", ...masters.map(() => ""), ...columns.map(() => "")] }
         : { key: each.nodeId, class: each.answered ? "" : "old", cells: [[memberLink(each.name), !each.answered && h("span", { class: "dim" }, ` ${ago(each.ageMs)}`)], cell(each, each.severity, usual.severity, h("span", { class: severe(each.severity) }, `${MARKS[each.severity] || ""} ${each.verdict}`)),
           cell(each, each.leader, usual.leader, each.leader === null ? "none" : undefined), cell(each, each.term, usual.term), each.answered && highest - each.commitIndex > 20 ? [known(each.commitIndex), h("span", { class: "warning" }, ` (−${highest - each.commitIndex})`)] : known(each.commitIndex),
@@ -204,7 +210,7 @@ function showRaft() {
   const broken = raft.links.filter((each) => !each.connected);
   show("raft", facts([["Leader", raft.role === "none" ? "–" : raft.leaderId === null ? h("span", { class: "critical" }, `none${raft.leaderlessMs === null ? "" : ` for ${duration(raft.leaderlessMs)}`}`) : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), "leader"],
     ["Term", raft.term, "term"], ["Committed", raft.commitIndex, "commit"], ["Applied here", raft.appliedIndex, "state machine"], ["Voters", raft.voters.length ? names(raft.voters) : "–", "voter"], raft.learners.length && ["Learners", names(raft.learners), "learner"],
-    broken.length && ["Not connected", h("span", { class: "warning" }, broken.map((each) => known(each.name)).join(", ")), "link"], raft.waits.length && ["Waits", raft.waits.map((each) => h("div", null, each))],
+    broken.length && ["Not connected", h("span", { class: "warning" }, broken.map((each) => known(each.name)).join(", ")), "link"], raft.waits.length && ["Pending changes", raft.waits.map((each) => h("div", null, each))],
     ["This node", [memberLink(node.name), `, ${node.phase}, up ${duration(node.uptimeMs)}`], "node"], ["Farm", [view.farm.cluster, view.farm.demo && " (demonstration)", h("span", { class: "dim mono" }, ` ${view.farm.label}`)], "farm"],
     view.farm.level !== null && ["Feature level", view.farm.level, "feature level"], ["Version", node.version]]));
 }

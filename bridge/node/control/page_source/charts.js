@@ -100,7 +100,7 @@ function showTimeline() {
       h("div", { class: "share" }, ["verdict", "node", "leaf"].includes(row.kind) ? share(row, range) : ""));
   });
   parts.push(h("div", { class: "pad" }), h("div", { class: "plot" }, h("svg", { class: "axis", width, height: 16, viewBox: `0 0 ${width} 16`, "aria-hidden": "true" },
-    axisLabels(range, width, 0, 12, 56), h("text", { x: width, y: 12, "text-anchor": "end" }, "now"), h("text", { x: 0, y: 12 }, clock(range.fromMs).slice(0, 5)))), h("div", { class: "pad" }));
+    axisLabels(range, width, 0, 12, 56), h("text", { x: width, y: 12, "text-anchor": "end" }, clock(range.toMs)), h("text", { x: 0, y: 12 }, clock(range.fromMs).slice(0, 5)))), h("div", { class: "pad" }));
   patch(box, parts);
   plots.set("timeline", { range, rows: drawn });
   at("rows-more").hidden = rows.length <= ROWS_SHOWN;
@@ -201,7 +201,7 @@ function showCharts() {
   const kinds = new Map();
   for (const each of past.series) kinds.set(each.kind, [...(kinds.get(each.kind) || []), each]);
   const order = [...new Set([...Object.keys(CHARTS), ...kinds.keys()])].filter((kind) => kinds.has(kind)).slice(0, 6);
-  show("charts", !order.length && h("section", { class: "wide" }, h("p", { class: "dim" }, "No figures yet: the node records them each minute.")), order.map((kind) => {
+  show("charts", !order.length && h("section", { class: "wide" }, h("div", { class: "head" }, h("h2", null, "Round trip and commit lag")), h("p", { class: "dim" }, "No figures yet: the node records them each minute.")), order.map((kind) => {
     const [title, word] = CHARTS[kind] || [kind, null];
     const isWide = order.length === 1, width = Math.floor(at("charts").clientWidth / (isWide || innerWidth <= 760 ? 1 : 2)) - (isWide || innerWidth <= 760 ? 30 : 36);
     return h("section", { key: kind, class: isWide ? "wide" : "", "aria-label": title }, h("div", { class: "head" }, h("h2", null, term(title, word))), chart(`chart-${kind}`, kind, kinds.get(kind), Math.max(220, width)));

@@ -7,10 +7,11 @@ function showAll() {
   if (!view || document.hidden) return;
   outdated = outdatedReports();
   at("title").textContent = view.farm.cluster;
-  at("seen-by").textContent = `as ${view.node.name} sees it${view.raft.role === "none" ? "" : `, a ${view.raft.role}`}; times are UTC`;
+  at("seen-by").textContent = `as ${view.node.name} sees it${view.raft.role === "none" ? "" : `, ${view.raft.role === "leader" ? "the" : "a"} ${view.raft.role}`}; times are UTC`;
   at("farm").hidden = at("bar").hidden = at("tiles").hidden = false;
   for (const each of [...memberNames].sort(collator.compare).slice(0, MEMBERS_SHOWN)) hue(each);
   showVerdict(); showTiles(); showAlarms(); showMembers(); showPublished(); showLeaves(); showRaft();
+  if (sights && areSightsPast() !== sightsArePast) showSights();
 }
 function receive(name, data, id) {
   if (name === "view") { view = JSON.parse(data); memberNames = new Set(view.members.map((each) => each.name)); showAll(); showLive(); }
@@ -90,8 +91,8 @@ async function requestPast() {
     const isFirst = past === null;
     past = answer;
     if (isFirst) hours = usefulHours();
-    at("past").hidden = false;
     at("past-problem").textContent = past.rows.length ? "" : "nothing recorded yet";
+    at("past").hidden = !past.rows.length;
     showPast();
   } catch (error) { at("past-problem").textContent = `${past ? `the history is ${duration(Date.now() - past.toMs)} old` : "no history"}: ${error.message}`; }
   at("past").classList.toggle("old", Boolean(past) && at("past-problem").textContent !== "");
