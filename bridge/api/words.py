@@ -60,7 +60,8 @@ _ACTIONS: Mapping[str, str] = {
     SERVER_FAULT: "start the node of the leaf, or repair its connections; `garlicfarm doctor` there checks them",
     LeafFault.ROUTER.value: "start the router of that node and its I2CP port; `garlicfarm doctor` there checks both",
     LeafFault.LEASE_SET.value: (
-        "check in the router's console that the leaf's server tunnel runs and that the router has found peers"
+        "wait some minutes if the router has just started; otherwise check in its console that the leaf's server tunnel"
+        " runs and that the router has found peers"
     ),
     LeafFault.SERVICE.value: "start the service of the leaf, or correct `probe` in its [[leaf]]",
 }

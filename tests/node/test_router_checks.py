@@ -194,3 +194,4 @@ def test_leaf_checks_name_unreachable_router() -> None:
     settings = I2cpRouterSettings(i2cp=Link("127.0.0.1", 1))
     *_, line = router_checks(settings, [], (ServedLeaf(leaf),))
     assert "no router answers" in line.text
+    assert line.action.startswith("follow the line `router` above"), "doctor does not advise to run doctor"

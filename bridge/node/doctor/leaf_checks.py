@@ -95,5 +95,10 @@ def _line(name: str, head: str, conditions: Sequence[ConditionView], *, is_healt
     )
     if is_healthy:
         return Check(name, CheckResult.OK, text)
-    action = f"{fault_actions(faults)}; see `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
+    if LeafFault.ROUTER.value in faults:
+        action = "follow the line `router` above; the leaf needs its router first"
+    else:
+        action = (
+            f"{fault_actions(faults)}; see `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
+        )
     return Check(name, CheckResult.PROBLEM, text, action)
