@@ -92,6 +92,18 @@ def states() -> dict[str, State]:
     }
 
 
+def moved_to(view: FarmView, now_ms: int) -> FarmView:
+    """Return the view with the times that screens show, as if it were taken at `now_ms`."""
+    later_ms = now_ms - view.taken_at_ms
+    log_time_ms = None if view.raft.log_time_ms is None else view.raft.log_time_ms + later_ms
+    publishing = tuple(
+        each if each.handed_over_s is None else replace(each, handed_over_s=each.handed_over_s + later_ms // 1000)
+        for each in view.publishing
+    )
+    raft = replace(view.raft, log_time_ms=log_time_ms)
+    return replace(view, taken_at_ms=now_ms, raft=raft, publishing=publishing)
+
+
 def with_alarms(view: FarmView, *kinds: str) -> FarmView:
     """Return the view with its verdict, the alarms of its concerns, and alarms of these kinds."""
     shown = judged(view)

@@ -21,7 +21,7 @@ from tests.end_to_end.farm import Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.node.test_control_page import serving
 from tests.operator_history import MINUTE_MS, history, sights, up_to
-from tests.operator_states import State, states
+from tests.operator_states import State, moved_to, states
 from tests.reference.site import GALLERY
 
 WIDTHS: Final = (1280, 390)
@@ -98,7 +98,7 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
     documents = {"/v1/history": day, "/v1/views": views}
     with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
         async with serving(Path(scratch), documents=documents) as served:
-            served.node.current = state.view
+            served.node.current = moved_to(state.view, now_ms)
             for alarm in state.view.alarms:
                 served.node.events.append("alarm-raised", {"alarm": alarm.kind, "text": alarm.text})
             address = f"https://{LOOPBACK}:{served.server.remote_port}/#token={served.token}"
