@@ -53,6 +53,8 @@ LONG_FARMS = (
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The slowest groups, slowest first."""
 CLOCK = "autojump_clock"
+YOUNG_OBJECTS = 20_000
+"""Threshold of garbage collections: with Python's 700, collections need a tenth of the processor time."""
 STARTED_TESTS = 2
 """xdist starts a test only when the next test is known, so a worker with so few tests receives more."""
 
@@ -77,8 +79,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests from garbage collections: each complete one would take a third of a second."""
+    """Exclude modules and tests from garbage collections, each complete one of which would take a third of a second."""
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
 
 
