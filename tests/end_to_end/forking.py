@@ -22,7 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import CDLL, get_errno
 from functools import cache
 from importlib import import_module
@@ -83,17 +83,24 @@ class Forked:
 
 
 def start(
-    arguments: Sequence[str | Path], output: int, errors: int, *, piped: bool = False, namespace: str = ""
+    arguments: Sequence[str | Path],
+    output: int,
+    errors: int,
+    *,
+    piped: bool = False,
+    namespace: str = "",
+    directory: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Forked:
     """Start `garlicfarm` with these arguments. Its standard input is empty, or a pipe that the test closes.
 
-    `output` and `errors` are descriptors. The process gets the current directory and environment. `namespace` is a
-    network namespace of `ip netns`.
+    `output` and `errors` are descriptors. `namespace` is a network namespace of `ip netns`; `directory` is the current
+    one by default.
     """
     request = {
         "arguments": [*map(str, arguments)],
-        "directory": str(Path.cwd()),
-        "environment": dict(os.environ),
+        "directory": str(directory or Path.cwd()),
+        "environment": dict(environment),
         "namespace": namespace,
     }
     stdin, ours = os.pipe()
@@ -108,10 +115,15 @@ def start(
     return Forked(reports, FileIO(ours, "wb") if piped else None)
 
 
-def run(arguments: Sequence[str | Path], timeout_s: float) -> "subprocess.CompletedProcess[str]":
+def run(
+    arguments: Sequence[str | Path],
+    timeout_s: float,
+    directory: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end, like `subprocess.run`."""
     with TemporaryFile() as output, TemporaryFile() as errors:
-        process = start(arguments, output.fileno(), errors.fileno())
+        process = start(arguments, output.fileno(), errors.fileno(), directory=directory, environment=environment)
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:

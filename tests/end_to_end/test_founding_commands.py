@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from bridge.wire.i2p.destination_keys import parse_signing_key
+from tests.end_to_end import forking
 
 BOUND_S = 90.0
 POLL_S = 0.2
@@ -57,10 +58,7 @@ class Machine:
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run a short command."""
-        arguments = [sys.executable, "-m", "bridge.cli.main", *command]
-        return subprocess.run(
-            arguments, env=self.environment, cwd=self.home, capture_output=True, text=True, timeout=60, check=False
-        )
+        return forking.run(command, 60, self.home, self.environment)
 
     def stop(self) -> None:
         """End the node."""
