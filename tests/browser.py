@@ -170,11 +170,19 @@ class Tab:
         file.write_bytes(b64decode(data))
 
     def click(self, selector: str) -> None:
-        """Click the first element of a selector with the mouse."""
-        x, y = self._place(selector, 0.5)
-        for kind, buttons in (("mousePressed", 1), ("mouseReleased", 0)):
-            place = {"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1}
-            self.call("Input.dispatchMouseEvent", **place)
+        """Click the first element of a selector with the mouse, again if an update has moved the element."""
+        hit = f"event.target.closest({json.dumps(selector)}) !== null"
+        deadline = time.monotonic() + REPLY_S
+        while True:
+            self.evaluate("globalThis.hit = false")
+            self.evaluate(f"addEventListener('click', event => {{ hit = {hit}; }}, {{ capture: true, once: true }})")
+            x, y = self._place(selector, 0.5)
+            for kind, buttons in (("mousePressed", 1), ("mouseReleased", 0)):
+                place = {"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1}
+                self.call("Input.dispatchMouseEvent", **place)
+            if self.evaluate("hit"):
+                return
+            assert time.monotonic() < deadline, f"{selector} was not hit"
 
     def point(self, selector: str, part: float) -> None:
         """Move the mouse over the first element of a selector, `part` of its width from the left."""

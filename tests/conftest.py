@@ -79,7 +79,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests from garbage collections, each complete one of which would take a third of a second."""
+    """Exclude modules and tests from garbage collections: each complete one would take a third of a second."""
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.enable()
