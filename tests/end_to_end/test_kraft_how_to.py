@@ -49,7 +49,10 @@ class HowTo:
         self.serving: dict[int, subprocess.Popen[str]] = {}
         self._stack = stack
         bin_directory = Path(sys.executable).parent
-        self._environment = os.environ | {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}"}
+        # kio imports hypothesis if it is installed, for half a second. Operators run without it.
+        (directory / "hypothesis.py").write_text("raise ImportError\n")
+        paths = {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(directory)}
+        self._environment = os.environ | paths
         self._shell = stack.enter_context(
             child(
                 ["/bin/bash"],
