@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 
 from pipeline.gold.answers import answer_sql
@@ -64,13 +65,14 @@ def main(directory: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", directory], check=True)  # noqa: S607 - found on the path
     failures = []
     with TemporaryDirectory() as place:
-        undisturbed = Path(place)
+        undisturbed = Path(place) / "tables"
         write(undisturbed, 0)
+        for free_pages in FREE_PAGES:
+            copytree(undisturbed, directory / str(free_pages))
         write(undisturbed, 1)
         expected = rows_in(undisturbed)
     for free_pages in FREE_PAGES:
         output = directory / str(free_pages)
-        write(output, 0)
         filler = fill(directory, free_pages)
         try:
             write(output, 1)

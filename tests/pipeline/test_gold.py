@@ -67,7 +67,8 @@ def over_days() -> tuple[MadeUpLog, list[int]]:
 
 def parts(log: MadeUpLog, ends: list[int]) -> list[MadeUpLog]:
     """Divide the log after the entries `ends`."""
-    return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip([0, *ends], [*ends, None], strict=True)]
+    spans = zip([0, *ends], [*ends, None], strict=True)
+    return [MadeUpLog(log.cluster_id, entries=log.entries[begin:end]) for begin, end in spans]
 
 
 def open_gold(output: Path, window_ms: int) -> Gold:
@@ -250,20 +251,17 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     assert last_rows(grown_days, 1_000) == rows
 
 
-def test_leaders_and_publishers_are_separate_per_farm(tmp_path: Path) -> None:
-    logs = [generated_log(3, 0.1, seed) for seed in (1, 2)]
-    logs[1].cluster_id = "ff" * 16
+def test_leaders_and_publishers_are_separate_per_farm(of_generated: Rows, tmp_path: Path) -> None:
+    other = generated_log(3, 0.1, 2)
+    other.cluster_id = "ff" * 16
     gold = open_gold(tmp_path / "both", HALF_HOUR_MS)
-    for batch, log in enumerate(logs):
+    for batch, log in enumerate((generated(), other)):
         tables_of(log, tmp_path / "both", batch, gold=gold)
         gold.refresh(batch)
-    both = all_rows(tmp_path / "both")
-    for log in logs:
-        alone = open_gold(tmp_path / log.cluster_id, HALF_HOUR_MS)
-        tables_of(log, tmp_path / log.cluster_id, 0, gold=alone)
-        alone.refresh(0)
-        for name, rows in all_rows(tmp_path / log.cluster_id).items():
-            assert [row for row in both[name] if row["farm"] == log.cluster_id] == rows
+    alone = derive_whole(tmp_path / "alone", other, HALF_HOUR_MS)
+    for name, rows in all_rows(tmp_path / "both").items():
+        assert [row for row in rows if row["farm"] == other.cluster_id] == alone[name]
+        assert [row for row in rows if row["farm"] != other.cluster_id] == of_generated[name]
 
 
 def test_late_farm_does_not_rewrite_files_of_other_days(tmp_path: Path) -> None:
