@@ -54,7 +54,12 @@ T = TypeVar("T")
 
 
 def wait_until(
-    predicate: Callable[[], T | None], timeout_s: float, expectation: str, logs: Callable[[], str] = str
+    predicate: Callable[[], T | None],
+    timeout_s: float,
+    expectation: str,
+    logs: Callable[[], str] = str,
+    *,
+    poll_s: float = POLL_S,
 ) -> T:
     """Return the first truthy result of `predicate`. A node that does not reply yet counts as None."""
     deadline = time.monotonic() + timeout_s
@@ -68,7 +73,7 @@ def wait_until(
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {expectation}{reason}\n{logs()}")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def command(*arguments: str | Path) -> list[str]:

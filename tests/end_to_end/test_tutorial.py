@@ -25,6 +25,8 @@ BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").
 ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run", "garlicfarm connect")
 BRIDGE, LISTEN = "127.0.0.1:17656", "127.0.0.1:8080"
 """The addresses on the page: of the SAM bridge of `up`, and of the client."""
+REPEATED_S = 0.5
+"""The pause between repetitions of a command; each starts an interpreter."""
 END = "__the_end_of_the_command__"
 
 
@@ -111,7 +113,7 @@ def walk(shell: Shell, command: str, shown: str) -> None:
     if command.startswith(ONCE):
         assert matches(), f"{command} printed\n{printed[-1]}"
     else:
-        wait_until(matches, START_BOUND_S, f"{command} prints\n{shown}", lambda: printed[-1])
+        wait_until(matches, START_BOUND_S, f"{command} prints\n{shown}", lambda: printed[-1], poll_s=REPEATED_S)
 
 
 def test_tutorial_commands_print_documented_output(tmp_path: Path) -> None:
