@@ -44,7 +44,7 @@ def test_trial_with_routers_succeeds() -> None:
     assert outcome.figures["publications"] > 0
 
 
-@pytest.mark.parametrize("nemesis", [Nemesis.HANGING_DISK, Nemesis.FULL_DISK])
+@pytest.mark.parametrize("nemesis", [pytest.param(Nemesis.HANGING_DISK, marks=pytest.mark.soak), Nemesis.FULL_DISK])
 def test_verdict_of_node_without_disk_is_true(nemesis: Nemesis) -> None:
     outcome = run_trial(Plan(3, 3, DISK_S, (Fault(2.0, DISK_S - 2, nemesis, ("node-2",)),)))
     assert not outcome.violations, story_of(outcome)
