@@ -9,13 +9,14 @@ from tests.end_to_end.farm import Farm, call
 from tests.spark import QUICK_JVM
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.soak)])
 def test_pipeline_shows_router_health_of_each_server(
-    farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
     nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
     ended = call(
-        *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--master", "local[2]", *nodes),
+        *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--engine", engine, *nodes),
         timeout_s=180,
         anew=True,
     )
