@@ -58,7 +58,7 @@ ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	@echo "two runs at the same time; their output appears at their ends, after about five minutes"
-	@$(MAKE) -k -j 2 --output-sync=target test-waiting test-computing
+	@$(MAKE) -k -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-computing
 endif
 
 test-waiting: $(VENV)/all.stamp
