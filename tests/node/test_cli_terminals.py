@@ -49,7 +49,7 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
                 pressed = True
             if process.poll() is not None and not select.select([terminal], [], [], 0)[0]:
                 break
-        return process.wait(5), written
+        return process.wait(END_S), written
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
