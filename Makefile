@@ -65,7 +65,7 @@ test-waiting: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q -n 5 -m "not soak and not interop" $(WAITING_TESTS)
 
 test-computing: $(VENV)/all.stamp
-	nice $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
+	nice -n 3 $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
 
 # Builds the sources, the wheel, the Debian package and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another
 # Debian release and architecture.
