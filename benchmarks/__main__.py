@@ -66,8 +66,8 @@ PIPELINE_PARTS = (
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
 """Parts that run only on request: they need Node, and the npm package installed by `make interop-zmq`."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "consensus": consensus.PARTS,
-    "gossip": gossip.PARTS,
+    "consensus": tuple(consensus.PARTS),
+    "gossip": tuple(gossip.PARTS),
     "kraft": kraft.PARTS,
     "pipeline": PIPELINE_PARTS,
     "zmq-raft": ZMQ_RAFT_PARTS,

@@ -9,9 +9,10 @@ consensus-step          processor time of single steps of the core, compared wit
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from benchmarks import (
     consensus_budget,
@@ -24,14 +25,6 @@ from benchmarks import (
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
-PARTS = (
-    "consensus-throughput",
-    "consensus-failover",
-    "consensus-restart",
-    "consensus-budget",
-    "consensus-scale",
-    "consensus-step",
-)
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
@@ -47,6 +40,19 @@ class Options:
     seconds: float
     base: str | None = None
     """An earlier checkout or commit."""
+
+
+PARTS: Final[dict[str, Callable[[Path, Machine, Options], Awaitable[tuple[list[Figure], list[str]]]]]] = {
+    "consensus-throughput": lambda where, machine, options: consensus_throughput.measure(
+        where, machine, options.runs, options.seconds
+    ),
+    "consensus-failover": lambda where, *_: consensus_failover.measure(where),
+    "consensus-restart": lambda where, *_: consensus_restart.measure(where),
+    "consensus-budget": lambda where, _, options: consensus_budget.measure(where, options.runs, options.seconds),
+    "consensus-scale": lambda where, _, options: consensus_scale.measure(where, options.runs, options.seconds),
+    "consensus-step": lambda where, _, options: consensus_step.measure(where, options.base, options.runs),
+}
+"""Each part returns its figures, and remarks about missing programs."""
 
 
 async def measure(
@@ -67,20 +73,7 @@ async def measure(
         where = home / name
         where.mkdir(parents=True)
         print(f"\n{name}: begins at a load of {os.getloadavg()[0]:.1f}", flush=True)
-        remarks: list[str] = []
-        match name:
-            case "consensus-throughput":
-                figures, remarks = await consensus_throughput.measure(where, machine, options.runs, options.seconds)
-            case "consensus-failover":
-                figures, remarks = await consensus_failover.measure(where)
-            case "consensus-budget":
-                figures, remarks = await consensus_budget.measure(where, options.runs, options.seconds)
-            case "consensus-scale":
-                figures, remarks = await consensus_scale.measure(where, options.runs, options.seconds)
-            case "consensus-step":
-                figures, remarks = await consensus_step.measure(where, options.base, options.runs)
-            case _:
-                figures = await consensus_restart.measure(where)
+        figures, remarks = await PARTS[name](where, machine, options)
         report(figures)
         for remark in remarks:
             print(remark, flush=True)

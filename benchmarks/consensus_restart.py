@@ -32,8 +32,8 @@ MEMORY_GOAL_MB = 150
 MB = 1_000_000
 
 
-async def measure(directory: Path) -> list[Figure]:
-    """Return the figures of both followers."""
+async def measure(directory: Path) -> tuple[list[Figure], list[str]]:
+    """Return the figures of both followers, and no remarks."""
     async with running_consensus_group(directory / "restart", whole_log=True) as group:
         leader = await group.settle()
         followers = [number for number in group.servers if number != leader]
@@ -49,7 +49,7 @@ async def measure(directory: Path) -> list[Figure]:
             processor.append(restart.processor_s)
             applied.append(restart.applied_s)
             after.append(group.servers[number].resident_bytes() / MB)
-    return [
+    figures = [
         Figure(title, "resident, empty log", "MB", empty),
         Figure(title, "resident, after replication", "MB", full, _goal(full, MEMORY_GOAL_MB, "MB")),
         Figure(title, "verified at start", "s", tuple(opened), _goal(opened, OPEN_GOAL_S, "s")),
@@ -57,6 +57,7 @@ async def measure(directory: Path) -> list[Figure]:
         Figure(title, "applied, from its start to work on", "s", tuple(applied)),
         Figure(title, "resident, after start and applying", "MB", tuple(after), _goal(after, MEMORY_GOAL_MB, "MB")),
     ]
+    return figures, []
 
 
 def _goal(values: list[float] | tuple[float, ...], goal: float, unit: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -38,17 +39,6 @@ WATCHED_S = 5.0
 IDLE_S = 10.0
 SUSPECT_GOAL_S = 3.0
 
-PARTS = (
-    "gossip-speed",
-    "gossip-memory",
-    "gossip-whole-node",
-    "gossip-idle",
-    "gossip-many",
-    "gossip-kill",
-    "gossip-stop",
-    "gossip-speed-busy",
-    "gossip-kill-busy",
-)
 BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 """Ends after its parent, which may be killed."""
 Start = Callable[[Group], Awaitable[object]]
@@ -56,20 +46,9 @@ Start = Callable[[Group], Awaitable[object]]
 
 async def measure(names: Collection[str], directory: Path, report: Callable[[list[Figure]], None]) -> None:
     """Run the named parts in order; `directory` is for the files of a farm and for a fetched serf."""
-    parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
-        "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
-        "gossip-memory": gossip_speed.memory,
-        "gossip-whole-node": partial(gossip_whole_node.memory, directory),
-        "gossip-idle": idle,
-        "gossip-many": partial(one_process, NODES_IN_ONE),
-        "gossip-kill": partial(beside_serf, directory, KILLS),
-        "gossip-stop": partial(stops, STOPS),
-        "gossip-speed-busy": partial(beside_busy, partial(gossip_speed.speed, BUSY_RUNS, BUSY_QUESTIONS)),
-        "gossip-kill-busy": partial(beside_busy, partial(beside_serf, directory, KILLS)),
-    }
-    for name in PARTS:
+    for name, part in PARTS.items():
         if name in names:
-            report(await parts[name]())
+            report(await part(directory))
 
 
 async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
@@ -251,3 +230,17 @@ async def stop_some(group: Group) -> int:
     await trio.sleep(WATCHED_S)
     await group.converge()
     return sum(change.status == "dead" and change.at >= began for member in group.members for change in member.story)
+
+
+PARTS: Final[dict[str, Callable[[Path], Awaitable[list[Figure]]]]] = {
+    "gossip-speed": lambda _: gossip_speed.speed(SPEED_RUNS),
+    "gossip-memory": lambda _: gossip_speed.memory(),
+    "gossip-whole-node": gossip_whole_node.memory,
+    "gossip-idle": lambda _: idle(),
+    "gossip-many": lambda _: one_process(NODES_IN_ONE),
+    "gossip-kill": lambda directory: beside_serf(directory, KILLS),
+    "gossip-stop": lambda _: stops(STOPS),
+    "gossip-speed-busy": lambda _: beside_busy(partial(gossip_speed.speed, BUSY_RUNS, BUSY_QUESTIONS)),
+    "gossip-kill-busy": lambda directory: beside_busy(partial(beside_serf, directory, KILLS)),
+}
+"""The measurement of each part; the directory is for the files of a farm and for a fetched serf."""
