@@ -62,6 +62,8 @@ from bridge.api.view import FarmView
 
 PAGE_DEFAULT: Final = 100
 DEBUG_SECONDS: Final = 5
+DEBUG_SECONDS_MAX: Final = 60
+"""Longest profile in a debug bundle."""
 
 A = TypeVar("A", bound=Struct)
 """The answer's type."""

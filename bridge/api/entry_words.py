@@ -10,13 +10,13 @@ The types are the kinds of `bridge.core.log.kinds`, and `configuration` and `no-
 log has Raft ids and NodeIds.
 """
 
-from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from msgspec import Struct
 
 from bridge.api.json import DocumentError
 from bridge.api.log import EntryKind, LogEntryView, servers_named
+from bridge.api.printable import time_of_day
 from bridge.api.view import FarmView
 from bridge.core.log.kinds import ALL_KINDS, FOREIGN, kind_of
 from bridge.core.log.records import (
@@ -49,7 +49,6 @@ from bridge.wire.log.entries import decode
 from consensus import ServerId
 
 ENTRY_TYPES: Final = (*(each.type for each in ALL_KINDS), "configuration", "no-op")
-_LATEST_S: Final = 253_402_300_799
 _HASH_LETTERS: Final = 12
 
 
@@ -120,9 +119,9 @@ def _text(record: Record, names: Names) -> str:
             text = _report(record, names)
         case Clock(time_ms, server_id, period_ms):
             period = "" if period_ms is None else f", a report each {period_ms / 1000:g} s"
-            text = f"log time {_moment(time_ms // 1000)} by {names.server(server_id)}{period}"
+            text = f"log time {time_of_day(time_ms // 1000)} by {names.server(server_id)}{period}"
         case Publication(master, server_id, published_s, content_hash):
-            what = f"{_short(master)}, second {_moment(published_s)}, content {content_hash[:8]}"
+            what = f"{_short(master)}, second {time_of_day(published_s)}, content {content_hash[:8]}"
             text = f"{names.server(server_id)} may publish {what}"
         case ProducerStart(name):
             text = f"a Kafka producer begins: {name}"
@@ -170,7 +169,7 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
             may = ", ".join(scope.value for scope in scopes) or "read"
             text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'is removed'}"
         case Correction(time_ms):
-            text = f"log time goes back to {_moment(time_ms // 1000)}"
+            text = f"log time goes back to {time_of_day(time_ms // 1000)}"
         case _:
             assert_never(record)
     return text
@@ -191,9 +190,3 @@ def _report(report: Report, names: Names) -> str:
     router = "router attached" if report.router.attached else "no router"
     publishing = ", is the publisher" if any(master.publishing for master in report.masters) else ""
     return f"{names.server(report.server_id)}: {leaves}, {router}{publishing}"
-
-
-def _moment(second: int) -> str:
-    if not 0 <= second <= _LATEST_S:
-        return str(second)
-    return f"{datetime.fromtimestamp(second, UTC):%H:%M:%S}"

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from bridge.api.alarms import alarm_severity
-from bridge.api.printable import duration
+from bridge.api.printable import LATEST_MS, SECOND_MS, duration, time_of_day
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
 from bridge.api.words import faults_text
@@ -59,8 +59,6 @@ FACTS_MAX: Final = 4096
 _WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "leaf-unhealthy", "member-dead", "structure-not-found"})
 _DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
 """Events that are warnings on screens but not in the node's log: most of these conditions end in a second."""
-LATEST_S: Final = 253_402_300_799
-"""The last second that a date of four digits can represent."""
 ADDRESS_LETTERS: Final = 12
 SHOWN_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
 """Kinds that report the same fact from another node's point of view, each with the kind that is shown."""
@@ -144,15 +142,9 @@ def _server(facts: Facts, key: str = "server", name: str = "name") -> str:
     return "no server" if facts[key] is None else f"server {facts[key]}"
 
 
-def _clock(second: Scalar) -> str:
-    if not isinstance(second, int) or not 0 <= second <= LATEST_S:
-        return str(second)
-    return datetime.fromtimestamp(second, UTC).strftime("%H:%M:%S")
-
-
 def _clocks(reason: Scalar) -> str:
     """Replace each second since the epoch with a time of day."""
-    return _SECOND.sub(lambda found: f"{found[1]}{_clock(int(found[2]))}", str(reason))
+    return _SECOND.sub(lambda found: f"{found[1]}{time_of_day(int(found[2]))}", str(reason))
 
 
 def _address(address: Scalar) -> str:
@@ -163,13 +155,13 @@ def _address(address: Scalar) -> str:
 
 def _moment(second: Scalar) -> str:
     """Return date and time of day, for times that can be far from the event."""
-    date, clock = _date(second), _clock(second)
+    date, clock = _date(second), time_of_day(second)
     return clock if date == clock else f"{date} {clock}"  # They are equal if the second is not a time.
 
 
 def _corrected(_: str, facts: Facts) -> str:
     before, after = (each // 1000 if isinstance(each, int) else each for each in (facts["beforeMs"], facts["afterMs"]))
-    shown = _clock if _date(before) == _date(after) else _moment
+    shown = time_of_day if _date(before) == _date(after) else _moment
     return f"log time was set back from {shown(before)} to {shown(after)}"
 
 
@@ -242,7 +234,7 @@ def _addresses(facts: Facts) -> str:
 
 def _date(second: Scalar) -> str:
     """Return a date, for times far ahead."""
-    if not isinstance(second, int) or not 0 <= second <= LATEST_S:
+    if not isinstance(second, int) or not 0 <= second <= LATEST_MS // SECOND_MS:
         return str(second)
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d}"
 
@@ -295,7 +287,9 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "member-dead": _member("is dead"),
     "member-left": _member("has left"),
     "publisher-chosen": _chosen,
-    "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
+    "publication-accepted": lambda _, facts: (
+        f"{_server(facts)} may publish the structure of {time_of_day(facts['second'])}"
+    ),
     "publication-refused": lambda _, facts: f"from {_server(facts)}: {_clocks(facts['reason'])}",
     "publication-forced": lambda _, facts: f"{_address(facts['master'])} will be published again",
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
@@ -360,14 +354,14 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "election-started": lambda _, facts: f"it is a candidate in term {facts['term']}",
     "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
     "published": lambda _, facts: (
-        f"its router took the structure of {_clock(facts['second'])}, with {facts['entries']} entries"
+        f"its router took the structure of {time_of_day(facts['second'])}, with {facts['entries']} entries"
     ),
     "structure-seen": lambda _, facts: f"a router of another node finds {_address(facts['master'])}",
     "structure-not-found": lambda _, facts: (
         f"no router of another node finds {_address(facts['master'])}, so it is handed over again"
     ),
     "publish-failed": lambda _, facts: (
-        f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
+        f"the structure of {time_of_day(facts['second'])}: {_clocks(facts['reason'])}"
         if "second" in facts
         else _clocks(facts["reason"])
     ),
@@ -445,7 +439,7 @@ def _shown(key: str, value: Scalar) -> str:
         case float():
             return f"{value:.3g}"
         case int() if key in {"second", "until"}:
-            return _clock(value)
+            return time_of_day(value)
         case str() if value.endswith(".b32.i2p"):
             return _address(value)
         case _:

@@ -97,6 +97,13 @@ def clock_text(time_ms: int, *, dated: bool = False) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC" if dated else "%H:%M:%S")
 
 
+def time_of_day(second: object) -> str:
+    """Return a second since the epoch as a time of day in UTC; any other value as text."""
+    if not isinstance(second, int) or not 0 <= second <= LATEST_MS // SECOND_MS:
+        return str(second)
+    return clock_text(second * SECOND_MS)
+
+
 def short_address(address: str, letters: int = 12) -> str:
     """Return a destination's address, recognizable but short."""
     head = address.removesuffix(B32_SUFFIX)

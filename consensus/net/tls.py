@@ -75,8 +75,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
         raise CertificateError(
             f"{path} cannot be read ({error.strerror or error}){access_advice(path, error)}"
         ) from error
-    if path.stat().st_mode & 0o077:
-        raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+    _check_private(path)
     try:
         der = _certificate_of(pem)
         _load_key(_context(ssl.PROTOCOL_TLS_SERVER), path)
@@ -161,8 +160,7 @@ def operator_certificate(path: Path) -> NodeCertificate:
 
     try:
         pem = path.read_bytes()
-        if path.stat().st_mode & 0o077:
-            raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+        _check_private(path)
         certificate = certificate_in(pem)
         check_key_in(pem)
     except OSError as error:
@@ -186,10 +184,14 @@ def _context(protocol: int) -> ssl.SSLContext:
     return context
 
 
+def _check_private(path: Path) -> None:
+    if path.stat().st_mode & 0o077:
+        raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
+
+
 def _load_chain(context: ssl.SSLContext, file: Path) -> None:
     try:
-        if file.stat().st_mode & 0o077:
-            raise CertificateError(f"{file} holds a private key and others may read it: chmod 600 {file}")
+        _check_private(file)
         _load_key(context, file)
     except (OSError, ssl.SSLError) as error:
         raise CertificateError(

@@ -40,7 +40,7 @@ LOCK_FILE = "lock"
 STORAGE_ID_BYTES = 16
 _OPEN_FILES = 8
 _ZEROS = bytes(1024 * 1024)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutOfSpaceError(Exception):
@@ -136,7 +136,7 @@ class Directory:
             try:
                 self.perform(operation)
             except OSError as error:
-                if error.errno in _FULL:
+                if error.errno in FULL:
                     raise OutOfSpaceError(resume_at) from error
                 raise _named(error, self.path, operation) from error
             if isinstance(operation, SyncFile | SyncDirectory):

@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from consensus.core.model import Configuration, LogId, SnapshotDescription
-from consensus.storage.checksum import crc32c
-from consensus.storage.snapshot_image import ImageReader, ImageWriter
+from consensus.storage.snapshot_image import CountedSnapshot, ImageReader, ImageWriter
 
 IMAGE_FORMAT = 1
 
@@ -84,19 +83,8 @@ class _Plain:
         return PlainSnapshot(last, configuration)
 
 
-class PlainSnapshot:
+class PlainSnapshot(CountedSnapshot):
     """A plain snapshot being made or read: only its size and checksum are recorded."""
-
-    def __init__(self, last: LogId, configuration: Configuration) -> None:
-        self._last = last
-        self._configuration = configuration
-        self._size_bytes = 0
-        self._checksum = 0
-
-    @property
-    def description(self) -> SnapshotDescription:
-        """Return the description of the bytes so far."""
-        return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def begin(self) -> bytes:
         """Return nothing: there is no beginning."""
@@ -104,9 +92,7 @@ class PlainSnapshot:
 
     def blocks(self, data: bytes) -> bytes:
         """Return the state machine's bytes, unchanged."""
-        self._size_bytes += len(data)
-        self._checksum = crc32c(data, self._checksum)
-        return data
+        return self._count(data)
 
     def end(self) -> bytes:
         """Return nothing: there is no end."""

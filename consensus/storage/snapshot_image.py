@@ -44,8 +44,8 @@ def begins_image(data: bytes) -> bool:
     return data[_CHECKSUM.size :][: len(_MAGIC)] == _MAGIC
 
 
-class ImageWriter:
-    """Writer of an image in steps: `begin`, any number of `blocks`, `end`; then `description` is complete."""
+class CountedSnapshot:
+    """A snapshot being made or read: the size and the checksum of its bytes so far."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last
@@ -55,8 +55,17 @@ class ImageWriter:
 
     @property
     def description(self) -> SnapshotDescription:
-        """Return the description of the image; it is complete after `end`."""
+        """Return the description of the bytes so far."""
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
+
+    def _count(self, data: bytes) -> bytes:
+        self._size_bytes += len(data)
+        self._checksum = crc32c(data, self._checksum)
+        return data
+
+
+class ImageWriter(CountedSnapshot):
+    """Writer of an image in steps: `begin`, any number of `blocks`, `end`; then `description` is complete."""
 
     def begin(self) -> bytes:
         """Return the preface."""
@@ -79,11 +88,6 @@ class ImageWriter:
         trailer = _CHECKSUM.pack(crc32c(body)) + body
         self._size_bytes += len(trailer)
         return trailer
-
-    def _count(self, data: bytes) -> bytes:
-        self._size_bytes += len(data)
-        self._checksum = crc32c(data, self._checksum)
-        return data
 
 
 class ImageReader:

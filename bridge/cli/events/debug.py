@@ -28,7 +28,7 @@ import msgspec
 import trio
 
 from bridge import VERSION
-from bridge.api.control_routes import DEBUG, HISTORY, VIEWS
+from bridge.api.control_routes import DEBUG, DEBUG_SECONDS_MAX, HISTORY, VIEWS
 from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilent
 from bridge.api.json import DocumentError, encode
 from bridge.api.observations.history import HOURS_DEFAULT
@@ -43,7 +43,6 @@ from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.connections.node_address import NodeAddress
 
 SECONDS_DEFAULT = 5
-SECONDS_MOST = 60
 NODES_MOST = 32
 BUNDLE_MOST_BYTES = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
@@ -78,7 +77,7 @@ class _DebugBundle:
     "--seconds",
     default=SECONDS_DEFAULT,
     show_default=True,
-    type=click.IntRange(0, SECONDS_MOST),
+    type=click.IntRange(0, DEBUG_SECONDS_MAX),
     help="Seconds of the processor profile of the queried node; 0: without a profile.",
 )
 @nodes_option

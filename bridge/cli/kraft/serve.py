@@ -10,7 +10,6 @@ A second signal ends it without waiting. A listener without authentication that 
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from ipaddress import ip_address
 from pathlib import Path
 from typing import assert_never
 
@@ -64,7 +63,7 @@ def _arguments(
     listener = settings.listeners[0]
     security = protocol.server_security(secured, listener.name, users)
     where = None if metrics is None else protocol.address("--metrics", metrics)
-    if not security.authenticates and not _is_loopback(listener.host):
+    if not security.authenticates and not protocol.is_loopback(listener.host):
         warning = _NETWORK.format(listener.host or "This listener, of every address,")
         check_network(
             warning,
@@ -86,13 +85,6 @@ def _arguments(
         ),
     )
     return VoterArguments(settings, options, where)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class VoterReporter(Lines):

@@ -20,6 +20,7 @@ from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.router.attaching import Agreement, attach, choose
 from bridge.cli.router.screen import detect_output, print_outcome, print_routers
+from bridge.node.detecting.java import I2CP_PORT
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, default_node_file, read_node_file
 from bridge.node.detecting.plan import PlanError
@@ -36,7 +37,6 @@ HIDDEN_ROUTER = (
     "a router listens at the usual I2CP port {port}, but its files and process are not visible here (in a container?):"
     " write the settings by hand, `garlicfarm help attach-a-router`"
 )
-I2CP_PORT = 7654
 NO_FILE = "name the node's configuration with --config FILE; a missing file is made"
 NOT_READY = "the settings are written, but the router does not accept a node yet: follow the lines above"
 

@@ -25,13 +25,12 @@ import trio
 
 from bridge import VERSION
 from bridge.api.control import Refused
-from bridge.api.control_routes import DEBUG
+from bridge.api.control_routes import DEBUG, DEBUG_SECONDS_MAX
 from bridge.api.debug import DebugAnswer, MemorySnapshot, ProcessorProfile, RunningStack, SampledStack, TypeCount
 from bridge.node.control.routes import Call, Handlers
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.declared import written
 
-SECONDS_MOST: Final = 60
 INTERVAL_S: Final = 0.004
 DEPTH_MOST: Final = 48
 STACKS_KEPT: Final = 10_000
@@ -71,10 +70,12 @@ class Debugging:
 
     async def _debug(self, call: Call[None]) -> DebugAnswer:
         seconds = call.numbers["seconds"]
-        if not 0 <= seconds <= SECONDS_MOST:
-            raise Refused(400, "bad-query", f"seconds is {seconds}: at most {SECONDS_MOST}, or 0 to omit the profile")
+        if not 0 <= seconds <= DEBUG_SECONDS_MAX:
+            raise Refused(
+                400, "bad-query", f"seconds is {seconds}: at most {DEBUG_SECONDS_MAX}, or 0 to omit the profile"
+            )
         if self._is_profiling:
-            raise Refused(409, "profiling", f"another profile runs; try again in {SECONDS_MOST} s at most")
+            raise Refused(409, "profiling", f"another profile runs; try again in {DEBUG_SECONDS_MAX} s at most")
         self._is_profiling = True
         try:
             profile = await processor_profile(seconds)

@@ -17,9 +17,9 @@ from msgspec import Struct
 from bridge.node.detecting.found import DEFAULT_PASSWORD, FoundRouter
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Link, RouterLost
+from bridge.node.security.key_files import PASSWORD_LIMIT_BYTES
 
 PASSWORD_FILE: Final = "i2pcontrol.password"  # noqa: S105 - the name of a file
-_PASSWORD_LIMIT_BYTES: Final = 255
 _LOGIN_TIMEOUT_S: Final = 15.0
 
 
@@ -56,7 +56,7 @@ def _candidates(router: FoundRouter, table: Mapping[str, Any], directory: Path) 
     for file in dict.fromkeys(each for each in (named, PASSWORD_FILE) if isinstance(each, str) and each):
         with suppress(OSError), (directory / file).open("rb") as opened:
             # Root may read the password file of another user, but a node refuses such a file.
-            text = opened.read(_PASSWORD_LIMIT_BYTES).decode("utf-8", "replace")
+            text = opened.read(PASSWORD_LIMIT_BYTES).decode("utf-8", "replace")
             yield Login(text.removesuffix("\n").removesuffix("\r"), file, is_new=False)
     for known in (router.password, DEFAULT_PASSWORD):
         if known:

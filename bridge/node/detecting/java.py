@@ -18,6 +18,7 @@ from msgspec import Struct
 from bridge.node.detecting.found import FoundRouter, Service, ServiceState, find_tunnel
 from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
 from bridge.node.router.link import Link, Software
+from bridge.node.settings.router import SAM_PORT
 from bridge.wire.routers.java_files import (
     CONSOLE_CLASS,
     SAM_CLASS,
@@ -36,8 +37,7 @@ SYSTEM_DIRECTORY: Final = SYSTEM_HOME / "i2p-config"
 _HOME_DIRECTORIES: Final = (".i2p", "i2p")
 _LOOPBACK: Final = "127.0.0.1"
 _CONSOLE_PORT: Final = 7657
-_I2CP_PORT: Final = 7654
-_SAM_PORT: Final = 7656
+I2CP_PORT: Final = 7654
 _PLUGIN_PORT: Final = 7650
 _CERTIFICATE: Final = Path("certificates/i2cp/i2cp.local.crt")
 _PLUGIN: Final = Path("plugins/I2PControl")
@@ -142,7 +142,7 @@ def _i2cp(machine: MachineFiles, place: _JavaPlace, properties: Mapping[str, str
     known = properties or {}
     host = known.get("i2cp.hostname", _LOOPBACK)
     link = Link(
-        _LOOPBACK if host in _ANY else numeric(host) or _LOOPBACK, port_of(known.get("i2cp.port", "")) or _I2CP_PORT
+        _LOOPBACK if host in _ANY else numeric(host) or _LOOPBACK, port_of(known.get("i2cp.port", "")) or I2CP_PORT
     )
     enabled = None if properties is None else not is_true(known.get("i2cp.disableInterface", ""))
     action = f"on {place.console}/configi2cp choose “Enabled without SSL”, save, and restart the router"
@@ -172,7 +172,7 @@ def _i2pcontrol(machine: MachineFiles, place: _JavaPlace, console_port: int) -> 
 def _sam(machine: MachineFiles, place: _JavaPlace, clients: list[ClientApp]) -> Service:
     bridge = next((each for each in clients if each.main == SAM_CLASS), None)
     ports = [] if bridge is None else [port for each in bridge.arguments if (port := port_of(each)) is not None]
-    link = Link(_LOOPBACK, ports[0] if ports else _SAM_PORT)
+    link = Link(_LOOPBACK, ports[0] if ports else SAM_PORT)
     action = f"on {place.console}/configclients start “SAM application bridge”, and let it run at startup"
     enabled = None if bridge is None else bridge.is_started
     return _service(machine, place, "SAM", link, enabled=enabled, action=action)

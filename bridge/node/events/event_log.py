@@ -23,7 +23,7 @@ from itertools import islice
 
 import trio
 
-from bridge.api.json import DOCUMENT_LIMIT_BYTES
+from bridge.api.log import PAGE_LIMIT_BYTES
 from bridge.api.trace import EventPage, Scalar, TraceEvent
 
 CAPACITY_EVENTS = 4096
@@ -31,8 +31,6 @@ PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4
 PAGE_LIMIT_EVENTS = 1000
 TEXT_LIMIT = 16 * 1024
 """The limit for characters of one text of an event. The longest are alarms that name many servers."""
-PAGE_LIMIT_BYTES = DOCUMENT_LIMIT_BYTES // 4
-"""Bytes of JSON in a page, unless its first event alone has more."""
 _HEAD_BYTES = 256
 """Upper bound for the bytes that a page adds to the stored JSON of each event."""
 

@@ -43,7 +43,7 @@ _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, 
 """Errors of file systems without a second name for a file, as on most memory sticks."""
 _PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
-_PASSWORD_LIMIT_BYTES: Final = 255
+PASSWORD_LIMIT_BYTES: Final = 255
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -123,8 +123,8 @@ def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
 def read_password(path: Path) -> str:
     """Return the one line of a password file."""
     password = read_private_file(path).removesuffix("\n").removesuffix("\r")
-    if not password or "\n" in password or len(password.encode()) > _PASSWORD_LIMIT_BYTES:
-        raise KeyFileError(f"{path}: one line with the password is needed, of at most {_PASSWORD_LIMIT_BYTES} bytes")
+    if not password or "\n" in password or len(password.encode()) > PASSWORD_LIMIT_BYTES:
+        raise KeyFileError(f"{path}: one line with the password is needed, of at most {PASSWORD_LIMIT_BYTES} bytes")
     return password
 
 

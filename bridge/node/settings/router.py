@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
 _I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
-_SAM_PORT: Final = 7656
+SAM_PORT: Final = 7656
 _OFF: Final = "off"
 _KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True, reported="routerKind")
 
@@ -84,8 +84,8 @@ def _control_url(text: str) -> ControlUrl:
 _SAM: Final = Setting(
     "the router's SAM bridge, on loopback or a private address: the node opens its directory there, which returns"
     f' signed structures to clients (`garlicfarm link`); `"{_OFF}"`: without a directory',
-    default=f'kind `i2cp`: port {_SAM_PORT} of the host in `i2cp` if that is private; otherwise `"{_OFF}"`',
-    example=f"127.0.0.1:{_SAM_PORT}",
+    default=f'kind `i2cp`: port {SAM_PORT} of the host in `i2cp` if that is private; otherwise `"{_OFF}"`',
+    example=f"127.0.0.1:{SAM_PORT}",
     parse=_sam,
     none=_OFF,
 )
@@ -167,7 +167,7 @@ def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSetti
         return section.read(FileRouterSettings, {"directory": state_dir / "published"}, kind=kind)
     found = section.read(I2cpRouterSettings, kind=kind)
     if not section.has("sam") and is_private(found.i2cp.host):
-        found = dataclasses.replace(found, sam=Link(found.i2cp.host, _SAM_PORT))
+        found = dataclasses.replace(found, sam=Link(found.i2cp.host, SAM_PORT))
     if demo:
         section.problem(
             "kind", '"i2cp" with demo = true: a demonstration\'s keys never reach a real router; use "file"'

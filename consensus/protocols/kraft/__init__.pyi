@@ -38,7 +38,7 @@ from .operators.settings import (
     parse_properties as parse_properties,
     voter_settings as voter_settings,
 )
-from .replica.announcing import AddressRefused as AddressRefused
+from .replica.announcing import AddressRefused as AddressRefused, is_loopback as is_loopback
 from .replica.metrics import (
     STATES as STATES,
     QuorumFigures as QuorumFigures,

@@ -19,6 +19,7 @@ from consensus.protocols.garlic_farm.wire.errors import malformed
 
 _PARAMETER = re.compile(r'[ \t]*([A-Za-z0-9*_-]{1,32})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]+))[ \t]*(?:,|$)')
 _PARAMETERS_MAX = 24
+NONCE_COUNT_MAX = 2**32 - 1
 _QUOTED_PAIR = re.compile(r"\\(.)")
 _NONCE_COUNT = re.compile(r"[0-9a-fA-F]{8}")
 

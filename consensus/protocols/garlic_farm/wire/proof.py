@@ -33,7 +33,6 @@ from consensus.protocols.garlic_farm.wire.errors import malformed
 
 PROOF_HEADER = "X-Garlic-Proof"
 VERSION = "1"
-SIGNATURE_BYTES = 64
 _CONTEXT = b"garlic farm handshake 1\x00"
 _LENGTH_BYTES = 2
 _FIELD_BYTES_MAX = 2 ** (8 * _LENGTH_BYTES) - 1

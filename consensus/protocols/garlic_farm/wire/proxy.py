@@ -16,14 +16,13 @@ from enum import Enum
 
 from msgspec import Struct
 
-from consensus.protocols.garlic_farm.wire.digest import Challenge, Credentials, best_challenge
+from consensus.protocols.garlic_farm.wire.digest import NONCE_COUNT_MAX, Challenge, Credentials, best_challenge
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
 from consensus.protocols.garlic_farm.wire.http_head import HttpHead
 from consensus.protocols.garlic_farm.wire.upgrade import Headers
 
 PROXY_AUTHENTICATION_REQUIRED = 407
 _SUCCESS = range(200, 300)
-_NONCE_COUNT_MAX = 2**32 - 1
 _EXPLAINED = {
     400: "it does not understand the request",
     403: "it forbids this destination or port: allow it there (tinyproxy: ConnectPort)",
@@ -82,7 +81,7 @@ class ProxyAuthentication:
         if self._basic:
             pair = f"{credentials.user}:{credentials.password}".encode()
             return f"Basic {base64.b64encode(pair).decode()}"
-        if challenge is None or self._nonce_count >= _NONCE_COUNT_MAX:
+        if challenge is None or self._nonce_count >= NONCE_COUNT_MAX:
             return None
         self._nonce_count += 1
         client_nonce = self._random_bytes(16).hex()

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 
 from msgspec import Struct, field
 
-from consensus.protocols.garlic_farm.wire.digest import Authorization, Challenge, Credentials, best_challenge
+from consensus.protocols.garlic_farm.wire.digest import (
+    NONCE_COUNT_MAX,
+    Authorization,
+    Challenge,
+    Credentials,
+    best_challenge,
+)
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
 from consensus.protocols.garlic_farm.wire.http_head import HttpHead
 from consensus.protocols.garlic_farm.wire.peers import Claim, PeerDirectory, ProvenPeer
@@ -43,7 +49,6 @@ CACHE_MS = 100 * 60 * 1000
 
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500
-_NONCE_COUNT_MAX = 2**32 - 1
 _REFUSED = {
     Fault.UNPROVEN: "the server does not accept this node's proof of its identity: this node reached another"
     " certificate or I2P name than the server's, so an attacker may relay the connection",
@@ -67,7 +72,7 @@ class Session:
     def usable(self, now_ms: int) -> bool:
         """Return True if a connection can begin with request 2."""
         fresh = 0 <= now_ms - self.learned_ms < CACHE_MS
-        return self.challenge is not None and fresh and self.nonce_count < _NONCE_COUNT_MAX
+        return self.challenge is not None and fresh and self.nonce_count < NONCE_COUNT_MAX
 
     def learn(self, challenge: Challenge, now_ms: int) -> None:
         """Use this challenge from now on."""

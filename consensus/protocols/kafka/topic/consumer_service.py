@@ -23,6 +23,7 @@ from typing import Final
 import trio
 
 from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi, Service
+from consensus.protocols.kafka.topic.quorum_view import endpoint_type_refusal
 from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET, OffsetOutOfRangeError, ServedTopic, TopicState
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire import messages_clients as clients
@@ -31,7 +32,6 @@ from consensus.protocols.kafka.wire.limits import NO_EPOCH, NO_REPLICA, PARTITIO
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _FIRST_FETCH_BY_ID: Final = 13
-_ENDPOINT_TYPES: Final = frozenset({1, 2})
 """Endpoint types of DescribeCluster: brokers, and controllers."""
 _MAX_WAIT_MS: Final = 60_000
 """Longest wait of a Fetch; after this the reply is empty."""
@@ -84,14 +84,8 @@ class ConsumerService(Service):
         """Return the brokers, which are the controllers as well: each server is both, on this listener."""
         del caller
         state = self._topic.state()
-        if request.endpoint_type not in _ENDPOINT_TYPES:
-            return admin.DescribeClusterResponse(
-                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
-                endpoint_type=request.endpoint_type,
-                cluster_id=state.cluster_id,
-                brokers=(),
-            )
+        if (refused := endpoint_type_refusal(request, state.cluster_id)) is not None:
+            return refused
         return admin.DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=state.cluster_id,

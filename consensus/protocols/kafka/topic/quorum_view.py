@@ -164,3 +164,18 @@ def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
             for name, host, port in replica.listeners
         ),
     )
+
+
+def endpoint_type_refusal(
+    request: admin.DescribeClusterRequest, cluster_id: str
+) -> admin.DescribeClusterResponse | None:
+    """Return the refusal of a request for other endpoints than brokers (1) or controllers (2); else None."""
+    if request.endpoint_type in {1, 2}:
+        return None
+    return admin.DescribeClusterResponse(
+        error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+        error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
+        endpoint_type=request.endpoint_type,
+        cluster_id=cluster_id,
+        brokers=(),
+    )

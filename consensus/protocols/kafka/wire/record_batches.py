@@ -27,7 +27,7 @@ from consensus.protocols.kafka.wire.records import Compression, Record, RecordBa
 from consensus.storage.checksum import crc32c
 
 BATCH_HEAD: Final = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_AND_BEFORE: Final = 12
+LENGTH_AND_BEFORE: Final = 12
 _CHECKED_FROM: Final = 21
 _MAGIC: Final = 2
 _COMPRESSION_BITS: Final = 0x07
@@ -87,12 +87,12 @@ class BatchHead(Struct, frozen=True):
 def batch_heads(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[int, BatchHead]]:
     """Yield offset and head of each whole batch; ignore a partial one at the end. Raises `KafkaWireError`."""
     at, end = 0, len(data)
-    while end - at >= _LENGTH_AND_BEFORE:
+    while end - at >= LENGTH_AND_BEFORE:
         (length,) = struct.unpack_from(">i", data, at + 8)
-        size = _LENGTH_AND_BEFORE + length
+        size = LENGTH_AND_BEFORE + length
         if not BATCH_HEAD.size <= size <= limits.max_batch_bytes:
             raise KafkaWireError(f"a record batch announces {size} bytes, the limit is {limits.max_batch_bytes}")
-        if end - at > _LENGTH_AND_BEFORE + 4 and data[at + 16] != _MAGIC:
+        if end - at > LENGTH_AND_BEFORE + 4 and data[at + 16] != _MAGIC:
             raise KafkaWireError(f"a record batch has format {data[at + 16]}; only format 2 is read")
         if size > end - at:
             return
@@ -295,7 +295,7 @@ def encode_tails(
     count = len(tails)
     try:
         checked = _CHECKED.pack(attributes, count - 1, first, highest, *producer, count) + body
-        length = len(checked) + _CHECKED_FROM - _LENGTH_AND_BEFORE
+        length = len(checked) + _CHECKED_FROM - LENGTH_AND_BEFORE
         return _BEFORE.pack(base_offset, length, leader_epoch, _MAGIC, crc32c(checked)) + checked
     except struct.error as error:
         raise KafkaWireError(f"a record batch at offset {base_offset} cannot be encoded: {error}") from error

@@ -28,7 +28,12 @@ from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
-from consensus.protocols.kafka.topic.quorum_view import QuorumView, QuorumViewService, ReplicaView
+from consensus.protocols.kafka.topic.quorum_view import (
+    QuorumView,
+    QuorumViewService,
+    ReplicaView,
+    endpoint_type_refusal,
+)
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError
@@ -43,7 +48,6 @@ from consensus.server.server import ConsensusServer
 KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
 """A part of the error text for an unreachable voter: when the voter is reachable, the request may succeed."""
-_ENDPOINT_TYPES: Final = frozenset({1, 2})
 """Endpoint types of DescribeCluster: brokers and controllers. Our server is both: for log clients it is a broker."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -113,14 +117,8 @@ class AdminService:
     async def _describe_cluster(
         self, request: admin.DescribeClusterRequest, _caller: Caller
     ) -> admin.DescribeClusterResponse:
-        if request.endpoint_type not in _ENDPOINT_TYPES:
-            return admin.DescribeClusterResponse(
-                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
-                endpoint_type=request.endpoint_type,
-                cluster_id=self._cluster_id,
-                brokers=(),
-            )
+        if (refused := endpoint_type_refusal(request, self._cluster_id)) is not None:
+            return refused
         voters = [replica(server.server_id) for server in self._server.describe().raft.configuration.voters]
         found = [(key.id, self._names.endpoint(key)) for key in voters]
         leader = self._server.role.leader

@@ -144,7 +144,7 @@ class Announcing:
             return "it is not an address"
         own = self._advertised.server_id
         others = [host_port(each.endpoint) for each in configuration.voters if each.server_id != own]
-        if _is_loopback(place[0]) and not all(other is None or _is_loopback(other[0]) for other in others):
+        if is_loopback(place[0]) and not all(other is None or is_loopback(other[0]) for other in others):
             return "other voters are on other machines, which cannot connect to a loopback address of this one"
         refusal = await self._administration.refusal_of_place(self._names.local(), place)
         return None if refusal is None else refusal[1]
@@ -217,7 +217,8 @@ class Announcing:
         return None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches `host`."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -20,7 +20,6 @@ turns with them for the leader.
 copy (`quorum_directory`).
 """
 
-import errno
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from time import time
@@ -77,13 +76,13 @@ from consensus.server.options import ServerOptions
 from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
+from consensus.storage.directory import FULL
 from consensus.storage.planner import StorageOptions
 
 _DISCOVERY_S: Final = 1.0
 _REGISTRATION_PAUSE_S: Final = 1.0
 _STATE_RETRY_S: Final = 1.0
 _STATE_WAIT_S: Final = 0.02
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class VoterError(Exception):
@@ -450,7 +449,7 @@ async def _write_states(
             try:
                 await trio.to_thread.run_sync(directory.write_state, state)
             except OSError as error:
-                if error.errno not in _FULL:
+                if error.errno not in FULL:
                     raise VoterError(f"'{STATE_FILE}' in '{directory.path}' cannot be written: {error}") from error
                 with trio.move_on_after(_STATE_RETRY_S):
                     await notices.changed.wait()

@@ -24,7 +24,15 @@ import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from consensus.core.model import Configuration, NoOp, ReplicaKey, Server, ServerId, possible_configuration
+from consensus.core.model import (
+    DIRECTORY_BYTES,
+    Configuration,
+    NoOp,
+    ReplicaKey,
+    Server,
+    ServerId,
+    possible_configuration,
+)
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 
 LEADER_CHANGE: Final = 2
@@ -46,8 +54,7 @@ _FEATURES: Final = struct.Struct(">hh")
 _USUAL_FEATURES: Final = _FEATURES.pack(0, 1)
 _NO_TAGS: Final = b"\x00"
 _NO_LEADER: Final = -1
-_DIRECTORY_BYTES: Final = 16
-_NO_DIRECTORY: Final = bytes(_DIRECTORY_BYTES)
+_NO_DIRECTORY: Final = bytes(DIRECTORY_BYTES)
 _MORE: Final = 0x80
 _Element = TypeVar("_Element")
 
@@ -183,7 +190,7 @@ def _voter(server: Server) -> bytes:
 
 def _read_voter(reader: "_ValueReader") -> tuple[Server, bytes]:
     (number,) = reader.take(_ID)
-    directory = reader.take_bytes(_DIRECTORY_BYTES)
+    directory = reader.take_bytes(DIRECTORY_BYTES)
     listeners = reader.array(lambda: _read_endpoint(reader), DEFAULT_LIMITS.max_listeners)
     features = reader.take_bytes(_FEATURES.size)
     reader.no_tags()

@@ -21,6 +21,7 @@ from consensus.core.model import Configuration, LogId, ReplicaKey, SnapshotDescr
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 from consensus.protocols.kafka.wire.record_batches import (
     BATCH_HEAD,
+    LENGTH_AND_BEFORE,
     BatchHead,
     batch_heads,
     decode_tail,
@@ -42,13 +43,12 @@ from consensus.protocols.kraft.wire.control_records import (
     voters_value,
 )
 from consensus.protocols.kraft.wire.entries import entries_of
-from consensus.storage.checksum import crc32c
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading, SnapshotWriting
+from consensus.storage.snapshot_image import CountedSnapshot
 
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
-_LENGTH_AND_BEFORE: Final = 12
 
 
 class KafkaSnapshotForm:
@@ -69,27 +69,7 @@ class KafkaSnapshotForm:
         return _KafkaSnapshotReader(last, configuration)
 
 
-class _Described:
-    """Size and checksum of the bytes so far."""
-
-    def __init__(self, last: LogId, configuration: Configuration) -> None:
-        self._last = last
-        self._configuration = configuration
-        self._size_bytes = 0
-        self._checksum = 0
-
-    @property
-    def description(self) -> SnapshotDescription:
-        """Return the description of the snapshot, after its end."""
-        return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
-
-    def _count(self, data: bytes) -> bytes:
-        self._size_bytes += len(data)
-        self._checksum = crc32c(data, self._checksum)
-        return data
-
-
-class _KafkaSnapshotWriter(_Described):
+class _KafkaSnapshotWriter(CountedSnapshot):
     """Makes a snapshot of whole record batches."""
 
     def __init__(self, last: LogId, configuration: Configuration, time_ms: int) -> None:
@@ -125,7 +105,7 @@ class _KafkaSnapshotWriter(_Described):
         return self._count(encode_tails(base, self._last.term, tails, is_control=True))
 
 
-class _KafkaSnapshotReader(_Described):
+class _KafkaSnapshotReader(CountedSnapshot):
     """Takes a snapshot in chunks of any size; holds one batch that is not whole yet."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
@@ -161,7 +141,7 @@ class _KafkaSnapshotReader(_Described):
     def _has_whole_batch(self) -> bool:
         if len(self._buffer) < BATCH_HEAD.size:
             return False
-        size: int = _LENGTH_AND_BEFORE + _LENGTH.unpack_from(self._buffer, _BASE_OFFSET.size)[0]
+        size: int = LENGTH_AND_BEFORE + _LENGTH.unpack_from(self._buffer, _BASE_OFFSET.size)[0]
         return size <= len(self._buffer) or size > DEFAULT_LIMITS.max_batch_bytes
 
     def _is_bracket(self, data: bytes, at: int, head: BatchHead) -> bool:
