@@ -48,6 +48,7 @@ from .core.model import (
     LogId as LogId,
     NoOp as NoOp,
     ReplicaKey as ReplicaKey,
+    endpoint_text as endpoint_text,
     Server as Server,
     ServerId as ServerId,
     SnapshotDescription as SnapshotDescription,

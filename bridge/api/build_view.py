@@ -70,7 +70,7 @@ from bridge.core.state.farm_state import (
     StructureHandOver,
 )
 from bridge.wire.log.reports import FAILURE_LIMIT
-from consensus import RaftDescription, ServerId, integer_id
+from consensus import RaftDescription, ServerId, endpoint_text, integer_id
 from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
 
@@ -306,7 +306,7 @@ def _address(address: Address, endpoint: str | None) -> str | None:
     """Return the gossip address of a member; None if it is reached by an I2P name and does not gossip."""
     if endpoint is not None and endpoint.rpartition(":")[0].endswith(".i2p"):
         return None
-    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+    return endpoint_text(address.host, address.port)
 
 
 def _no_raft() -> RaftView:

@@ -43,7 +43,7 @@ from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
 from bridge.sam.connection import SamBridge
-from consensus import integer_id
+from consensus import ServerStoppedError, integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered
 
@@ -135,6 +135,12 @@ class CurrentFarm:
         """Return the farm; raise `Refused` without one, for commands that only a server can carry out."""
         if self.farm is None:
             raise Refused(409, "no-server", NO_SERVER)
+        return self.farm
+
+    def serving(self) -> FoundedFarm:
+        """Return the farm; raise `ServerStoppedError` without one, for endpoints of other clients."""
+        if self.farm is None:
+            raise ServerStoppedError(NO_SERVER)
         return self.farm
 
     async def founded(self) -> FoundedFarm:

@@ -33,6 +33,7 @@ from bridge.wire.i2p.sam import (
     encode_text,
     parse_line,
 )
+from consensus import endpoint_text
 from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -77,7 +78,7 @@ class SamBridge(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the address as an operator writes it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint_text(self.host, self.port)
 
 
 DEFAULT_BRIDGE: Final = SamBridge("127.0.0.1", 7656)

@@ -146,6 +146,11 @@ class Configuration(Struct, frozen=True):
         return tuple(latest[server_id] for server_id in sorted(latest))
 
 
+def endpoint_text(host: str, port: int) -> str:
+    """Return an address as text, as in a URL: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def possible_configuration(configuration: Configuration) -> bool:
     """Return True if it has voters, at most `MAX_MEMBERS` servers, and valid unique ids."""
     return (

@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import EPOCH_MAX, batches_of, epoch_of, timestamp_of
 from bridge.node.kafka.producing import BATCH_RECORDS, Producing
 from bridge.node.settings.clients import KafkaSettings
@@ -125,7 +125,7 @@ class FarmTopic:
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Return complete batches, beginning with the batch of `offset`; see `ServedTopic.read`."""
-        farm = self._founded()
+        farm = self._current.serving()
         start, end = self._bounds(farm)
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
@@ -150,7 +150,7 @@ class FarmTopic:
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return the first offset with this log time or a later one, and its log time, without a read of the log."""
-        farm = self._founded()
+        farm = self._current.serving()
         applied_state, (start, end) = farm.applied_state, self._bounds(farm)
         index = applied_state.moments.first_at(timestamp_ms)
         offset = None if index is None else max(start, index - 1)
@@ -160,7 +160,7 @@ class FarmTopic:
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """Return the first offset with the highest log time, and that time."""
-        return await self.offset_for_time(self._founded().applied_state.moments.latest_ms())
+        return await self.offset_for_time(self._current.serving().applied_state.moments.latest_ms())
 
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the end of the terms up to `epoch` among the applied entries; see `ServedTopic.epoch_end`.
@@ -169,7 +169,7 @@ class FarmTopic:
         records of the old farm that a consumer has read beyond that snapshot lie after the end of their epoch, and the
         consumer detects this.
         """
-        farm = self._founded()
+        farm = self._current.serving()
         server = farm.replica.server
         # This epoch represents all terms beyond Kafka's 31 bits.
         term = max(epoch, server.role.term) if epoch == EPOCH_MAX else epoch
@@ -187,11 +187,6 @@ class FarmTopic:
         """Return the storage of consumer groups' offsets; None if the settings switch it off."""
         return self._groups
 
-    def _founded(self) -> FoundedFarm:
-        if self._current.farm is None:
-            raise ServerStoppedError(NO_SERVER)
-        return self._current.farm
-
     def _bounds(self, farm: FoundedFarm) -> tuple[int, int]:
         """Return log start offset and high watermark; during a restore the watermark may be the smaller one."""
         server = farm.replica.server
@@ -201,7 +196,7 @@ class FarmTopic:
         return start, max(start, min(applied, farm.applied_state.last_for_readers))
 
     async def _load(self, offset: int, max_bytes: int) -> bytes:
-        farm = self._founded()
+        farm = self._current.serving()
         batches = b""
         while not batches and offset < self._bounds(farm)[1]:
             limit = min(READ_ENTRIES, self._bounds(farm)[1] - offset)

@@ -17,6 +17,7 @@ import trio
 from msgspec import Struct
 
 from bridge.api.printable import one_line
+from consensus import endpoint_text
 from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -45,7 +46,7 @@ class Link(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the address as an operator writes it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint_text(self.host, self.port)
 
     @property
     def is_loopback(self) -> bool:

@@ -29,13 +29,13 @@ from msgspec import MsgspecError
 from bridge.api.json import encode
 from bridge.core.log.records import request_of
 from bridge.core.state.reqids import OLDEST_S, REQID_BYTES, reqid_in
-from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.zmq.log_snapshot import log_snapshot
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.log.entries import decode
 from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm_at_once
-from consensus import Entry, EntryKind, Index, LogId, NoOp, ServerStoppedError, SnapshotChunk, no_op_entry
+from consensus import Entry, EntryKind, Index, LogId, NoOp, SnapshotChunk, no_op_entry
 from consensus.protocols.zmq_raft import (
     ChangeRefused,
     ChangeReply,
@@ -98,7 +98,7 @@ class FarmLog:
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
         """Return committed entries from `first` on in the clients' form; none if they are compacted."""
-        farm = self._founded()
+        farm = self._current.serving()
         limit = min(limit_entries, farm.replica.server.describe().applied - first + 1)
         if limit < 1:
             await trio.lowlevel.checkpoint()
@@ -109,7 +109,7 @@ class FarmLog:
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
         """Return bytes of the document that replaces the compacted entries."""
         async with self._making_document:
-            made = await self._document_of(self._founded())
+            made = await self._document_of(self._current.serving())
         if made is None:
             return None
         last, document = made
@@ -132,11 +132,6 @@ class FarmLog:
         """Wait until something is applied after the call."""
         farm = await self._current.founded()
         await farm.applied_state.news()
-
-    def _founded(self) -> FoundedFarm:
-        if self._current.farm is None:
-            raise ServerStoppedError(NO_SERVER)
-        return self._current.farm
 
     def _prune_index(self, farm: FoundedFarm) -> Index:
         log_time_ms = farm.state.log_time_ms

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta, Struct
 
 from bridge.core.log.fields import NAME
+from consensus import endpoint_text
 
 VERSION: Final = 1
 SECRET_BYTES: Final = 16
@@ -62,7 +63,7 @@ class InviterAddress(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the address and the port."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint_text(self.host, self.port)
 
 
 class Token(Struct, frozen=True):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from consensus import endpoint_text
+
 if TYPE_CHECKING:
     import ssl  # `bridge.node.control.connections.remote_node` loads it: most commands query a node of this machine
 
@@ -35,7 +37,7 @@ class RemoteNode:
     @property
     def authority(self) -> str:
         """Host and port, as in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint_text(self.host, self.port)
 
     def __str__(self) -> str:
         """Return the URL, as operators write it."""

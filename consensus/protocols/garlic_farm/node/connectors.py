@@ -22,6 +22,7 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
+from consensus.core.model import endpoint_text
 from consensus.net.tls import UntrustedCertificateError, secured, secured_by_authority
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -50,7 +51,7 @@ class PeerAddress(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return its form in a Host header."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint_text(self.host, self.port)
 
 
 def is_i2p_name(host: str) -> bool:

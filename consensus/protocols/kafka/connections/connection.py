@@ -30,6 +30,7 @@ from typing import Any, Final
 import trio
 from msgspec import Struct, field
 
+from consensus.core.model import endpoint_text
 from consensus.net.failed_connection import connection_failure
 from consensus.net.tls_stream import TlsStream
 from consensus.net.transfer_time import TransferTime, time_for
@@ -265,7 +266,7 @@ class KafkaConnection:
 async def connect(host: str, port: int, options: DialOptions | None = None) -> KafkaConnection:
     """Connect, agree on versions, and log in if there is a login. Raises `KafkaConnectionError`."""
     options = options or DialOptions()
-    peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    peer = endpoint_text(host, port)
     connection: KafkaConnection | None = None
     try:
         with trio.fail_after(options.connect_timeout_ms / 1000):

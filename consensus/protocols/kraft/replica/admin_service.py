@@ -24,7 +24,7 @@ from typing import Any, Final
 import trio
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
-from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.core.model import Configuration, ReplicaKey, Server, endpoint_text
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
@@ -40,7 +40,7 @@ from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.replica.identification import VoterMatch, identify
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader
-from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
+from consensus.protocols.kraft.wire.control_records import voters_of, voters_value
 from consensus.protocols.kraft.wire.replica_names import replica, uuid_of
 from consensus.server.callbacks import run_task
 from consensus.server.server import ConsensusServer

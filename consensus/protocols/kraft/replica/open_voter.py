@@ -30,7 +30,7 @@ from msgspec import Struct, field
 
 from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
-from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.core.model import Configuration, ReplicaKey, Server, endpoint_text
 from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity
@@ -59,7 +59,7 @@ from consensus.protocols.kraft.replica.peer_transport import KraftTransport, Pla
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.replica.state_machine import QuorumLog
-from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
+from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone
 from consensus.protocols.kraft.wire.entries import (
     batch_continues_after,
     batches_for_replicas,

@@ -16,10 +16,10 @@ this voter (`identification`).
 from collections.abc import Mapping
 from typing import Final
 
-from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server
+from consensus.core.model import MAX_MEMBERS, Configuration, ReplicaKey, Server, endpoint_text
 from consensus.protocols.kafka.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.operators.settings import Endpoint
-from consensus.protocols.kraft.wire.control_records import endpoint_of, endpoint_text
+from consensus.protocols.kraft.wire.control_records import endpoint_of
 from consensus.protocols.kraft.wire.replica_names import replica
 
 TOLD_MAX: Final = 64

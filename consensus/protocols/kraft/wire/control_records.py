@@ -31,9 +31,11 @@ from consensus.core.model import (
     ReplicaKey,
     Server,
     ServerId,
+    endpoint_text,
     possible_configuration,
 )
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
+from consensus.protocols.kafka.wire.serialization import encode_varint
 
 LEADER_CHANGE: Final = 2
 SNAPSHOT_HEADER: Final = 3
@@ -55,7 +57,6 @@ _USUAL_FEATURES: Final = _FEATURES.pack(0, 1)
 _NO_TAGS: Final = b"\x00"
 _NO_LEADER: Final = -1
 _NO_DIRECTORY: Final = bytes(DIRECTORY_BYTES)
-_MORE: Final = 0x80
 _Element = TypeVar("_Element")
 
 
@@ -151,11 +152,6 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
     return configuration, b"" if features[0] == _USUAL_FEATURES else features[0]
 
 
-def endpoint_text(host: str, port: int) -> str:
-    """Return an address in the form of a configuration."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def endpoint_of(text: str) -> tuple[str, int]:
     """Reverse `endpoint_text`; raises `KafkaWireError`."""
     host, _, port = text.rpartition(":")
@@ -231,12 +227,7 @@ def _text(text: str) -> bytes:
 
 
 def _length(count: int) -> bytes:
-    number, parts = count + 1, bytearray()
-    while number >= _MORE:
-        parts.append(number & 0x7F | _MORE)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
+    return encode_varint(count + 1)
 
 
 class _ValueReader:
@@ -292,7 +283,7 @@ class _ValueReader:
         while True:
             (byte,) = self.take_bytes(1)
             number |= (byte & 0x7F) << shift
-            if byte < _MORE:
+            if byte < 0x80:  # noqa: PLR2004 - the bit of a further byte
                 break
             shift += 7
             if shift > 28:  # noqa: PLR2004 - five bytes of seven bits
