@@ -18,19 +18,11 @@ from trio.lowlevel import TrioToken
 
 from bridge.api.control import (
     ClusterAnswer,
-    CommandAnswer,
-    ConfirmedAnswer,
-    LeavingAnswer,
-    LogTimeAnswer,
-    Refused,
-    ServerClock,
     SubmitAnswer,
     SubmitOutcome,
-    WithdrawnAnswer,
 )
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
-from bridge.api.requests import CommandRequest
 from bridge.api.trace import EventPage
 from bridge.api.verdict import EXIT_STATUS
 from bridge.api.view import FarmView
@@ -38,39 +30,23 @@ from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import Handlers
 from bridge.node.control.server import ControlServer
-from bridge.node.events.durations import Durations
 from bridge.node.security.key_files import load_farm_key
-from consensus import Histogram
 from consensus.sessions.table import RequestId
 from pipeline.cli import entry as pipeline_command
-from tests.node.fake_keys import FakeKeys
+from tests.node.test_control import FakeNode
 from tests.operator_views import CHOICES, farm_view
 
 
-class Node(FarmAdmin):
-    """A `FarmAdmin` with a real socket in a separate thread."""
+class Node(FakeNode):
+    """A fabricated node with a real socket in a separate thread, without a leader and without a trace."""
 
     def __init__(self) -> None:
-        self.submitted: list[bytes] = []
-        self.left = False
-        self.linearizable = False
-        self.requests: list[RequestId | None] = []
-        self.commands: list[object] = []
+        super().__init__()
         self.removed: tuple[int, ...] = ()
         self.publishing = farm_view().publishing
         self.cluster_id: str | None = None
         self.kafka_address: str | None = None
         self.zmq_address: str | None = None
-        self.keys = FakeKeys()
-        self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
-        self._last_verdict = lambda: None
-        self._stuck = tuple
-        self._durations = Durations(Histogram())
-
-    @property
-    def handlers(self) -> Handlers:
-        """Return the handlers, including the handlers of the keys."""
-        return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
         """Return the fabricated view."""
@@ -85,7 +61,7 @@ class Node(FarmAdmin):
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Return up to three entries."""
         del wait_ms
-        self.linearizable = linearizable
+        self.linearizable.append(linearizable)
         values = (b'{"id": 1}', b"\xff\x1b[2J", b"{}")
         entries = (LogEntryView.of(index, 1, EntryKind.APPLICATION, 1000, values[index - 1]) for index in (1, 2, 3))
         chosen = tuple(entry for entry in entries if entry.index >= first)[:limit]
@@ -95,49 +71,6 @@ class Node(FarmAdmin):
         """Return a page without events."""
         del limit, wait_ms
         return EventPage(cursor, 0)
-
-    async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
-        """Record the entry."""
-        self.submitted.append(entry)
-        self.requests.append(request)
-        return self.outcome
-
-    async def transfer(self, to: str | None) -> str:
-        """Return the named server as leader."""
-        if to == "unknown":
-            raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
-        return to or "node-2"
-
-    async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Record the command, and grant it."""
-        await trio.lowlevel.checkpoint()
-        self.commands.append(json.loads(encode(command)))
-        return CommandAnswer("cost", 218, "granted")
-
-    async def log_time(self) -> LogTimeAnswer:
-        """Return the clocks of three servers: one is off, and one is unknown."""
-        await trio.lowlevel.checkpoint()
-        clocks = (
-            ServerClock(1, "oslo", voter=True, offset_ms=0),
-            ServerClock(2, "kyoto", voter=True, offset_ms=60_000),
-            ServerClock(3, "lima", voter=False, offset_ms=None),
-        )
-        return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
-
-    async def withdraw(self) -> WithdrawnAnswer:
-        """Refuse, because this node has not made a promise."""
-        raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
-
-    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        """Confirm the only known cluster."""
-        if cluster_id != bytes(16).hex():
-            raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
-        return ConfirmedAnswer(cluster_id)
-
-    async def leave(self) -> LeavingAnswer:
-        """Record the departure."""
-        self.left = True
-        return LeavingAnswer(leaving=True)
 
 
 @contextmanager
@@ -351,9 +284,9 @@ def test_submission_has_request_id_for_repetition(node: Node, garlicfarm: Callab
 
 def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("log").exit_code == 0
-    assert not node.linearizable
+    assert not node.linearizable[-1]
     assert garlicfarm("log", "--linearizable").exit_code == 0
-    assert node.linearizable
+    assert node.linearizable[-1]
 
 
 def test_submit_without_json_is_refused(node: Node, garlicfarm: Callable[..., Result]) -> None:
@@ -367,9 +300,9 @@ def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> 
     refused = garlicfarm("leave")
     assert refused.exit_code == 1
     assert "with --yes" in refused.stderr
-    assert not node.left
+    assert not node.leaving
     assert garlicfarm("leave", "--yes").stdout == "node-1 leaves the farm and stops.\n"
-    assert node.left
+    assert node.leaving
 
 
 def test_transfer_names_new_leader_or_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:

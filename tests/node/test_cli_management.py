@@ -1,32 +1,17 @@
 """`garlicfarm farm`, `servers` and `publish`: views of the whole farm, and an operator's decisions."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from bridge.api.control import Refused
 from bridge.api.requests import CommandRequest
-from bridge.cli.main import cli
-from tests.node.test_cli_commands import Node, served
+from tests.node.test_cli_commands import Node, garlicfarm, node
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    found = Node()
-    with served(tmp_path / "control.sock", found):
-        yield found
-
-
-@pytest.fixture
-def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
-    def call(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(cli, list(arguments), input=stdin, env={"GARLICFARM_NODE": str(tmp_path)})
-
-    return call
+__all__ = ["garlicfarm", "node"]
 
 
 @pytest.mark.parametrize(
