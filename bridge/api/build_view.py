@@ -399,7 +399,17 @@ class _FarmPart:
 
     def publishing(self, unreachable: AbstractSet[int]) -> tuple[PublishingView, ...]:
         """Return the view of each master destination. `unreachable`: the dead servers and those that left."""
-        return tuple(self._master(*each, unreachable) for each in sorted(self._seen.masters.items()))
+        masters = sorted(self._seen.masters.items())
+        shown = [each for each in masters if not self._is_of_outsiders(*each)]
+        return tuple(self._master(*each, unreachable) for each in shown or masters)
+
+    def _is_of_outsiders(self, destination: str, master: MasterState) -> bool:
+        """Return True if only evicted or retired identities have reported or published a master."""
+        state = self._seen
+        authors = {server_id for server_id, each in state.servers.items() if each.report.part_in(destination)}
+        authors |= set() if master.publication is None else {master.publication.server_id}
+        known = [state.admitted.get(each) for each in authors]
+        return bool(known) and all(each is not None and each.is_out for each in known)
 
     def _master(self, destination: str, master: MasterState, unreachable: AbstractSet[int]) -> PublishingView:
         farm, names, alone, state = self._farm, self._names, self._farm.alone, self._seen

@@ -100,12 +100,13 @@ class Outsider:
 class Liar:
     """A holder of the farm's key with its own identities."""
 
-    def __init__(self, group: WireGroup, random: Random) -> None:
+    def __init__(self, group: WireGroup, random: Random, signers: tuple[Signer, ...] = ()) -> None:
+        """`signers` are identities that the group knows as members."""
         self._group = group
         self._random = random
-        self._ring = RING
-        self._envelope = Sealed(RING, random.randbytes(SALT_BYTES), ANY_NODE)
-        self._signers = [Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)]
+        self._ring = group.nodes[0].ring
+        self._envelope = Sealed(self._ring, random.randbytes(SALT_BYTES), ANY_NODE)
+        self._signers = [*(Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)), *signers]
         self._ids = [node.node_id for node in group.nodes] + [signer.node_id for signer in self._signers]
         self._cores = {node.node_id: node.core for node in group.nodes}
         self._addresses = [node.address for node in group.nodes]

@@ -50,6 +50,7 @@ from gossip.core.membership import Description as GossipDescription
 from gossip.core.membership import Member
 from gossip.core.options import SwimOptions as GossipTuning
 from gossip.core.swim import Swim
+from tests.effort import each_case
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 ENDS_MS = 1_000_000
@@ -215,6 +216,14 @@ def test_evicted_voter_marked_until_out_of_configuration() -> None:
     state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: evicted})
     view = build_view(replace(INPUTS, gossip=gossip(member(B)), log=replace(farm_inputs(log), state=state)))
     assert [(each.name, each.evicted) for each in view.raft.voters] == [("m", False), ("b", True)]
+
+
+@each_case(("standing", "shown"), [(Standing.EVICTED, 1), (Standing.RETIRED, 1), (Standing.MEMBER, 2)])
+def test_master_of_outsiders_is_not_shown(standing: Standing, shown: int) -> None:
+    log = Log()
+    log.append(report(1), report(2, destination="another"))
+    admitted = {1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=standing)}
+    assert len(view_of(log, state=replace(log.farm.state, admitted=admitted)).publishing) == shown
 
 
 def test_evicted_identity_is_marked_among_members() -> None:

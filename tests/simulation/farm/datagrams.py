@@ -7,6 +7,7 @@ machine of the network that is bound to it, also the sender.
 import errno
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -28,6 +29,8 @@ class MemoryDatagrams:
         """Sockets by the name of the machine and the address."""
         self._listening: dict[Address, list[DatagramSocket]] = {}
         """Sockets at broadcast addresses."""
+        self.on_sent: Callable[[Address, Address, bytes], None] | None = None
+        """Called with the source, the target and the bytes of each datagram to one machine."""
 
     def of(self, host: Host) -> "HostDatagrams":
         """Return the network as one machine sees it."""
@@ -79,8 +82,16 @@ class MemoryDatagrams:
             return True
         owner = host if is_own(host, target.host) else self.network.owner(target.host)
         if owner is not None:
+            if self.on_sent is not None:
+                self.on_sent(source.address, target, datagram)
             self._deliver(source, datagram, owner, target)
         return True
+
+    def forge(self, sender: Host, source: Address, datagram: bytes, target: Address) -> None:
+        """Send a datagram with any source address."""
+        owner = self.network.owner(target.host)
+        if owner is not None:
+            self._deliver(DatagramSocket(self, sender, source), datagram, owner, target)
 
     def _deliver(
         self,

@@ -37,6 +37,7 @@ class Nemesis(Enum):
     LEAVE = "leaves the farm, then returns"
     JOIN_AND_LEAVE = "joins the farm, then leaves"
     JOIN_AND_EVICT = "joins the farm, then is evicted"
+    HOSTILE = "joins the farm, is a hostile leader and liar, then is evicted"
     REPLACE = "the first is lost, then the second joins in its place"
     RESTORE = "loses its disk, then joins from a backup"
     ROTATE = "the keys are rotated while it is stopped"
@@ -58,8 +59,11 @@ OF_OPERATORS: Final = (
     Nemesis.ROTATE,
     Nemesis.NEW_KEYS,
     Nemesis.MOVE,
+    Nemesis.HOSTILE,
 )
 """Actions of `operators.py`, one after another."""
+_VARIANTS: Final = {Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
+"""Actions that replace the half of other actions."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_S: Final = 5.0
 SHORTEST_S: Final = 0.5
@@ -96,7 +100,7 @@ def draw_faults(
     if has_routers:
         faults += _draw(Random(f"{seed}/router faults"), OF_ROUTERS, names, trouble_s)
     if has_operator:
-        faults += _draw_actions(Random(f"{seed}/operator"), names, trouble_s)
+        faults += _draw_actions(Random(f"{seed}/operator"), Random(f"{seed}/variants"), names, trouble_s)
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
 
 
@@ -118,22 +122,25 @@ def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], troubl
     return faults
 
 
-def _draw_actions(random: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
+def _draw_actions(random: Random, variants: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
     """Return the actions of an operator. A lost machine does not return, and is not the machine of a later action."""
     actions: list[Fault] = []
     present, at_s = list(names), FIRST_S
+    kinds = [each for each in OF_OPERATORS if each not in _VARIANTS.values()]
     for number in range(len(names) + 1, len(names) + 1 + max(1, round(trouble_s / 30))):
         at_s = round(at_s + random.expovariate(1 / 5), 1)
         until_s = round(at_s + SHORTEST_S + random.expovariate(1 / 10), 1)
         if until_s > trouble_s:
             break
-        nemesis, name, new = random.choice(OF_OPERATORS), random.choice(present), f"node-{number}"
+        nemesis, name, new = random.choice(kinds), random.choice(present), f"node-{number}"
         hosts: tuple[str, ...] = (name,)
         if nemesis in {Nemesis.JOIN_AND_LEAVE, Nemesis.JOIN_AND_EVICT}:
             hosts = (new,)
         elif nemesis is Nemesis.REPLACE:
             hosts = (name, new)
             present[present.index(name)] = new
+        if nemesis in _VARIANTS and variants.random() < 1 / 2:
+            nemesis = _VARIANTS[nemesis]
         actions.append(Fault(at_s, until_s, nemesis, hosts))
         at_s = until_s
     return actions

@@ -6,6 +6,7 @@ import trio
 
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import EPOCH_S, Host
+from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemeses import ENDING, OF_OPERATORS, OF_ROUTERS, ON_NETWORK, Fault, Nemesis
 from tests.simulation.farm.network import Link
 from tests.simulation.farm.operators import Operator
@@ -15,11 +16,11 @@ from tests.simulation.farm.world import World
 class NemesisDriver:
     """The faults of one trial; `active` has the present ones."""
 
-    def __init__(self, world: World, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, world: World, faults: tuple[Fault, ...], parts: Parts) -> None:
         self._world = world
         self._faults = [each for each in faults if each.nemesis not in OF_OPERATORS]
         self.active: list[Fault] = []
-        self.operator = Operator(world, faults, self.active)
+        self.operator = Operator(world, faults, self.active, parts)
         self.changed_s = world.time_s
         """Time of the last begin or end of a fault."""
 

@@ -25,6 +25,7 @@ from bridge.node.offline.state_reading import read_backup
 from bridge.node.security.key_files import replace_farm_key
 from bridge.wire.keys.farm_key import parse_farm_key
 from tests.simulation.farm.disk import Content, Disk
+from tests.simulation.farm.hostile import Hostility, Parts
 from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
 from tests.simulation.farm.settings import set_seeds
 from tests.simulation.farm.world import World
@@ -32,6 +33,8 @@ from tests.simulation.farm.world import World
 RETRY_S: Final = 2.0
 END_S: Final = 30.0
 """Time for a node that leaves or is evicted; then its machine is switched off."""
+LEADING_TRIES: Final = 3
+"""Handovers to a hostile member, until it has led."""
 SERVING: Final = frozenset({"voter", "learner"})
 EMPTY: Final = Content({"": 0o700}, {}, ())
 
@@ -41,17 +44,20 @@ T = TypeVar("T")
 class Operator:
     """The operator. `active` is the list of present faults; it has each action while it lasts."""
 
-    def __init__(self, world: World, faults: tuple[Fault, ...], active: list[Fault]) -> None:
+    def __init__(self, world: World, faults: tuple[Fault, ...], active: list[Fault], parts: Parts) -> None:
         self._world = world
         self._faults = [each for each in faults if each.nemesis in OF_OPERATORS]
         self._active = active
         self._backup = world.directory / "operator.backup"
+        self._parts = parts
         self.down: set[str] = set()
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()
         """Machines away whose nodes run, because they will be members when the log has them as servers."""
         self.waits_for = ""
         """The repeated order."""
+        self.wrong: list[str] = []
+        """Results that an operator does not expect."""
         self.completed: Counter[str] = Counter()
         """Number of completed actions, by kind."""
 
@@ -81,7 +87,7 @@ class Operator:
         match fault.nemesis:
             case Nemesis.LEAVE:
                 await self._leave(name)
-            case Nemesis.JOIN_AND_LEAVE | Nemesis.JOIN_AND_EVICT:
+            case Nemesis.JOIN_AND_LEAVE | Nemesis.JOIN_AND_EVICT | Nemesis.HOSTILE:
                 await self._join(name)
             case Nemesis.REPLACE:
                 self._go(name)
@@ -107,6 +113,8 @@ class Operator:
                 await self._leave(name)
             case Nemesis.JOIN_AND_EVICT:
                 await self._evict(name)
+            case Nemesis.HOSTILE:
+                await self._resist(name)
             case Nemesis.REPLACE:
                 await self._join(fault.hosts[1])
             case Nemesis.RESTORE:
@@ -166,13 +174,34 @@ class Operator:
         async def evict(client: ControlClient) -> None:
             known = [each for each in (await client.nodes()).nodes if each.name == name]
             for each in known:
-                if each.standing != "evicted":
-                    await client.evict_node(each.id)
+                if each.standing != "evicted" and not (await client.evict_node(each.id)).keys_replaced:
+                    self.wrong.append(f"the eviction of {name} does not replace the keys")
 
         self._go(name)
         await self._ordered(f"evict {name}", evict)
         await self._ended(name)
         await self.export()
+
+    async def _resist(self, name: str) -> None:
+        """Evict a member that has led and lies."""
+
+        async def hand_over(client: ControlClient) -> None:
+            await client.transfer(to=name)
+
+        await self._settle()
+        hostility = Hostility(self._world, self._parts, self._world.hosts[name])
+        for _ in range(LEADING_TRIES):
+            with trio.move_on_after(END_S):
+                await self._ordered(f"hand leadership to {name}", hand_over)
+            if name in self._parts.submitting and (committed := await hostility.lead()):
+                self.completed["hostile entries"] += committed
+                break
+        self._go(name)
+        await self._world.kill(name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hostility.lie)
+            await trio.sleep(RETRY_S)
+            await self._evict(name)
 
     async def _lose(self, name: str) -> None:
         """Lose the disk of a machine, after a backup at another node."""

@@ -30,6 +30,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.log.records import Approval, Eviction, KeyReplacement, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.log.weights import Weights
+from bridge.core.membership import eviction
 from bridge.core.membership.reconcile import _Moment
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
@@ -75,6 +76,7 @@ WRONG_CLOCKS: Final = tuple(
 )
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 EVICTION: Final = (Fault(2.0, 6.0, Nemesis.JOIN_AND_EVICT, ("node-4",)),)
+HOSTILITY: Final = (Fault(2.0, 6.0, Nemesis.HOSTILE, ("node-4",)),)
 REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
 DEPARTURE: Final = (Fault(2.0, 25.0, Nemesis.JOIN_AND_LEAVE, ("node-4",)),)
@@ -476,6 +478,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a snapshot lacks the weights": Planted(5, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
     "a number of the state is beyond its bounds": Planted(1, "bounded numbers", ((Farm, "apply", _without_bound),)),
+    "the eras of keys are unbounded": Planted(
+        1,
+        "completed action",
+        ((eviction, "_objection_to_era", lambda _: lambda era, now, _level: "over" if era <= now.era else None),),
+        HOSTILITY,
+        60.0,
+        has_operator=True,
+    ),
     "an approval does not count": Planted(
         1, "completed action", ((Farm, "apply", _without_record(Approval)),), LOST_DISK, 40.0, has_operator=True
     ),

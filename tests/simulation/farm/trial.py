@@ -33,6 +33,7 @@ from tests.simulation.farm.checks import (
 )
 from tests.simulation.farm.disk import Disk, disk_calls
 from tests.simulation.farm.host import current_host
+from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
@@ -81,6 +82,7 @@ class _Trial:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._outcome = Outcome(plan)
+        self._nodes = Parts()
 
     async def run(self) -> Outcome:
         """Run all parts; a violation of one part does not prevent the later checks."""
@@ -99,7 +101,8 @@ class _Trial:
                     router.on_taken = partial(observer.taken, world.hosts[name])
                 world.on_event.append(observer.event)
                 self._calls = Calls(lambda: world.time_s)
-                with observer.observing(), small_logs() if self._plan.has_snapshots else nullcontext():
+                logs = small_logs() if self._plan.has_snapshots else nullcontext()
+                with observer.observing(), self._nodes.collecting(), logs:
                     await self._parts(world)
                     outcome.virtual_s = world.time_s
                 outcome.trace = world.trace
@@ -113,7 +116,7 @@ class _Trial:
         if await self._healthy_within(FORM_S) is None:
             self._violate("formation", f"not healthy after {FORM_S:g} s: {self._verdicts()}")
             return
-        driver = NemesisDriver(world, self._plan.faults)
+        driver = NemesisDriver(world, self._plan.faults, self._nodes)
         oracle = Oracle(world, self._observer, driver)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._supervise, driver)
@@ -162,6 +165,7 @@ class _Trial:
     async def _operate(self, driver: NemesisDriver, ended: trio.Event) -> None:
         await driver.operator.run(self._plan.trouble_s)
         self._outcome.figures |= driver.operator.completed
+        self._outcome.violations += [Violation("completed action", each) for each in driver.operator.wrong]
         ended.set()
 
     async def _supervise(self, driver: NemesisDriver) -> None:

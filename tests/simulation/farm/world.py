@@ -120,7 +120,7 @@ class World:
     def _found(self, hosts: int, profile: Profile, disk: Callable[[Path], HostDisk]) -> None:
         self.profile = profile
         operator = Host("operator", self.seed, ["10.0.0.250"], PlainDisk(self.directory / "operator"), self._now)
-        with _as_host(operator):
+        with as_host(operator):
             self.master = write_farm(self.directory / "keys", hosts, demo=not profile.has_routers)
         for number in range(1, hosts + 1):
             self.add(number, disk, founders=hosts)
@@ -140,7 +140,7 @@ class World:
         self.network.add(host)
         several = founders if self.profile.seeds is None else self.profile.seeds
         seeds = self.present_seeds(name) if farm_key else _seeds(range(1, several + 1), number)
-        with _as_host(host):
+        with as_host(host):
             key, leaf = write_node(self.directory / "keys", host, seeds, self.master, self.profile, farm_key)
         assert key.offline is not None
         self.signers.add(key.offline.transient_key)
@@ -435,7 +435,8 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterable[BaseException]:
 
 
 @contextmanager
-def _as_host(host: Host) -> Iterator[None]:
+def as_host(host: Host) -> Iterator[None]:
+    """Run the block as a task of a machine."""
     token = current_host.set(host)
     try:
         yield
