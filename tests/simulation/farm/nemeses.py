@@ -37,6 +37,7 @@ class Nemesis(Enum):
     LEAVE = "leaves the farm, then returns"
     JOIN_AND_LEAVE = "joins the farm, then leaves"
     JOIN_AND_EVICT = "joins the farm, then is evicted"
+    INVITE_AND_LEAVE = "joins by an invitation, whose token a stranger tries too, then leaves"
     HOSTILE = "joins the farm, is a hostile leader and liar, then is evicted"
     REPLACE = "the first is lost, then the second joins in its place"
     RESTORE = "loses its disk, then joins from a backup"
@@ -59,10 +60,11 @@ OF_OPERATORS: Final = (
     Nemesis.ROTATE,
     Nemesis.NEW_KEYS,
     Nemesis.MOVE,
+    Nemesis.INVITE_AND_LEAVE,
     Nemesis.HOSTILE,
 )
 """Actions of `operators.py`, one after another."""
-_VARIANTS: Final = {Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
+_VARIANTS: Final = {Nemesis.JOIN_AND_LEAVE: Nemesis.INVITE_AND_LEAVE, Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
 """Actions that replace the half of other actions."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 FIRST_S: Final = 5.0

@@ -10,25 +10,30 @@ members as servers. A refused order is sent again, to each running node in turn.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
 from bridge.api.control import IdentityView
-from bridge.api.control_routes import KEYS_EXPORT, KEYS_REPLACE, NODES_APPROVE
-from bridge.api.requests import CommandRequest, NodeRequest, RemovalOrder, ReplaceKeysRequest
+from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, NODES_APPROVE
+from bridge.api.requests import CommandRequest, InvitationRequest, NodeRequest, RemovalOrder, ReplaceKeysRequest
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.recover import _make
 from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.inviting.redeeming import JoinError, redeem
 from bridge.node.offline.state_reading import read_backup
 from bridge.node.security.key_files import replace_farm_key
-from bridge.wire.keys.farm_key import parse_farm_key
+from bridge.node.settings.bundle import parse_bundle
+from bridge.wire.keys.farm_key import farm_key_text, parse_farm_key
+from bridge.wire.keys.invitation import parse_token
+from gossip.node.state_files import load_identity
 from tests.simulation.farm.disk import Content, Disk
 from tests.simulation.farm.hostile import Hostility, Parts
 from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
-from tests.simulation.farm.settings import set_seeds
-from tests.simulation.farm.world import World
+from tests.simulation.farm.settings import I2CP_PORT, set_seeds
+from tests.simulation.farm.world import World, as_host
 
 RETRY_S: Final = 2.0
 END_S: Final = 30.0
@@ -89,6 +94,8 @@ class Operator:
                 await self._leave(name)
             case Nemesis.JOIN_AND_LEAVE | Nemesis.JOIN_AND_EVICT | Nemesis.HOSTILE:
                 await self._join(name)
+            case Nemesis.INVITE_AND_LEAVE:
+                await self._invite(name)
             case Nemesis.REPLACE:
                 self._go(name)
                 await self._world.kill(name)
@@ -100,6 +107,8 @@ class Operator:
                 await self._rotate()
             case Nemesis.NEW_KEYS:
                 self._copy(await self._ordered("replace keys", _with_new_keys))
+                with trio.move_on_after(END_S):
+                    await self._ordered("same keys", self._compare_keys)
             case _:
                 host = self._world.hosts[name]
                 self._world.move(name, f"10.0.1.{host.number}")
@@ -109,7 +118,7 @@ class Operator:
         match fault.nemesis:
             case Nemesis.LEAVE:
                 await self._return(name)
-            case Nemesis.JOIN_AND_LEAVE:
+            case Nemesis.JOIN_AND_LEAVE | Nemesis.INVITE_AND_LEAVE:
                 await self._leave(name)
             case Nemesis.JOIN_AND_EVICT:
                 await self._evict(name)
@@ -155,6 +164,30 @@ class Operator:
         self.joining.add(name)
         await self._ordered(f"key file for {name}", lambda _: self._world.join(number, Disk))
         await self._admit(name)
+
+    async def _invite(self, name: str) -> None:
+        """Have a node join by an invitation, which approves it. Another identity must not use its token."""
+        self._world.away.add(name)
+        host = self._world.add(int(name.rpartition("-")[2]), Disk, farm_key=await self._exported())
+
+        async def join(client: ControlClient) -> None:
+            token = parse_token((await client.call(INVITATIONS_NEW, InvitationRequest())).token)
+            with as_host(host):
+                try:
+                    granted = await redeem(token, load_identity(host.directory), name)
+                except JoinError as error:
+                    raise ControlError(str(error)) from error
+                self._copy(farm_key_text(parse_bundle(granted.bundle)[0]))
+                with suppress(JoinError):
+                    await redeem(token, load_identity(host.directory.with_name(f"{name}-stranger")), "stranger")
+                    self.wrong.append(f"the token for {name} was used twice")
+
+        await self._ordered(f"invite {name}", join)
+        self._disk(name).flush()
+        self.joining.add(name)
+        if host.name in self._world.routers:
+            await self._world.serve(name, I2CP_PORT, self._world.routers[name].serve)
+        await self._start(name)
 
     async def _admit(self, name: str) -> None:
         """Approve the identity that runs on a machine."""
@@ -238,7 +271,20 @@ class Operator:
 
     async def export(self) -> None:
         """Write the current key file over the file of each machine."""
-        self._copy((await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))).farm_key)
+        self._copy(await self._exported())
+
+    async def _compare_keys(self, _: ControlClient) -> None:
+        """Raise ControlError while running members have different keys: a node may apply new keys later."""
+        keys = set()
+        for name, host in self._world.members.items():
+            if host.run is not None and not host.is_paused:
+                async with self._world.control(name) as client:
+                    keys.add((await client.call(KEYS_EXPORT)).farm_key)
+        if len(keys) > 1:
+            raise ControlError("members have different keys")
+
+    async def _exported(self) -> str:
+        return (await self._ordered("export the key", lambda client: client.call(KEYS_EXPORT))).farm_key
 
     def _copy(self, farm_key: str) -> None:
         for file in sorted((self._world.directory / "keys").glob("*farm.key")):

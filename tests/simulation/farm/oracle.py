@@ -59,13 +59,20 @@ _NETWORK: Final = (
 """Faults that disconnect nodes. An action of the operator does so too: it stops, adds, removes or moves a node."""
 _KEYS: Final = (Nemesis.ROTATE, Nemesis.NEW_KEYS, Nemesis.JOIN_AND_EVICT, Nemesis.HOSTILE)
 _JOINS: Final = (
+    Nemesis.INVITE_AND_LEAVE,
     Nemesis.JOIN_AND_LEAVE,
     Nemesis.JOIN_AND_EVICT,
     Nemesis.HOSTILE,
     Nemesis.REPLACE,
     Nemesis.RESTORE,
 )
-_SEEDS: Final = (Nemesis.REPLACE, Nemesis.JOIN_AND_LEAVE, Nemesis.JOIN_AND_EVICT, Nemesis.HOSTILE)
+_SEEDS: Final = (
+    Nemesis.REPLACE,
+    Nemesis.JOIN_AND_LEAVE,
+    Nemesis.INVITE_AND_LEAVE,
+    Nemesis.JOIN_AND_EVICT,
+    Nemesis.HOSTILE,
+)
 """These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
 _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
     ("peers-refused", "refused-by-peers"), QUIET_AFTER_S + LATE_S

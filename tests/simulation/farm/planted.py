@@ -37,6 +37,7 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.control import view_builder
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.events.alarms import Alarms
+from bridge.node.inviting.invitations import Invitation
 from bridge.node.membership.address_watch import AddressWatch
 from bridge.node.raft import notices, replica
 from bridge.node.raft.submitting import Submitting
@@ -76,6 +77,7 @@ WRONG_CLOCKS: Final = tuple(
 )
 ONE_DOWN: Final = (Fault(2.0, 85.0, Nemesis.KILL, ("node-1",)),)
 EVICTION: Final = (Fault(2.0, 6.0, Nemesis.JOIN_AND_EVICT, ("node-4",)),)
+INVITATION: Final = (Fault(2.0, 6.0, Nemesis.INVITE_AND_LEAVE, ("node-4",)),)
 HOSTILITY: Final = (Fault(2.0, 6.0, Nemesis.HOSTILE, ("node-4",)),)
 REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
@@ -478,6 +480,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a snapshot lacks the weights": Planted(5, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
     "a number of the state is beyond its bounds": Planted(1, "bounded numbers", ((Farm, "apply", _without_bound),)),
+    "a token is used twice": Planted(
+        1,
+        "completed action",
+        ((Invitation, "closed_by", lambda _: lambda _self, _now_ms: None),),
+        INVITATION,
+        40.0,
+        has_operator=True,
+    ),
     "the eras of keys are unbounded": Planted(
         1,
         "completed action",

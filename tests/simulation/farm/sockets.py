@@ -12,11 +12,12 @@ import os
 import selectors
 import socket as stdlib_socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, cast
 
 import trio
 
+from bridge.node.inviting import inviting
 from consensus.net import accepting, direct_stream
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.streams import End, Listening, MemoryStreams, Waiter, failure
@@ -327,6 +328,25 @@ class Sockets:
         return trio.socket.from_stdlib_socket(stdlib_socket.socket(family, kind, proto))
 
 
+class FreePort(nullcontext["FreePort"]):
+    """A socket that only looks for a free port: on a simulated machine each port is free."""
+
+    def __init__(self) -> None:
+        super().__init__(self)
+        self._name: tuple[str, int] = ("", 0)
+
+    def setsockopt(self, *_: int) -> None:
+        """Take an option."""
+
+    def bind(self, name: tuple[str, int]) -> None:
+        """Take an address."""
+        self._name = name
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return the address."""
+        return self._name
+
+
 class _Module:
     """A module with some replaced names."""
 
@@ -360,6 +380,7 @@ def interposed_sockets(sockets: Sockets, replace: Callable[[object, str, object]
             return os.write(descriptor, data)
         return cast("End", opened[descriptor]).write(data)
 
+    replace(inviting, "socket", _Module(stdlib_socket, socket=lambda *_: FreePort()))
     replace(accepting, "socket", _Module(stdlib_socket, socket=plain))
     replace(accepting, "selectors", _Module(selectors, DefaultSelector=lambda: Selector(sockets)))
     replace(direct_stream, "os", _Module(os, read=read, write=write))
