@@ -29,11 +29,13 @@ from pipeline.decode.columns import Row
 from pipeline.gold.tables import Gold
 from pipeline.lake import Lake, note_nothing
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
-from pipeline.source.farm import FarmStreamReader, Offset, Sizes
+from pipeline.source.farm import FarmStreamReader, Sizes
 from pipeline.source.farms import Place, SelectedLog, Unread
 from pipeline.source.log_client import FarmLogError, LogStatus
+from pipeline.source.offsets import Offset
 from pipeline.source.ranges import LogRange, SnapshotRange
 from pipeline.source.selection import RowSelection
+from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.specs import LOG
 from pipeline.tables.tasks import TablesReader, outcome_of
 
@@ -210,7 +212,7 @@ def run(directory: Path, farms: int) -> ManyFarmsCost:
     lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else note_nothing)
     made = MadeFarms(farms)
     sizes = Sizes(entries_per_batch=10**9, entries_per_partition=ENTRIES_PER_TASK)
-    reader = TablesReader(made, RowSelection(), sizes, {}, lake.plan)
+    reader = TablesReader(lake.plan, made, RowSelection(), sizes, {}, OffsetShards(directory / "checkpoint"))
     batches: list[Batch] = []
     offset: Offset = reader.initialOffset()
     with ProcessPoolExecutor(TASK_PROCESSES, multiprocessing.get_context("spawn")) as tasks:

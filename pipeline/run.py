@@ -41,6 +41,7 @@ from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
+from pipeline.source.offsets import entries_between
 from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
@@ -48,6 +49,7 @@ from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
+from pipeline.tables.tasks import CHECKPOINT as CHECKPOINT_OPTION
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows, outcome_of, tables_reader
 
 LAYOUT = 3
@@ -272,7 +274,11 @@ def start_query(
         note=note_nothing if gold is None else gold.note,
         continuity=Continuity.LATER if SERVERS in settings.source else Continuity.NEXT,
     )
-    source = {**settings.source, CONTINUE: json.dumps(lake.first_entries)}
+    source = {
+        **settings.source,
+        CONTINUE: json.dumps(lake.first_entries),
+        CHECKPOINT_OPTION: str(settings.output / CHECKPOINT),
+    }
 
     def write(results: Iterable[pa.RecordBatch], number: int) -> None:
         began, batch_id = time.monotonic(), lake.first_batch + number
@@ -490,11 +496,9 @@ def _entries_per_s(progress: Any) -> float:
     """Return the speed of the last batch. Spark counts the tasks' rows, which are not entries (`found_in_log`)."""
     (source,) = progress["sources"]
     start, end = (json.loads(source[name] or "null") or {} for name in ("startOffset", "endOffset"))
-    if "farms" not in end:
+    if "farms" not in end and "shards" not in end:
         return float(progress["processedRowsPerSecond"] or 0.0)
-    begins = {cluster: begin["next"] for cluster, begin in end.get("begins", {}).items()} | start.get("farms", {})
-    entries: int = sum(next_entry - begins.get(cluster, next_entry) for cluster, next_entry in end["farms"].items())
-    return entries * 1000 / max(1, int(progress["batchDuration"]))
+    return entries_between(start, end) * 1000 / max(1, int(progress["batchDuration"]))
 
 
 def unread_in(progress: Any) -> Unread:
@@ -511,7 +515,10 @@ def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
     """
     (source,) = progress["sources"]
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
+    problems = latest.get("problems", {})
+    if (totals := latest.get("totals")) is not None:
+        return totals["read"], totals["newest"], frozenset(), problems
     read, newest = end.get("farms", {}), latest.get("farms", {})
     counted = [next_entry - 1 for cluster, next_entry in read.items() if cluster in newest or not newest]
     there = sum(next_entry - 1 for next_entry in newest.values())
-    return sum(counted), there, frozenset(newest), latest.get("problems", {})
+    return sum(counted), there, frozenset(newest), problems

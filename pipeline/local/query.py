@@ -155,6 +155,9 @@ class LocalQuery:
             self._activity = "Getting offsets"
             begin = self._reader.initialOffset() if place is None else place
             shown = shown or begin
+            if "shards" in shown:
+                # Each preview would rewrite the rows of many farms, and the shards of its offset.
+                self._preview, self._poll_s = None, self._trigger_s or 0.0
             end = self._reader.latestOffset(shown, self._reader.getDefaultReadLimit())
             is_early = self._preview is not None and began < next_batch_at
             if self._preview is not None and is_early and end != shown:

@@ -10,13 +10,15 @@ the record begins new numbers. The next checkpoint's batch 0 follows the last ba
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pipeline.local.checkpoint import last_number
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
 from pipeline.run import EVENTS_CHECKPOINT
+from pipeline.source.log_client import FarmLogError
+from pipeline.source.offsets import Offset
 from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.offset_shards import OffsetShards
 
 
 def checkpoint_fault(output: Output, name: str, notes: BatchNotes) -> str:
@@ -63,7 +65,7 @@ def set_aside(output: Output, name: str) -> Output | None:
     return path.rename(aside)  # type: ignore[arg-type]
 
 
-def _offset(file: Output) -> Mapping[str, Any] | None:
+def _offset(file: Output) -> Offset | None:
     """Return the offset of the source from a file of Spark: version, metadata, and the offset."""
     try:
         offset = json.loads((Document(file).read() or b"").decode().splitlines()[2])
@@ -75,6 +77,7 @@ def _offset(file: Output) -> Mapping[str, Any] | None:
 def _next_entries(file: Output) -> Mapping[str, int] | None:
     """Return the next entry of each farm."""
     try:
-        return {str(farm): int(entry) for farm, entry in (_offset(file) or {})["farms"].items()}
-    except (ValueError, KeyError, AttributeError, TypeError):
+        offset = OffsetShards(file.parent.parent).loaded(_offset(file) or {})
+        return {str(farm): int(entry) for farm, entry in offset["farms"].items()}
+    except (FarmLogError, ValueError, KeyError, AttributeError, TypeError):
         return None

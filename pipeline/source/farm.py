@@ -33,6 +33,7 @@ from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
+from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
 from pipeline.source.shares import Span, fair_shares, packed
@@ -47,8 +48,6 @@ DIGITS_MAX = 18
 READ_AT_ONCE = 8
 READ_AHEAD_ENTRIES = 1_000
 """The longest range that is read as a whole, concurrently with others, before its rows are given."""
-
-Offset = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +293,12 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         selection: RowSelection,
         sizes: Sizes,
         next_entries: Mapping[str, int] = MappingProxyType({}),
+        offsets: WholeOffsets | None = None,
     ) -> None:
         super().__init__(farms, selection, sizes)
         self._next_entries = next_entries
+        self._offsets = offsets or WholeOffsets()
+        self._read = 0
         self._available_now = False
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
@@ -305,7 +307,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the known first entries; the beginning of another farm is determined at its first request."""
-        return {"farms": {**self._next_entries}}
+        return self._offsets.stored({"farms": {**self._next_entries}})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the admission limit."""
@@ -313,8 +315,9 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return the end of a batch that begins at `start`; return `start` while, for a moment, no node replies."""
+        whole = self._offsets.loaded(start)
         try:
-            end = self._latest(start, limit)
+            end = self._latest(whole, limit)
         except FarmSilentError:
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
@@ -322,7 +325,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
                 raise
             return start
         self._silent_since = None
-        return end
+        return start if end is whole else self._offsets.stored(end)
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         next_entries: dict[str, int] = start["farms"]
@@ -347,6 +350,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, count in counts.items()
             if count or cluster in begins
         }
+        self._read = entries_before({"farms": {**next_entries, **moved}})
         if not moved:
             return start
         known, found = _known(start), {**start.get("times", {})}
@@ -384,6 +388,9 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             "unlisted": list(unread.unlisted),
         }
         reported = {name: each for name, each in named.items() if each}
+        if len(self._newest) > WHOLE_FARMS:
+            newest = entries_before({"farms": self._newest})
+            return {"totals": {"farms": len(self._newest), "read": self._read, "newest": newest}, **reported}
         return {"farms": {**self._newest}, **reported} if self._newest or reported else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -392,6 +399,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return tasks that cover [start, end), from these two alone: a repeated batch is planned like the first."""
+        start, end = self._offsets.loaded(start), self._offsets.loaded(end)
         begins = end.get("begins", {})
         ranges: dict[str, tuple[int, int]] = {}
         for cluster, stop in end["farms"].items():

@@ -56,6 +56,7 @@ def packed(spans: Sequence[Span], entries_per_task: int) -> list[list[Span]]:
     heapify(tasks)
     for piece in sorted(pieces, key=lambda each: each.first - each.end):
         load, number, taken = tasks[0]
-        heapreplace(tasks, (load + piece.end - piece.first, number, [*taken, piece]))
+        taken.append(piece)
+        heapreplace(tasks, (load + piece.end - piece.first, number, taken))
     in_order = (sorted(taken) for _, _, taken in tasks if taken)
     return sorted(in_order)

@@ -34,11 +34,10 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pipeline.decode.entries import SNAPSHOT
 from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import arrow_schema
-from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
-from pipeline.source.farms import StreamFarms
-from pipeline.source.selection import RowSelection
+from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
+from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.ranges import merged, range_rows
 from pipeline.tables.recent import newest, recent_rows
 from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
@@ -48,6 +47,8 @@ GROUP_ROWS = 65_536
 """The number of rows of one table per write."""
 OUTCOME = StructType([StructField("name", StringType()), StructField("content", BinaryType())])
 _PLAN, _SALT = "plan", "secretSalt"
+CHECKPOINT = "checkpoint"
+"""The option with the directory of the checkpoint, for the offsets of many farms."""
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, RANGES, WINDOWS, SEEN, RECENT = "farms", "ranges", "windows", "seen", "recent"
 REQUEST_MAX = 128
@@ -90,7 +91,8 @@ class Outcome:
 class FarmTablesSource(FarmDataSource):
     """The data source `farm_tables`: the log, read like the source `farm`, with the tasks' results as rows.
 
-    It takes the options of `farm`, and the task's plan. The name of the salt's option keeps Spark from printing it.
+    It takes the options of `farm`, the checkpoint, and the task's plan. The name of the salt's option keeps Spark from
+    printing it.
     """
 
     @classmethod
@@ -108,21 +110,15 @@ class FarmTablesSource(FarmDataSource):
         del schema
         fields = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
-        return TablesReader(self.farms(), self._selection(), self._sizes(), self._next_entries(), plan)
+        offsets = OffsetShards(output_of(self.options[CHECKPOINT]))
+        return TablesReader(plan, self.farms(), self._selection(), self._sizes(), self._next_entries(), offsets)
 
 
 class TablesReader(FarmStreamReader):
     """Plans like `farm`; its tasks do `work`."""
 
-    def __init__(
-        self,
-        farms: StreamFarms,
-        selected: RowSelection,
-        sizes: Sizes,
-        next_entries: Mapping[str, int],
-        plan: TaskPlan,
-    ) -> None:
-        super().__init__(farms, selected, sizes, next_entries)
+    def __init__(self, plan: TaskPlan, *source: Any) -> None:
+        super().__init__(*source)
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:

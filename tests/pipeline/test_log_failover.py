@@ -12,8 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client, ranges
 from pipeline.source.endpoint import Credentials
-from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
+from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
+from pipeline.source.offsets import Offset
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 
 

@@ -15,13 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pipeline.run import ProblemReports
+from pipeline.repair.checkpoint import checkpoint_fault
+from pipeline.run import ProblemReports, _entries_per_s, places
 from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
-from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
+from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import FarmLogError, FarmSilentError
+from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.shares import TASKS_MAX, Span, fair_shares, packed
+from pipeline.tables import offset_shards
+from pipeline.tables.batch_notes import BatchNotes, Range
+from pipeline.tables.offset_shards import OffsetShards
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 from tests.processes import END_S
 
@@ -44,6 +49,7 @@ def a_farm(number: int, minutes: int = 1) -> MadeUpLog:
 def stream_of(file: Path) -> FarmStreamReader:
     stream = FarmDataSource({"farms": str(file)}).streamReader(ENTRIES)
     assert isinstance(stream, FarmStreamReader)
+    stream._offsets = OffsetShards(file.parent / "checkpoint")
     return stream
 
 
@@ -75,9 +81,11 @@ def hanging(path: Path) -> Iterator[None]:
             ended.set()
 
 
+@pytest.mark.parametrize("whole_farms", [WHOLE_FARMS, 0], ids=["whole", "shards"])
 def test_farms_keep_offsets_when_file_changes(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_farms: int
 ) -> None:
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", whole_farms)
     one, two, three = a_farm(1), a_farm(2, minutes=2), a_farm(3)
     file, sockets = tmp_path / "farms.toml", {name: tmp_path / f"{name}.sock" for name in ("one", "two", "three")}
     with ExitStack() as stack:
@@ -293,3 +301,71 @@ def test_large_range_is_split_and_small_ranges_are_packed() -> None:
     ]
     tasks = packed([Span(f"{number:04}", 7, 12) for number in range(1_000)], 50_000)
     assert [len(task) for task in tasks].count(63) + [len(task) for task in tasks].count(62) == TASKS_MAX
+
+
+def offset_of(count: int, entry: int = 7) -> Offset:
+    return {"farms": {f"{number:032x}": entry for number in range(count)}}
+
+
+def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path) -> None:
+    few, many = offset_of(WHOLE_FARMS), offset_of(5 * WHOLE_FARMS)
+    many |= {"begins": {"0" * 32: {"next": 3}}, "times": {"0" * 32: 1_767_225_600_000}}
+    shards = OffsetShards(tmp_path)
+    assert shards.stored(few) == few
+    stored = shards.stored(many)
+    assert len(json.dumps(stored)) < 1_000
+    assert OffsetShards(tmp_path).loaded(stored) == many
+    assert OffsetShards(tmp_path).stored(many) == stored
+    moved = shards.stored({**many, "farms": {**many["farms"], "1".zfill(32): 8}})
+    assert len({*moved["shards"]} - {*stored["shards"]}) == 1
+    assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
+
+
+def test_unnamed_shards_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_shards, "SWEEP_OFFSETS", 5)
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+    shards = OffsetShards(tmp_path)
+    found = [shards.stored(offset_of(1_000, 1))]
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(found[0])}")
+    found += [shards.stored(offset_of(1_000, entry)) for entry in range(2, 6)]
+    kept = {file.name for file in (tmp_path / "shards").iterdir()}
+    assert kept == {name for offset in (found[0], *found[-2:]) for name in offset["shards"]}
+    assert OffsetShards(tmp_path).loaded(found[0]) == offset_of(1_000, 1)
+
+
+def test_missing_shard_is_damage_of_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+    offset = OffsetShards(tmp_path / "checkpoint").stored(offset_of(50))
+    for folder, text in (("offsets", json.dumps(offset)), ("commits", "{}")):
+        (tmp_path / "checkpoint" / folder).mkdir()
+        (tmp_path / "checkpoint" / folder / "0").write_text(f"v1\n{{}}\n{text}")
+    notes = BatchNotes(tmp_path, "log")
+    notes.begin(0, {farm: Range(1, entry - 1) for farm, entry in offset_of(50)["farms"].items()})
+    notes.end(0, {})
+    assert checkpoint_fault(tmp_path, "checkpoint", notes) == ""
+    (tmp_path / "checkpoint" / "shards" / offset["shards"][0]).write_bytes(b"{}")
+    assert checkpoint_fault(tmp_path, "checkpoint", notes) == "its file offsets/0 is damaged"
+    with pytest.raises(FarmLogError, match=f"{offset['shards'][0]} is missing or damaged"):
+        OffsetShards(tmp_path / "checkpoint").loaded(offset)
+
+
+def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = OffsetShards(tmp_path)
+    start = shards.stored(offset_of(1_001))
+    new = {"f" * 32: {"next": 101}}
+    end = shards.stored({"farms": offset_of(1_001, 9)["farms"] | {"f" * 32: 111}, "begins": new})
+    latest = {"totals": {"farms": 1_002, "read": end["read"], "newest": end["read"] + 5}}
+    source = {"startOffset": json.dumps(start), "endOffset": json.dumps(end), "latestOffset": json.dumps(latest)}
+    progress = {"sources": [source], "batchDuration": 500}
+    assert places(progress) == (1_001 * 8 + 110, 1_001 * 8 + 115, frozenset(), {})
+    assert _entries_per_s(progress) == 2 * (1_001 * 2 + 10)
+    # The source reports such numbers itself.
+    monkeypatch.setattr("pipeline.source.farm.WHOLE_FARMS", 0)
+    log, file = a_farm(1), tmp_path / "farms.toml"
+    write_farms(file, {"one": tmp_path / "one.sock"})
+    with serve_log(log, tmp_path / "one.sock"):
+        stream = stream_of(file)
+        stream.latestOffset(stream.initialOffset(), ALL)
+    last = log.commit_index
+    assert stream.reportLatestOffset() == {"totals": {"farms": 1, "read": last, "newest": last}}

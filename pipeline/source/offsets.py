@@ -1,0 +1,44 @@
+"""The offset of a stream: the next entry of each farm.
+
+    up to `WHOLE_FARMS`   {"farms": {CLUSTER: NEXT INDEX, …}, …}
+    more                  {"shards": [NAME, …], "read": N, "begun": N}   in a run (`pipeline/tables/offset_shards.py`)
+
+Also in it: `begins` with the first entry of each new farm, and `times` with log time at the next entry of a directory.
+The engines only store and compare offsets, as one line of JSON. So the functions here read the progress of either
+form: `read` is the number of the entries before the offset, and `begun` is the same number for new farms alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+WHOLE_FARMS: Final = 1_000
+"""The most farms of an offset or a report as a whole, which has about 90 KB."""
+
+Offset = dict[str, Any]
+
+
+class WholeOffsets:
+    """Offsets that the checkpoint stores as a whole."""
+
+    def stored(self, offset: Offset) -> Offset:
+        """Return the form for the checkpoint."""
+        return offset
+
+    def loaded(self, offset: Offset) -> Offset:
+        """Return the offset with all farms, from the form in the checkpoint. Raise FarmLogError."""
+        return offset
+
+
+def entries_before(offset: Mapping[str, Any]) -> int:
+    """Return the number of the entries before an offset, also of entries that were never read."""
+    if "shards" in offset:
+        return int(offset["read"])
+    return sum(entry - 1 for entry in offset.get("farms", {}).values())
+
+
+def entries_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> int:
+    """Return the number of entries of a batch."""
+    known = start.get("farms", {})
+    begins = end.get("begins", {}).items()
+    begun = sum(each["next"] - 1 for cluster, each in begins if cluster not in known)
+    return entries_before(end) - entries_before(start) - int(end.get("begun", begun))

@@ -1,0 +1,102 @@
+"""The offsets of many farms as files of shards.
+
+    up to `WHOLE_FARMS`   {"farms": {CLUSTER: NEXT INDEX, …}, …}         as a whole in the checkpoint
+    more                  {"shards": [NAME, …], "read": N, "begun": N}   NAME is a file in <checkpoint>/shards
+
+Spark stores an offset as one line of JSON, and passes it through the JVM several times a batch and in each report of
+the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
+
+The hash of a cluster id determines the shard of a farm. The hash of its content is the name of a shard. So a shard
+without new entries is not written again, and equal offsets are equal texts. A shard is durable before its offset is
+returned, so a repeated batch finds it. Shards that no offset of the checkpoint names are removed.
+"""
+
+import json
+import re
+from hashlib import blake2b
+from typing import Final
+from zlib import crc32
+
+from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
+from pipeline.source.log_client import FarmLogError
+from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
+
+SHARDS: Final = 16
+SWEEP_OFFSETS: Final = 100
+"""The number of stored offsets between two removals."""
+FOLDER: Final = "shards"
+_NAME = re.compile(rb"\b[0-9a-f]{32}\b")
+_PARTS = ("farms", "begins", "times")
+
+
+class OffsetShards(WholeOffsets):
+    """The offsets of a checkpoint, with shards if there are many farms."""
+
+    def __init__(self, checkpoint: Output) -> None:
+        self._checkpoint = checkpoint
+        self._loaded: dict[tuple[str, ...], Offset] = {}
+        """The last two offsets: the start and the end of a batch."""
+        self._known: set[str] = set()
+        """The names of shards that this process has written or read."""
+        self._stored = 0
+
+    def stored(self, offset: Offset) -> Offset:
+        """Store the shards of an offset with many farms; return the offset with their names."""
+        if len(offset["farms"]) <= WHOLE_FARMS:
+            return offset
+        shards: list[Offset] = [{} for _ in range(SHARDS)]
+        for part in _PARTS:
+            for cluster, value in offset.get(part, {}).items():
+                shards[crc32(cluster.encode()) % SHARDS].setdefault(part, {})[cluster] = value
+        contents = [json.dumps(each, separators=(",", ":"), sort_keys=True).encode() for each in shards]
+        names = tuple(blake2b(each, digest_size=16).hexdigest() for each in contents)
+        folder = self._checkpoint / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in zip(names, contents, strict=True):
+            if name not in self._known:
+                Document(folder / name).write(content)
+        self._remember(names, offset)
+        self._stored += 1
+        if self._stored % SWEEP_OFFSETS == 0:
+            self._sweep()
+        begun = sum(each["next"] - 1 for each in offset.get("begins", {}).values())
+        return {"shards": [*names], "read": entries_before(offset), "begun": begun}
+
+    def loaded(self, offset: Offset) -> Offset:
+        """Return the whole offset. Raise FarmLogError if a shard is missing or damaged."""
+        if "shards" not in offset:
+            return offset
+        names = tuple(offset["shards"])
+        if names not in self._loaded:
+            whole: Offset = {"farms": {}}
+            for name in names:
+                for part, values in self._shard(name).items():
+                    whole.setdefault(part, {}).update(values)
+            self._remember(names, whole)
+        return self._loaded[names]
+
+    def _shard(self, name: str) -> Offset:
+        file = self._checkpoint / FOLDER / name
+        content = Document(file).read() or b""
+        if blake2b(content, digest_size=16).hexdigest() != name:
+            raise FarmLogError(f"{file} is missing or damaged: run `garlicfarm pipeline repair`")
+        shard: Offset = json.loads(content)
+        return shard
+
+    def _remember(self, names: tuple[str, ...], whole: Offset) -> None:
+        self._known.update(names)
+        self._loaded.pop(names, None)
+        self._loaded[names] = whole
+        while len(self._loaded) > 2:  # noqa: PLR2004 - start and end
+            self._loaded.pop(next(iter(self._loaded)))
+
+    def _sweep(self) -> None:
+        """Remove the shards that neither an offset of the checkpoint nor one of the last two names."""
+        used = {name for names in self._loaded for name in names}
+        for file in (self._checkpoint / "offsets").iterdir():
+            used |= {name.decode() for name in _NAME.findall(Document(file).read() or b"")}
+        for file in (self._checkpoint / FOLDER).iterdir():
+            if file.name not in used:
+                file.unlink(missing_ok=True)
+        self._known &= used
