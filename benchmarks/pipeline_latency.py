@@ -8,8 +8,6 @@ from another process, while the run writes it. The engines follow the same farm 
 and with derived tables, events, watch and feedback.
 """
 
-import os
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -20,7 +18,7 @@ import msgspec
 import psutil
 import trio
 
-from benchmarks.child import ChildError
+from benchmarks.child import Child, ChildError
 from benchmarks.farm import SERVERS, Farm, running_farm
 from benchmarks.figures import Figure
 from bridge.node.control.client import ControlClient
@@ -34,7 +32,6 @@ WARM_UP_SAMPLES = 3
 PAUSE_S = 0.7
 POLL_S = 0.02
 ROW_PATIENCE_S = 180.0
-STOP_PATIENCE_S = 30.0
 SERVER_ID = 60
 IDLE_S = 30.0
 ENGINES = ("local", "spark")
@@ -54,25 +51,18 @@ async def _follow(farm: Farm, directory: Path, engine: str) -> list[Figure]:
     output, output_path = directory / "tables", directory / "pipeline.txt"
     nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
     command = [*COMMAND, "run", "--json", "--output", str(output), "--engine", engine, *nodes]
-    with output_path.open("wb") as output_file:
-        process = await trio.lowlevel.open_process(
-            command, stdout=output_file, stderr=output_file, start_new_session=True
-        )
-        try:
-            samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
-            spent_s, began = _processor_s(process.pid), time.perf_counter()
-            await trio.sleep(IDLE_S)
-            share = 100 * (_processor_s(process.pid) - spent_s) / (time.perf_counter() - began)
-            resident = resident_memory(process.pid)
-        except trio.TooSlowError as error:
-            raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-            with trio.move_on_after(STOP_PATIENCE_S):
-                await process.wait()
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+    process = await Child.start_foreign("the pipeline", command, output_path)
+    try:
+        samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
+        spent_s, began = _processor_s(process.pid), time.perf_counter()
+        await trio.sleep(IDLE_S)
+        share = 100 * (_processor_s(process.pid) - spent_s) / (time.perf_counter() - began)
+        resident = resident_memory(process.pid)
+    except trio.TooSlowError as error:
+        raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
+    finally:
+        # It also ends if this process is killed.
+        await process.end()
     group, note = f"pipeline: a live run of one farm, engine {engine}", f"{SERVERS} servers, default trigger"
     measured = tuple(samples[WARM_UP_SAMPLES:])
     return [

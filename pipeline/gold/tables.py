@@ -23,6 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -144,6 +145,15 @@ class Gold:
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
         """Bring all tables up to the batches through this one. Raise TableDamagedError."""
+        try:
+            self._refresh(batch, session)
+        except duckdb.IOException:
+            if isinstance(self._output, Path):
+                raise
+            # Another program removed a copy of a bucket's file. Finished tables have the batch, so they are skipped.
+            self._refresh(batch, session)
+
+    def _refresh(self, batch: int, session: SparkSession | None) -> None:
         with self._lock:
             noted = self._noted
         with Sources(self._output) as sources:

@@ -93,6 +93,10 @@ class StoredFile:
     """The time of writing in milliseconds since the epoch, by the clock of the machine."""
 
 
+REQUEST = "Error performing"
+"""The words of delta-rs for a failed request to a store."""
+
+
 class Table:
     """A table that this process writes; it is created if missing, and widened if it lacks a column."""
 
@@ -177,11 +181,13 @@ class Table:
     def merge_small(self, day: date | None, below_bytes: int) -> None:
         """Merge the many small files of a day into few (OPTIMIZE)."""
         filters = [(DAY, "=", "" if day is None else day.isoformat())] if DAY in self.spec.schema.names else None
-        self._fresh().optimize.compact(partition_filters=filters, target_size=below_bytes)
+        with _naming_table_in_errors(self.root):
+            self._fresh().optimize.compact(partition_filters=filters, target_size=below_bytes)
 
     def sweep(self, *, full: bool) -> None:
         """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that the table never had."""
-        self._fresh().vacuum(dry_run=False, full=full)
+        with _naming_table_in_errors(self.root):
+            self._fresh().vacuum(dry_run=False, full=full)
 
     def _written(self, rows: pa.Table) -> list[DataFile]:
         in_order = rows.sort_by([(each, "ascending") for each in self.spec.sorted_by])
@@ -376,6 +382,8 @@ def _naming_table_in_errors(root: Output) -> Iterator[None]:
             raise bucket_error(root, error) from error
         raise
     except DeltaError as error:
+        if isinstance(root, BucketPath) and REQUEST in str(error):
+            raise bucket_error(root, error) from error
         # One line, since it may pass through the JVM, whose report is read by lines.
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
 
@@ -397,7 +405,7 @@ def _reading_log(root: Output) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as error:
         text = " ".join(str(error).split())
-        is_request = isinstance(error, OSError) or ("Error performing" in text and "404 Not Found" not in text)
+        is_request = isinstance(error, OSError) or (REQUEST in text and "404 Not Found" not in text)
         if isinstance(root, BucketPath) and is_request:
             raise bucket_error(root, error) from error
         if isinstance(error, OSError):

@@ -11,10 +11,11 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 import duckdb
@@ -40,7 +41,15 @@ from pipeline.serve.views import view_statements
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import delta
 from pipeline.tables.batch_notes import BatchNotes
-from pipeline.tables.delta import CHECKPOINT_COMMITS, StoredTables, Table, stored_files, stored_rows, stored_version
+from pipeline.tables.delta import (
+    CHECKPOINT_COMMITS,
+    StoredFile,
+    StoredTables,
+    Table,
+    stored_files,
+    stored_rows,
+    stored_version,
+)
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_names
 from pipeline.tables.specs import BASE_SPECS, LOG
@@ -100,11 +109,23 @@ def run(address: str, output: Path | BucketPath) -> None:
     run_once(None, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
 
 
-def test_tables_in_bucket_equal_tables_in_directory(place: BucketPath, tmp_path: Path) -> None:
+def test_tables_in_bucket_equal_tables_in_directory(
+    place: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     local, log = tmp_path / "tables", three_servers(minutes=1)
+    view, losses = Sources.view, iter((1,))
+
+    def view_and_lose_copy(sources: Sources, connection: Any, name: str, files: list[StoredFile]) -> None:
+        view(sources, connection, name, files)
+        for file in files[: next(losses, 0)]:
+            data_files.place_on_disk(sources.output / name, file.path).unlink()
+
     with serve_log(log, tmp_path / "control.sock") as address:
         with alone_in(place):
-            run(address, place)
+            with monkeypatch.context() as patched:
+                patched.setattr(Sources, "view", view_and_lose_copy)
+                run(address, place)
+            assert next(losses, 0) == 0
             # The next run reads the tables from the bucket.
             shutil.rmtree(tmp_path / "cache")
             log.tick(60_000)
@@ -271,8 +292,18 @@ def test_views_name_store_without_credentials(s3: S3Server, place: BucketPath, m
 
 def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
     table = Table(place, CLOCKS)
-    s3.denied_keys = "_delta_log/"
-    for write in (lambda: append(table, 0), lambda: Table(place, BASE_SPECS["reports"])):
+    for batch in range(2):
+        append(table, batch)
+
+    def merge() -> None:
+        table.merge_small(date(2026, 1, 1), 1_000_000)
+
+    for denied, write in (
+        ("/part-", merge),
+        ("_delta_log/", lambda: append(table, 2)),
+        ("_delta_log/", lambda: Table(place, BASE_SPECS["reports"])),
+    ):
+        s3.denied_keys = denied
         with pytest.raises(BucketError, match=r"^s3://farm: access was refused \(.*\): set [^\x1b\n]*$"):
             write()
 

@@ -264,6 +264,15 @@ def test_unwritable_table_error_names_table(tmp_path: Path) -> None:
         Table(tmp_path, CLOCKS)
 
 
+def test_failed_upkeep_error_names_table(tmp_path: Path) -> None:
+    table = Table(tmp_path, CLOCKS)
+    for batch in range(2):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    place_on_disk(table.root, table.files()[0].path).unlink()
+    with pytest.raises(OSError, match=r"clocks cannot be written: [^\n]+$"):
+        table.merge_small(NOON.date(), 1_000_000)
+
+
 def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> None:
     def publisher(index: int, server_id: int) -> dict[str, list[dict[str, object]]]:
         return {"publishers": [{"master": "d-1", "index": index, "server_id": server_id}]}
