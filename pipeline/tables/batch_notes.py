@@ -13,7 +13,6 @@ So the range of a batch is written here before its first commit, and the batches
 table without a batch that it had. The file is replaced as a whole (`pipeline/output/documents.py`).
 """
 
-import json
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final
@@ -185,7 +184,7 @@ class BatchNotes:
             raise TableDamagedError(f"{self.path} is damaged ({error}): {_FROM_BACKUP}") from error
 
     def _store(self, noted: _Noted) -> None:
-        self._document.write(json.dumps(msgspec.to_builtins(noted)).encode())
+        self._document.write(msgspec.json.encode(noted))
         self._noted = noted
 
 
