@@ -21,6 +21,8 @@ import trio
 from consensus.net.direct_stream import READ_BYTES, DirectStream
 
 _CLOSE_S = 1.0
+_RECORD_BYTES = 16 * 1024
+"""The largest content of a record; a read of OpenSSL returns at most one."""
 
 
 class TlsStream(DirectStream):
@@ -105,7 +107,7 @@ class TlsStream(DirectStream):
         # than a small record.
         while size < limit and (incoming.pending or incoming.eof or tls.pending()):
             try:
-                record = tls.read(limit - size)
+                record = tls.read(min(limit - size, _RECORD_BYTES))
             except ssl.SSLWantReadError:
                 break
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

@@ -1,8 +1,7 @@
 """TLS over a socket: all data arrives in both directions, and every failure is one of trio's errors."""
 
+import os
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.direct_stream import READ_BYTES
+from consensus.net.direct_stream import FIRST_READ_BYTES, READ_BYTES
 from consensus.net.failed_connection import connection_failure, was_refused
 from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
@@ -87,19 +86,25 @@ async def test_received_record_costs_one_read_of_openssl(tmp_path: Path, monkeyp
         assert len(reads) == 10
 
 
-def test_small_read_does_not_map_memory() -> None:
-    # In a new process, because malloc does not map memory while it has a free block of that size.
-    program = f"""if True:
-        import os, resource
-        reading, writing = os.pipe()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(1000):
-            os.write(writing, b"1")
-            os.read(reading, {READ_BYTES})
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    """
-    faults = subprocess.run([sys.executable, "-S", "-c", program], check=True, capture_output=True, timeout=30).stdout
-    assert int(faults) < 1000
+async def test_read_is_large_only_after_full_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read = os.read
+
+    def record_size(descriptor: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(descriptor, size)
+
+    async with connected(tmp_path) as (client, server, _):
+        monkeypatch.setattr(os, "read", record_size)
+        for size in (1, LARGE, 1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.send_all, bytes(size))
+                await received(server, size)
+            # The last read of a large message may have been full.
+            await client.send_all(b"1")
+            await received(server, 1)
+    assert sizes[0] == sizes[-1] == FIRST_READ_BYTES
+    assert set(sizes) == {FIRST_READ_BYTES, READ_BYTES}
 
 
 async def test_send_now_keeps_bytes_refused_by_kernel(tmp_path: Path) -> None:
