@@ -52,10 +52,10 @@ class ClientRequests:
             on_reply(self._who_leads())
             return nothing_to_cancel
         server, sessioned = self._server, self._sessioned
-        callback = _AnswerCallback(on_reply)
         try:
             if sessioned is None:
                 return server.submit(commands, lambda found: on_reply(client_answer(found, server.role))).abandon
+            callback = _AnswerCallback(on_reply)
             proposal = server.submit(commands, lambda found: self._found(found, sessioned, commands, callback))
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error

@@ -241,14 +241,15 @@ class ServerConnection:
     async def _read(self) -> None:
         handled = 0
         while True:
-            before = self._reader.buffered_bytes
+            due_s = trio.current_time() + self._options.answer_s
             while (request := self._reader.next()) is not None:
-                before, size = self._reader.buffered_bytes, before - self._reader.buffered_bytes
+                size = self._reader.request_bytes
                 self._check_turn(request)
                 while len(self._slots) >= self._options.window:
                     self._room = trio.Event()
                     await self._room.wait()
-                slot = _Slot(request, trio.current_time() + self._options.answer_s, size, self._reserved_bytes)
+                    due_s = trio.current_time() + self._options.answer_s
+                slot = _Slot(request, due_s, size, self._reserved_bytes)
                 self._reserved_bytes, self._began_s = 0, inf
                 self._slots.append(slot)
                 self._unanswered_bytes += size

@@ -73,6 +73,7 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
     )
+    checked_long(max(term, last_log_term, last_log_index, commit_index), "a term or index of the header")
     exchange = EXCHANGES[type_byte]
     entries = decode_entries(log, limits)
     applications = LogEntry not in map(type, entries)
@@ -81,10 +82,10 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
     return exchange.request(
         source=source,
         destination=destination,
-        term=checked_long(term, "term"),
-        last_log_term=checked_long(last_log_term, "last log term"),
-        last_log_index=checked_long(last_log_index, "last log index"),
-        commit_index=checked_long(commit_index, "commit index"),
+        term=term,
+        last_log_term=last_log_term,
+        last_log_index=last_log_index,
+        commit_index=commit_index,
         entries=entries,
         # Followers store the received bytes. A client's entries get new heads from the leader, so their bytes are not
         # kept.
@@ -173,11 +174,13 @@ class _MessageReader:
 class RequestReader(_MessageReader):
     """Finds requests in the bytes of a connection."""
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_limits", "request_bytes")
 
     def __init__(self, limits: MessageLimits = DEFAULT_LIMITS) -> None:
         super().__init__(REQUEST_HEADER.size + limits.log_bytes)
         self._limits = limits
+        self.request_bytes = 0
+        """Size of the last request that `next` returned."""
 
     @property
     def announced_bytes(self) -> int:
@@ -189,7 +192,7 @@ class RequestReader(_MessageReader):
         size, at = request_size(self._buffer, self._limits, self._at), self._at
         if size is None or len(self._buffer) - at < size:
             return None
-        self._at = at + size
+        self._at, self.request_bytes = at + size, size
         with memoryview(self._buffer) as view:
             # A copy, so that entries do not keep other received bytes in memory.
             log = bytes(view[at + REQUEST_HEADER.size : at + size])
