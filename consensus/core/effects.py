@@ -140,7 +140,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-class ProposalResolved(Struct, frozen=True, kw_only=True):
+class ProposalResolved(Struct, frozen=True, kw_only=True, gc=False):
     """The reply to one `Proposed`.
 
     `position` is the place of its last entry if committed; `leader` is the current leader.

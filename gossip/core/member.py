@@ -81,14 +81,14 @@ class Incarnation(NamedTuple):
         return Incarnation(self.generation, self.number + 1)
 
 
-class Address(Struct, frozen=True, order=True):
+class Address(Struct, frozen=True, order=True, gc=False):
     """A UDP endpoint: numeric host and port."""
 
     host: str
     port: int
 
 
-class NodeInfo(Struct, frozen=True):
+class NodeInfo(Struct, frozen=True, gc=False):
     """A node's description of itself, signed as a whole.
 
     `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).

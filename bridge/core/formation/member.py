@@ -35,7 +35,7 @@ class RoleHint(IntEnum):
     VOTER = 2
 
 
-class NodeMetadata(Struct, frozen=True):
+class NodeMetadata(Struct, frozen=True, gc=False):
     """One node's own description for the farm."""
 
     cluster: str

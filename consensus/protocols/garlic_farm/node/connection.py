@@ -59,7 +59,7 @@ _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerReques
 """Requests that need neither the sender's nor the recipient's server id."""
 
 
-class ClientAnswer(Struct, frozen=True, kw_only=True):
+class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """The reply to a client.
 
     Accepted: committed, or, without entries, that this server leads; `next_index` is one beyond its last entry. Not
