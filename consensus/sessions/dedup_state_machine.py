@@ -6,7 +6,7 @@
             └▶ any other entry ──▶ executed each time that it is in the log
 
 The envelope is one byte of kind and fields in network byte order. The result of a request is available by its id, on
-any server that has applied the entry. Log time comes from the clock entries that the leader appends (`session_clock`);
+any server that has applied the entry. Log time comes from the clock entries that the leader appends (`log_time_clock`);
 without them a session ends only if too many clients are active.
 """
 

@@ -1,6 +1,6 @@
 """The alerts and their due messages: values alone, without a clock, a table or a network.
 
-                     a server is down                      healthy for `keep_firing`, or removed
+                     a server is down                      healthy for `--alert-keep-firing`, or removed
     (no alert) ─────────────────────▶ firing ──────────────────────────────────────────────▶ resolved
                                         │ one message for `unhealthy`, one more for `silent` if it becomes that
                                         └ held back while it is silenced or its server was removed

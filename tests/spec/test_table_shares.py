@@ -156,7 +156,7 @@ def test_shared_tables_all_have_scenario() -> None:
 
 
 NUMBERED_AND_CLOCKS = {"FarmState.numbers", "VoterClocks.readings"}
-"""Tables with one row per author by their type; tested by the `test_..._one_row...` functions below."""
+"""Tables with one row per author by their type; tested by the functions with `one_row` in their names."""
 
 
 # -- the scenarios -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.md")
-SECTION = re.compile(rf"({NAMED.pattern})`?,? (?:says )?(?:under )?['\"]([^'\"]+)['\"]")
+QUOTED = r"""(?:"[^"]+"|'[^']+')"""
+SECTIONS = re.compile(rf"({NAMED.pattern})`?,?\s\(?(?:says )?(?:under )?({QUOTED}(?:,\s{QUOTED})*)")
 PACKAGE = "(?:gossip|consensus|bridge|pipeline|benchmarks|tests)"
 MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
 MENTIONED_TEST = re.compile(r"`(?:tests/)?(\w+/(?:\w+/)*test_\w+\.py)`")
@@ -47,6 +48,12 @@ def definitions(path: Path) -> frozenset[str]:
 def headings(path: Path) -> tuple[str, ...]:
     """Return the headings of a document."""
     return tuple(re.findall(r"^#+ (.+)$", FENCED.sub("", text_of(path)), re.MULTILINE))
+
+
+@cache
+def leads(path: Path) -> tuple[str, ...]:
+    """Return the bold words at the beginnings of paragraphs, which a page has in place of small headings."""
+    return tuple(re.findall(r"^\*\*([^*]+)\.\*\* ", FENCED.sub("", text_of(path)), re.MULTILINE))
 
 
 def anchor(heading: str) -> str:
@@ -138,9 +145,10 @@ def wrong_sections(path: Path, strings: list[str]) -> Iterator[str]:
         if not (ROOT / name).exists():
             yield problem(path, line_of(path, name), f"no such document: {name}")
     for text in strings:
-        for name, section in SECTION.findall(text):
-            if (ROOT / name).exists() and " ".join(section.split()) not in headings(ROOT / name):
-                yield problem(path, line_of(path, name), f"{name} does not have a section '{section}'")
+        for name, quoted in SECTIONS.findall(text):
+            for section in (" ".join(words[1:-1].split()) for words in re.findall(QUOTED, quoted)):
+                if (ROOT / name).exists() and section not in headings(ROOT / name) + leads(ROOT / name):
+                    yield problem(path, line_of(path, name), f"{name} does not have a section '{section}'")
 
 
 def _index() -> Iterator[str]:

@@ -171,9 +171,12 @@ def test_missing_target_in_document_is_found(text: str, name: str) -> None:
     assert any(name in line for line in wrong_names(document, text))
 
 
-def test_missing_section_is_found() -> None:
-    document = "docs/glossary.md"
-    named = f"{document}, 'No such section'"
+@pytest.mark.parametrize(
+    "quoted",
+    [", 'No such section'", ' ("No such section")', ' ("Glossary", "No such section") lists', '\n"No such section"'],
+)
+def test_missing_section_is_found(quoted: str) -> None:
+    named = f"docs/glossary.md{quoted}"
     path = ROOT / "README.md"
     assert any("No such section" in line for line in wrong_sections(path, [named]))
     assert not list(wrong_sections(path, [named.replace("No such section", "Glossary")]))

@@ -1,4 +1,4 @@
-"""The JSON of entries for Kafka's clients (`bridge.wire.log.kafka_entries`)."""
+"""The JSON of entries for Kafka's clients (`bridge.core.log.records`)."""
 
 import pytest
 

@@ -8,9 +8,10 @@
         ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
-docs/reference/kafka.md ("Once") has the rules for owners, shares and expiry, docs/explanation/other-protocols.md the
-reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The places of the
-last records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first copy.
+docs/reference/kafka.md ("Producing") has the rules for owners, shares and expiry, docs/explanation/other-protocols.md
+the reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The places of
+the last records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first
+copy.
 
 In a full table the author with the most rows loses rows; among authors with equally many, the lesser one. So all
 servers choose the same rows, regardless of the order in which a table was built or restored. Rows expire by log time,

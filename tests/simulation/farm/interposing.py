@@ -7,7 +7,7 @@
     process       signals, its number, figures of the host   the machine's
 
 A task without a machine (a test's own) gets the real function. Modules import many of these names directly, use them as
-default arguments, or keep them in a dataclass. So `_rebound` looks for them in all modules of the product.
+default arguments, or keep them in a dataclass. So `rebind` looks for them in all modules of the product.
 """
 
 import os
