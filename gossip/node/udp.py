@@ -7,6 +7,7 @@ Receiving requests one byte more than allowed from the kernel, so that a datagra
 of arriving cut off.
 """
 
+import errno
 import socket
 import struct
 import sys
@@ -172,12 +173,17 @@ class UdpNetwork:
 
     def _choose_multicast_interface(self, kernel_socket: socket.socket, address: Address) -> None:
         """Send multicast of a socket bound to one IPv4 address through that interface, unless another is named."""
-        if kernel_socket.family == socket.AF_INET6:
-            kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
-        else:
-            local = socket.inet_aton(address.host)
-            choice = struct.pack(_MULTICAST_REQUEST, bytes(4), local, self._index())
-            kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
+        try:
+            if kernel_socket.family == socket.AF_INET6:
+                kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
+            else:
+                local = socket.inet_aton(address.host)
+                choice = struct.pack(_MULTICAST_REQUEST, bytes(4), local, self._index())
+                kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
+        except OSError as error:
+            # An emulator (qemu) lacks this option; the kernel's routes then choose the interface.
+            if error.errno != errno.ENOPROTOOPT or self._interface is not None:
+                raise
 
     def _join_group(self, kernel_socket: socket.socket, group: str) -> None:
         if kernel_socket.family == socket.AF_INET6:

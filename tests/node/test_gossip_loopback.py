@@ -1,8 +1,11 @@
 """Gossip agents on the machine's real loopback sockets."""
 
+import errno
 import random
 import socket
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import trio
@@ -100,6 +103,28 @@ async def test_oversized_datagram_arrives_one_byte_over_limit() -> None:
     sender.close()
     sender.close()
     receiver.close()
+
+
+class WithoutMulticastChoice(socket.socket):
+    """A socket of an emulator that does not implement the choice of an interface for multicast."""
+
+    def setsockopt(self, level: int, option: int, *value: Any) -> None:
+        """Refuse this option alone."""
+        if option == socket.IP_MULTICAST_IF:
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+        super().setsockopt(level, option, *value)
+
+
+@pytest.mark.parametrize("interface", [None, "lo"])
+async def test_emulator_without_multicast_choice_serves_default(
+    interface: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.node.udp.socket.socket", WithoutMulticastChoice)
+    expected: AbstractContextManager[object] = (
+        nullcontext() if interface is None else pytest.raises(OSError, match="Protocol not available")
+    )
+    with expected:
+        UdpNetwork(interface).bind(Address("127.0.0.1", 0), 100).close()
 
 
 FLOOD = 20_000
