@@ -268,7 +268,7 @@ def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unic
             return log_pane(state, data.history, canvas, room)
         case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
             lines = _text(state.pane, data, canvas, room, unicode=unicode)
-            return lines[min(state.offset, max(0, len(lines) - room)) :][:room]
+            return rows(lines[min(state.offset, max(0, len(lines) - room)) :], room, canvas.palette.dim)
         case _:
             assert_never(state.pane)
 

@@ -193,7 +193,7 @@ def publishing_lines(farm: FarmView | None, canvas: Canvas) -> list[Text]:
     columns = [Column("  CANDIDATE", 20), Column("SCORE", 6, right=True), Column("STATE", canvas.width)]
     for each in farm.publishing:
         lines += [Text("", end=""), canvas.heading(columns, palette.title)]
-        for one in sorted(each.standings, key=lambda standing: -standing.score):
+        for one in sorted(each.standings, key=lambda one: (one.raft_id != each.publisher_id, -one.score)):
             state = standing_text(one, "publisher" if one.raft_id == each.publisher_id else "can publish")
             cell: Part = (
                 f"{state}, preferred" if one.preferred else state,

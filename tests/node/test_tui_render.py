@@ -303,7 +303,13 @@ def test_help_and_publishing_panes_show_whole_text() -> None:
     text = drawn(draw(ViewState(pane=Pane.HELP), seen, 80, 24, color=False), 80, 24)
     words = " ".join(text.split())
     assert all(part in words for _, part in HELP)
+    assert "… " not in text
+    assert re.search(r"… \d+ more\n", drawn(draw(ViewState(pane=Pane.HELP), seen, 60, 20, color=False), 60, 20))
     text = drawn(draw(ViewState(pane=Pane.PUBLISHING), seen, 80, 60, color=False), 80, 60)
+    assert re.findall(r"^  (node-\d) +\d{3} +(\S+) *$", text, re.MULTILINE)[:2] == [
+        ("node-2", "publisher"),
+        ("node-1", "standby"),
+    ]
     assert "x 1.21 by the pipeline 1m01s ago" in text
 
 

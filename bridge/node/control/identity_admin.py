@@ -375,7 +375,7 @@ class IdentityAdmin:
         found = set(by_id or named)
         if len(found) != 1:
             what = "several identities have" if found else "no identity has"
-            text = f"{what} the name or id {name[:64]!r}; `garlicfarm node list` shows them, name one by its id"
+            text = f"{what} the name or id {name[:64]!r}; `garlicfarm node list` shows the ids"
             raise Refused(404 if not found else 409, "no-such-node", text)
         node_id = found.pop()
         return node_id, known.get(node_id)
