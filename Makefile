@@ -57,7 +57,7 @@ test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@echo "two runs at the same time; their output appears at their ends, after about five minutes"
+	@echo "two runs at the same time: the output of each appears at its end"
 	@$(MAKE) -k -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-waiting test-computing
 endif
 
