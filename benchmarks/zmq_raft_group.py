@@ -16,7 +16,6 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -39,7 +38,6 @@ ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.02
 READ_TIMEOUT_S = 60.0
 PORTS = range(20_000, 32_000)
-CHANGED = "Cluster joined configuration changed at index "
 
 
 def missing() -> str | None:
@@ -199,11 +197,6 @@ class ZmqRaftGroup:
         child.kill()
         await child.end()
 
-    async def remove(self, member: Member) -> None:
-        """Stop a removed member, and drop it from the group."""
-        await self.stop(member)
-        del self.members[member.peer_id]
-
     async def start_again(self, member: Member) -> None:
         """Start a member. If a member of the package dies during its start, record that and start it again."""
         for _ in range(START_ATTEMPTS):
@@ -214,15 +207,6 @@ class ZmqRaftGroup:
             else:
                 return
         raise ChildError(f"server {member.peer_id} does not stay up; its last output: …{member.last_words()}")
-
-    async def revive(self) -> list[Member]:
-        """Restart the members that exited, and record their last output."""
-        dead = [member for member in self.members.values() if member.child is not None and not member.lives]
-        for member in dead:
-            member.deaths.append(member.last_words())
-            await self.kill(member)
-            await self.start_again(member)
-        return dead
 
     async def stop(self, member: Member) -> None:
         """Request its end, and wait for it."""
@@ -255,30 +239,6 @@ class ZmqRaftGroup:
         except PackageError:
             return None
         return dict(found)
-
-    async def configure(self, *arguments: str) -> int:
-        """Run the package's `zr-config` until it prints the index at which the change began, and return the index.
-
-        After that it waits for the entry that ends the change. If no entry follows that one, it never sees it: the
-        package's client ignores a callback's request to stop with the last entries (`requestEntries`).
-        """
-        places = [url.removeprefix("tcp://") for url in self.urls]
-        command = ["node", str(PACKAGES / "zmq-raft/bin/zr-config.js"), "-k", IDENT, "-t", "10000", *arguments, *places]
-        program = await Child.start("zr-config", command, self.directory / "zr-config.log")
-        try:
-            while not (line := await program.receive_line(READ_TIMEOUT_S)).startswith(CHANGED):
-                pass
-        finally:
-            program.kill()
-            await program.end()
-        return int(line.removeprefix(CHANGED).rstrip("."))
-
-    async def compact(self, member: Member, index: int) -> None:
-        """Let a running server of the package replace its entries up to `index` by their payloads, one by one."""
-        example = str(PACKAGES / "zmq-raft/example/passthrough_state.js")
-        target = str(member.directory / "compact" / "snap.new")
-        where = ("-d", str(member.directory), "-t", target, "-m", example, "-z", "0", "-U", "-N", "-i", str(index))
-        await run_package_program("zr-log-compact.js", *where)
 
     async def client(self, *, new: bool = False) -> "PackageClient":
         """Return the client of the package as a process: the existing one, or a new one."""
@@ -393,38 +353,6 @@ class PackageClient:
         """End the process."""
         self._ending = True
         await self._child.end()
-
-
-@dataclass(frozen=True, slots=True)
-class PackageLog:
-    """The stored log of a stopped server of the package: its snapshot, and the frames of the later entries."""
-
-    snapshot_index: int
-    snapshot_term: int
-    snapshot: bytes
-    entries: dict[int, bytes]
-
-
-async def stored_package_log(directory: Path) -> PackageLog:
-    """Read the log of a stopped server of the package, with the package's reader."""
-    with trio.fail_after(READ_TIMEOUT_S):
-        done = await trio.run_process(node("stored_log.js", str(directory)), capture_stdout=True)
-    first, *rest = [json.loads(line) for line in bytes(done.stdout).splitlines()]
-    snapshot = first["snapshot"]
-    entries = {each["index"]: bytes.fromhex(each["entry"]) for each in rest}
-    return PackageLog(snapshot["index"], snapshot["term"], bytes.fromhex(snapshot["bytes"]), entries)
-
-
-async def run_package_program(name: str, *arguments: str) -> str:
-    """Run a program of the package; raise `ChildError` with its output."""
-    command = ["node", str(PACKAGES / "zmq-raft/bin" / name), *arguments]
-    with trio.move_on_after(READ_TIMEOUT_S):
-        done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
-        output = bytes(done.stdout).decode(errors="replace")
-        if done.returncode == 0:
-            return output
-        raise ChildError(f"{' '.join(command)} failed: {output}")
-    raise ChildError(f"{' '.join(command)} took longer than {READ_TIMEOUT_S:g} s")
 
 
 def node(script: str, argument: str) -> list[str]:

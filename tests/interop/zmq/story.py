@@ -19,13 +19,14 @@ from typing import Any
 
 import trio
 
-from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup, stored_package_log
+from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup
 from consensus.core.model import Entry, EntryKind
 from consensus.protocols.zmq_raft import CommittedEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entries
 from consensus.storage.disk import StorageError
 from consensus.storage.snapshots import HEADER_BYTES, snapshot_file
 from consensus.storage.stored_log import open_stored_log
+from tests.interop.zmq.package_tools import compact, revive, stored_package_log
 from tests.interop.zmq.relay import Recorded, Recorder
 
 STATE = 0
@@ -305,7 +306,7 @@ async def wait_for_compaction(group: ZmqRaftGroup, leader: Member, index: int) -
     """
     if leader.make is Make.PACKAGE:
         await wait_until_expired(group, leader, index)
-        await group.compact(leader, index)
+        await compact(leader, index)
         await wait_for_snapshot(group, leader, index)
         return index
     await wait_for_log_info(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
@@ -354,7 +355,7 @@ class KeptAlive:
     async def run(self) -> None:
         """Restart members until the task is canceled."""
         while True:
-            for member in await self.group.revive():
+            for member in await revive(self.group):
                 self._print_cause(member)
             await trio.sleep(REVIVE_S)
 

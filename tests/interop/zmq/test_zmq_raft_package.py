@@ -24,6 +24,7 @@ from consensus.protocols.zmq_raft import ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.codec import encode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.messages import AppendEntriesResponse, AppendEntriesRpc
 from tests.interop.zmq import story
+from tests.interop.zmq.package_tools import configure, remove
 from tests.interop.zmq.relay import Recorder
 from tests.interop.zmq.story import Updates, new_request_id
 
@@ -234,7 +235,7 @@ async def test_membership_changes_complete_despite_kills(tmp_path: Path, makes: 
                 await story.wait_for_updates(updates, 3)
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
-                await group.remove(newcomer)
+                await remove(group, newcomer)
                 await story.wait_until_settled(group, updates)
         await story.same_logs(group, updates)
         print_figures(group, updates)
@@ -280,15 +281,15 @@ async def test_zr_config_adds_and_removes_members(tmp_path: Path, makes: list[Ma
             before = group.peers
             member = group.add("4", newcomer)
             await group.start(member, before)
-            await group.configure("-a", f"{member.url}/4")
+            await configure(group, "-a", f"{member.url}/4")
             await story.wait_for_members(client, group.peers)
             await updates.submit_some(50)
             await story.wait_until_caught_up(group, member, max(updates.committed.values()))
             leader = await group.leader()
             after = [peer for peer in group.peers if peer[0] != leader.peer_id]
-            await group.configure("-d", f"{leader.url}/{leader.peer_id}")
+            await configure(group, "-d", f"{leader.url}/{leader.peer_id}")
             await story.wait_for_members(client, after)
-            await group.remove(leader)
+            await remove(group, leader)
             await group.leader()
             await updates.submit_some(50)
             await story.wait_until_settled(group, updates)
