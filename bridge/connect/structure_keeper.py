@@ -38,13 +38,12 @@ from bridge.core.connecting.structures import (
 )
 from bridge.sam.connection import SamUnreachableError
 from bridge.wire.i2p.farm_link import FarmLink
-from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, MetaLeaseSet, decode
+from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, STRUCTURE_SUFFIX, LeaseSetError, MetaLeaseSet, decode
 from bridge.wire.i2p.structure_exchange import ExchangeError, verified_structure
 from bridge.wire.i2p.structures import ADDRESS_SUFFIX
 from consensus.net import Backoff
 from consensus.storage import replace_file
 
-STRUCTURE_SUFFIX: Final = ".meta-ls2"
 STRUCTURE_WAIT_S: Final = 60.0
 LEAST_INTERVAL_S: Final = 5.0
 """Time between two queries: failures of leaves do not cause more."""

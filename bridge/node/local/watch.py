@@ -21,7 +21,7 @@ from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import LocalFarm
 from bridge.node.local.supervisor import Child
 from bridge.node.security.control_socket import SOCKET_NAME
-from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, LeaseSetError, decode, verify
+from bridge.wire.i2p.meta_lease_set import STRUCTURE_LIMIT_BYTES, STRUCTURE_SUFFIX, LeaseSetError, decode, verify
 
 VIEW_INTERVAL_SECONDS = 0.5
 EVENT_WAIT_MS = 5_000
@@ -106,7 +106,9 @@ class LocalWatch:
         if view is None or len(view.reports) < len(self._children):
             return None
         healthy_count = sum(report.healthy_destinations for report in view.reports)
-        files = [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
+        files = [
+            path for node in self._farm.nodes for path in (node.directory / "published").glob(f"*{STRUCTURE_SUFFIX}")
+        ]
         found = [
             each for path in files if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
         ]

@@ -37,6 +37,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.wire.i2p.meta_lease_set import (
     STRUCTURE_LIMIT_BYTES,
+    STRUCTURE_SUFFIX,
     LeaseSetError,
     MetaLeaseSet,
     check_acceptable_to_java_router,
@@ -51,7 +52,6 @@ from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
 LOOK_EVERY_S: Final = 10.0
-STRUCTURE_SUFFIX: Final = ".meta-ls2"
 NO_ROUTER: Final = "the configuration of its node does not name a router"
 
 

@@ -39,6 +39,8 @@ from bridge.wire.i2p.structures import (
 STORE_TYPE: Final = 7
 LEASES_LIMIT: Final = 16
 STRUCTURE_LIMIT_BYTES: Final = 65_536
+STRUCTURE_SUFFIX: Final = ".meta-ls2"
+"""Suffix of a file with a structure, after the letters of the address."""
 LEASE_OF_LEASE_SET_2: Final = 3
 DEMO_OPTION: Final = ("garlicfarm.demo", "true")
 """Mark of a demonstration's structure; a router that reaches the network refuses it."""

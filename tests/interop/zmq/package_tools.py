@@ -30,7 +30,7 @@ async def revive(group: ZmqRaftGroup) -> list[Member]:
 
 
 async def configure(group: ZmqRaftGroup, *arguments: str) -> int:
-    """Run the package's `zr-config` until it prints the index at which the change began, and return the index.
+    """Run the package's `zr-config` until it prints the first index of the change; return the index.
 
     After that it waits for the entry that ends the change. If no entry follows that one, it never sees it: the
     package's client ignores a callback's request to stop with the last entries (`requestEntries`).
