@@ -2,9 +2,13 @@
 
 import json
 
+from msgspec.structs import replace
+
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
-from tests.effort import over_seeds
+from tests.effort import each_case, over_seeds
+from tests.operator_views import farm_view
 from tests.simulation.farm.checks import (
     Publication,
     base32_of,
@@ -12,9 +16,10 @@ from tests.simulation.farm.checks import (
     check_exclusions,
     check_linearizable,
     check_publications,
+    objection_to_views,
     writes_in,
 )
-from tests.simulation.farm.nemeses import ENDING, draw_faults
+from tests.simulation.farm.nemeses import ENDING, Nemesis, draw_faults
 from tests.simulation.farm.workload import Call, Kind
 
 NOW_S = 1_800_000_000
@@ -50,6 +55,25 @@ def test_faults_of_a_seed_are_within_the_trouble(seed: int) -> None:
         for second in faults[number + 1 :]:
             both_end = {first.nemesis, second.nemesis} <= ENDING and set(first.hosts) & set(second.hosts)
             assert not both_end or second.at_s > first.until_s
+
+
+def test_each_kind_of_fault_is_drawn() -> None:
+    plans = (draw_faults(seed, NAMES, 240.0, has_routers=True, has_operator=True) for seed in range(20))
+    assert {fault.nemesis for faults in plans for fault in faults} == set(Nemesis)
+
+
+@each_case(
+    ("leader", "removed", "found"),
+    [(1, (), None), (3, (), "the leader is one of"), (1, ("node-2",), "has the members")],
+)
+def test_views_of_a_healthy_farm_agree(leader: int, removed: tuple[str, ...], found: str | None) -> None:
+    views = {}
+    for number in (1, 2, 3):
+        view = farm_view(number, leader=leader if number == 2 else 1, servers=3)
+        farm, raft = replace(view.farm, level=SUPPORTED_LEVEL), replace(view.raft, learners=())
+        views[f"node-{number}"] = replace(view, farm=farm, raft=raft)
+    objection = objection_to_views(views, views.keys() - set(removed))
+    assert objection is None if found is None else found in (objection or "")
 
 
 def test_repeated_request_counts_once() -> None:
