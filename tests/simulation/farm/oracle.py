@@ -87,6 +87,7 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "disk-full": (Nemesis.FULL_DISK,),
     "disk-unresponsive": (Nemesis.HANGING_DISK, Nemesis.SLOW_DISK),
     "generation-not-stored": (Nemesis.FULL_DISK, Nemesis.HANGING_DISK),
+    "keyring-not-stored": (Nemesis.FULL_DISK, Nemesis.HANGING_DISK),
     "clock": (*_CLOCKS, *_NETWORK),
     "other-clocks": (*_CLOCKS, *_NETWORK),
     "log-time": (*_CLOCKS, *_NETWORK, *_DISKS),
