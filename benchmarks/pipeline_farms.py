@@ -193,7 +193,7 @@ def _processes(count: int) -> ProcessPoolExecutor:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent ends, even if it ends by SIGKILL."""
+    """End this process when its parent ends, also after SIGKILL."""
 
     def wait() -> None:
         parent = multiprocessing.parent_process()
