@@ -26,7 +26,7 @@ without compiled code. A number is a version of Python. A dash: pip builds the p
 """
 NO_WHEELS = """
 **arm64** has all wheels: a Raspberry Pi 3 or newer with a 64-bit system installs the wheel and the package unchanged.
-Its package is tested under the emulator qemu only: the commands run and the libraries load, but no test runs a node on
+Its package is tested under the emulator qemu only: a node creates a farm alone and answers, but no test runs a node on
 an arm64 processor.
 
 **armhf** (32-bit ARM) lacks wheels of {missing}.
