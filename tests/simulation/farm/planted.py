@@ -478,7 +478,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "a snapshot lacks the sessions": Planted(
         1, "equal state machines", ((SessionTable, "load", lambda _: lambda _data, limits: SessionTable(limits)),)
     ),
-    "a snapshot lacks the weights": Planted(5, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
+    "a snapshot lacks the weights": Planted(6, "equal state machines", ((Farm, "restore", _snapshot_lacks_weights),)),
     "a number of the state is beyond its bounds": Planted(1, "bounded numbers", ((Farm, "apply", _without_bound),)),
     "a token is used twice": Planted(
         1,
