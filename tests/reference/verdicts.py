@@ -40,9 +40,9 @@ commit anything, and it cannot determine if the others have a leader. So its ver
 `garlicfarm recover`.
 
 `status`, `top` and the metrics compute the verdict for each request. `/readyz`, `/healthz`, events, alarms and the
-history have the verdict of the node's last check. A node checks each second, and a healthy farm every 5 s. After an
+history have the verdict of the node's last check. A node checks each second, and a healthy farm every 10 s. After an
 event of the node, the next check is within a second. So only a change without an event, such as a report that is out of
-date, is found up to 5 s later. In a farm of ten thousand members checks are rarer, because each check takes longer.
+date, is found up to 10 s later. In a farm of ten thousand members checks are rarer, because each check takes longer.
 
 The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the verdict
 has another kind.
