@@ -180,9 +180,10 @@ def _failed(facts: Facts) -> str:
 
 
 def _changes(facts: Facts) -> str:
-    """Return the number of changes that an event combines; an empty string for one change."""
-    changes = facts.get("changes")
-    return "" if changes is None else f"; {changes} changes since its last event"
+    """Return the age of the last change if the event is late, and the number of changes if it combines several."""
+    ago, changes = facts.get("agoMs"), facts.get("changes")
+    late = "" if ago is None else f"; it changed {_length(ago)} ago"
+    return late if changes is None else f"{late}; {changes} changes since its last event"
 
 
 def _leaf(leaf_hash: Scalar) -> str:

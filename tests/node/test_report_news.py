@@ -109,6 +109,20 @@ def test_leaf_that_changes_often_has_few_events() -> None:
     assert [facts.get("changes") for *_, facts in events] == [None, None, None, None, 57, None, None, None]
 
 
+def test_late_event_of_leaf_has_times_of_its_change() -> None:
+    """The fifth change, after 40 s, lasts. Its event is due after 600 s."""
+    health, events = LeafHealth(), []
+    for at_s in range(0, 1_000, 10):
+        faults = (LeafFault.SERVICE,) if at_s in {10, 30} else (LeafFault.ROUTER,) if at_s < 40 else ()
+        event = health.event(LeafStatus(LEAF.base64, healthy=not faults, faults=faults), float(at_s))
+        events += [] if event is None else [(at_s, *event)]
+    assert [at_s for at_s, *_ in events] == [0, 10, 20, 30, 600]
+    assert events[-1][1] == "leaf-healthy"
+    assert (events[-1][2]["unhealthyMs"], events[-1][2]["agoMs"]) == (40_000, 560_000)
+    assert events[-1][2]["conditions"] == "service"
+    assert "changes" not in events[-1][2]
+
+
 async def test_last_structure_is_in_one_report_per_publication(
     autojump_clock: MockClock,
 ) -> None:

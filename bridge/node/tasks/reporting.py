@@ -256,34 +256,44 @@ class ReportingTask:
 class LeafHealth:
     """The health of a leaf by its events, at most `LEAF_EVENTS_MAX` in `LEAF_EVENTS_WITHIN_S` seconds.
 
-    If a leaf changes more often, the next permitted event has its health at that time and the number of changes.
+    If a leaf changes more often, the next permitted event has its health at that time, the age of its last change and
+    the number of changes.
     """
 
     faults: tuple[LeafFault, ...] = ()
+    """The faults at the last look."""
+    reported: tuple[LeafFault, ...] = ()
+    """The faults of the last event."""
+    unhealthy: LeafStatus | None = None
+    """The last status with faults."""
     changes: int = 0
     """Changes of the faults since the last event."""
-    unhealthy: LeafStatus | None = None
-    """The status in the last event; None if it was healthy."""
-    since_s: float = 0.0
+    changed_s: float = 0.0
+    """Time of the last change."""
+    began_s: float = 0.0
+    """Time when the leaf became unhealthy the last time."""
     events_s: deque[float] = field(default_factory=lambda: deque(maxlen=LEAF_EVENTS_MAX))
 
     def event(self, leaf: LeafStatus, now_s: float) -> tuple[str, dict[str, Scalar]] | None:
         """Return kind and facts of the event that is due; None without one."""
-        self.changes += leaf.faults != self.faults
-        self.faults, before = leaf.faults, self.unhealthy
-        if leaf.faults == (() if before is None else before.faults):
-            self.unhealthy = before and leaf
+        if leaf.faults != self.faults:
+            self.began_s = self.began_s if self.faults else now_s
+            self.faults, self.changed_s, self.changes = leaf.faults, now_s, self.changes + 1
+        self.unhealthy = leaf if leaf.faults else self.unhealthy
+        if self.unhealthy is None or leaf.faults == self.reported:
             return None
         if len(self.events_s) == LEAF_EVENTS_MAX and now_s - self.events_s[0] < LEAF_EVENTS_WITHIN_S:
             return None
         self.events_s.append(now_s)
-        self.since_s = now_s if before is None else self.since_s
-        changes: dict[str, Scalar] = {"changes": self.changes} if self.changes > 1 else {}
-        self.changes, self.unhealthy = 0, leaf if leaf.faults else None
-        if before is None or leaf.faults:
-            return "leaf-unhealthy", _health_facts(leaf) | changes
-        facts = _health_facts(before) | {"unhealthyMs": round((now_s - self.since_s) * 1000)}
-        return "leaf-healthy", facts | changes
+        facts = _health_facts(self.unhealthy)
+        if not leaf.faults:
+            facts["unhealthyMs"] = round((self.changed_s - self.began_s) * 1000)
+        if now_s > self.changed_s:
+            facts["agoMs"] = round((now_s - self.changed_s) * 1000)
+        if self.changes > 1:
+            facts["changes"] = self.changes
+        self.reported, self.changes = leaf.faults, 0
+        return "leaf-unhealthy" if leaf.faults else "leaf-healthy", facts
 
 
 def _health_facts(leaf: LeafStatus) -> dict[str, Scalar]:
