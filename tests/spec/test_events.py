@@ -80,8 +80,8 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (
             event("leaf-unhealthy", leaf=LEAF, conditions="router", error="refused", changes=37, agoMs=560_000),
             (
-                "leaf hakketfo3r2m….b32.i2p: no router answers (refused); it changed 9m20s ago; 37 changes since its last"
-                " event"
+                "leaf hakketfo3r2m….b32.i2p: no router answers (refused); it changed 9m20s ago;"
+                " 37 changes since its last event"
             ),
         ),
         (event("node-started", pid=71, generation=1), "with pid 71"),

@@ -1,6 +1,6 @@
 """Limits of the nodes at each moment of a trial: numbers of the states, tasks, descriptors, objects.
 
-    Limits.look ──▶ the state of each running node    within the declared bounds (`bridge.core.state.bounds`)
+    Limits.look ──▶ the state of each running node    within the declared bounds (`objection_to_state`)
                     its tasks, its descriptors        at most `TASKS_MAX`, `DESCRIPTORS_MAX`
                     the commit index in its files     not above the entries that a node has applied
                     objects of the whole process      at most `OBJECTS_MAX` for each machine

@@ -32,7 +32,6 @@ from consensus.protocols.kafka.wire.limits import NO_EPOCH, NO_REPLICA, PARTITIO
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _FIRST_FETCH_BY_ID: Final = 13
-"""Endpoint types of DescribeCluster: brokers, and controllers."""
 _MAX_WAIT_MS: Final = 60_000
 """Longest wait of a Fetch; after this the reply is empty."""
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024

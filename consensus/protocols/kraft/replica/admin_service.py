@@ -48,7 +48,6 @@ from consensus.server.server import ConsensusServer
 KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
 """A part of the error text for an unreachable voter: when the voter is reachable, the request may succeed."""
-"""Endpoint types of DescribeCluster: brokers and controllers. Our server is both: for log clients it is a broker."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
