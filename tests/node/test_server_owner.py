@@ -180,6 +180,25 @@ async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing
         nursery.cancel_scope.cancel()
 
 
+async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    async with trio.open_nursery() as nursery:
+        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(retain_bytes=0))
+        assert await node.server.read_snapshot(0, 1_000) is None
+        await node.server.propose((b"1" * 40_000,))
+        await node.server.wait_applied(node.server.commit_index)
+        snapshot = await node.server.take_snapshot()
+        assert snapshot is not None
+        size = snapshot.size_bytes
+        chunks = [await node.server.read_snapshot(offset, 1_000) for offset in (0, 7, size - 3, size, size + 100)]
+        nursery.cancel_scope.cancel()
+    read = [(chunk.last, chunk.total_bytes, chunk.offset, len(chunk.data)) for chunk in chunks if chunk is not None]
+    assert read == [
+        (snapshot.last, size, offset, length)
+        for offset, length in ((0, 1_000), (7, 1_000), (size - 3, 3), (size, 0), (size, 0))
+    ]
+
+
 async def test_waiting_callers_get_error_when_server_stops(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
