@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.api.outputs import Check, CheckResult
-from bridge.api.view import AlarmView, FarmView, Phase
+from bridge.api.view import AlarmView, ConditionView, FarmView, Phase
 from bridge.core.formation.member import MemberStatus
+from bridge.core.log.records import LeafFault
 from bridge.node.doctor.running_checks import checks_of
 from tests.operator_views import farm_view, judged
 
@@ -79,6 +80,19 @@ def test_place_in_publishing_has_reason_and_score(
     assert check.result is result
     assert check.text.startswith(f"{choice}; score ")
     assert action in check.action
+
+
+def test_reported_leaf_without_router_has_own_remedy() -> None:
+    """The line `router` may be missing, or may be about a router that has started since."""
+    view = healthy()
+    lost = ConditionView(LeafFault.ROUTER.value, holds=False, since_ms=5_000, failures=1, last_error="refused")
+    reports = tuple(
+        replace(each, leaves=tuple(replace(leaf, healthy=False, conditions=(lost,)) for leaf in each.leaves))
+        for each in view.reports
+    )
+    check = found(replace(view, reports=reports))["leaf leaf2abc… reported"]
+    assert check.result is CheckResult.PROBLEM
+    assert check.action.startswith("wait a minute if the router has just started")
 
 
 def test_voter_at_old_level_is_named() -> None:

@@ -26,6 +26,11 @@ from bridge.node.router.router import PROBE_TIMEOUT_S, ServedLeaf, probe_failure
 LOOKUPS: Final = 2
 PATIENCE_S: Final = 40.0
 _AT_A_TIME: Final = 4
+_ROUTER_FIRST: Final = "follow the line `router` above; the leaf needs its router first"
+_ROUTER_REPORTED: Final = (
+    "wait a minute if the router has just started; otherwise start it and its I2CP port: see"
+    " `garlicfarm help attach-a-router`"
+)
 
 
 async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection | None) -> list[Check]:
@@ -47,7 +52,9 @@ def reported_leaf_checks(view: FarmView) -> list[Check]:
     """Return a line for each leaf in the last report of the node of this view."""
     reports = (each for each in view.reports if each.raft_id == view.node.raft_id)
     return [
-        _line(f"{_name(leaf.destination)} reported", "", leaf.conditions or (), is_healthy=leaf.healthy)
+        _line(
+            f"{_name(leaf.destination)} reported", "", leaf.conditions or (), _ROUTER_REPORTED, is_healthy=leaf.healthy
+        )
         for report in reports
         for leaf in report.leaves
     ]
@@ -79,16 +86,16 @@ async def _has_lease_set(leaf: ServedLeaf, connection: I2cpConnection) -> bool:
 def _check(leaf: ServedLeaf, conditions: Sequence[ConditionView]) -> Check:
     probe = "" if leaf.probe is None else f", probe {leaf.probe[0]}:{leaf.probe[1]}"
     is_healthy = all(each.holds for each in conditions)
-    return _line(
-        _name(leaf.destination.address), f"{leaf.destination.address}{probe}: ", conditions, is_healthy=is_healthy
-    )
+    head = f"{leaf.destination.address}{probe}: "
+    return _line(_name(leaf.destination.address), head, conditions, _ROUTER_FIRST, is_healthy=is_healthy)
 
 
 def _name(address: str) -> str:
     return f"leaf {address[:8]}…"
 
 
-def _line(name: str, head: str, conditions: Sequence[ConditionView], *, is_healthy: bool) -> Check:
+def _line(name: str, head: str, conditions: Sequence[ConditionView], about_router: str, *, is_healthy: bool) -> Check:
+    """Return the line of a leaf; `about_router` is the remedy for a missing router."""
     faults = [each.condition for each in conditions if not each.holds]
     text = f"{head}{health_text(faults, healthy=is_healthy)}" + (
         f" ({conditions_text(conditions)})" if conditions else ""
@@ -96,7 +103,7 @@ def _line(name: str, head: str, conditions: Sequence[ConditionView], *, is_healt
     if is_healthy:
         return Check(name, CheckResult.OK, text)
     if LeafFault.ROUTER.value in faults:
-        action = "follow the line `router` above; the leaf needs its router first"
+        action = about_router
     else:
         action = (
             f"{fault_actions(faults)}; see `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
