@@ -140,7 +140,9 @@ async def join(
             keyring=lambda: provider.keyring,
             cluster_id=lambda: forming.cluster_id,
         )
-        own_perspective = OwnPerspective()
+        own_perspective = OwnPerspective(
+            lambda: 0 if peers.farm is None else peers.farm.applied_state.state.applied_index
+        )
         answers = {**_answers(name, provider), VIEW_QUERY: own_perspective.answer}
         yield JoinedNode(
             local=local,

@@ -21,9 +21,9 @@ def view_of(number: int, node: Node, other: Node) -> FarmView:
     return replace(view, members=(replace(first, node_id=ids[0]), replace(second, node_id=ids[1])))
 
 
-def answering(node: Node, view: FarmView) -> OwnPerspective:
+def answering(node: Node, view: FarmView, applied_index: int = 0) -> OwnPerspective:
     """Make a node reply to the query with its view."""
-    own = OwnPerspective()
+    own = OwnPerspective(lambda: applied_index)
     own.take(view)
     node.messages._answers = {VIEW_QUERY: own.answer}
     node.messages._quiet = (VIEW_QUERY,)
@@ -42,6 +42,20 @@ async def test_perspectives_of_all_nodes_are_returned() -> None:
             ("node-2", True, 7),
         ]
         assert not [event for node in (oslo, kyoto) for event in node.trace_events() if event.kind == "query"]
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_perspective_has_commit_index_of_the_query() -> None:
+    """The last view of a node may be ten seconds old."""
+
+    async def story(oslo: Node, kyoto: Node) -> None:
+        later = farm_view(2).raft.commit_index + 100
+        answering(kyoto, view_of(2, kyoto, oslo), later)
+        view = view_of(1, oslo, kyoto)
+        found = await Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view).all()
+        assert [each.commit_index for each in found.nodes] == [view.raft.commit_index, later]
 
     await two_nodes(story)
 

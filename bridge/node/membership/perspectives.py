@@ -3,15 +3,17 @@
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
 
-Each node prepares its reply when it checks its verdict, so other nodes do not build a view for a query. A node sends
-one query at a time, and uses the result for `FRESH_S`. So all its readers cost the farm one small query in this time.
-If a node stops replying, its last reply is still shown, with its age.
+Each node prepares its reply when it checks its verdict, so other nodes do not build a view for a query. Only the commit
+index is from the time of the query: in a healthy farm, checks are so rare that every node would seem to lag. A node
+sends one query at a time, and uses the result for `FRESH_S`. So all its readers cost the farm one small query in this
+time. If a node stops replying, its last reply is still shown, with its age.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import Refused
 from bridge.api.observations.perspectives import Extract, PerspectivesAnswer, extract, perspective
@@ -33,7 +35,8 @@ REPLY_S: Final = 2.0
 class OwnPerspective:
     """The short form of this node's last view."""
 
-    def __init__(self) -> None:
+    def __init__(self, applied_index: Callable[[], int] = lambda: 0) -> None:
+        self._applied_index = applied_index
         self.extract: Extract | None = None
         """The last short view and names; None before the first check."""
 
@@ -43,7 +46,10 @@ class OwnPerspective:
 
     def answer(self) -> str:
         """Return the reply to the query of another node; empty before the first check."""
-        return "" if self.extract is None else write_short_view(self.extract.short)
+        if self.extract is None:
+            return ""
+        short = self.extract.short
+        return write_short_view(replace(short, commit_index=max(short.commit_index, self._applied_index())))
 
 
 class Perspectives:
