@@ -149,6 +149,18 @@ async def test_alarm_of_former_publisher_ends_without_another_turn(autojump_cloc
         assert stage.alarm(ROUTER.kind) is None
 
 
+async def test_alarm_remains_without_another_publisher(autojump_clock: MockClock) -> None:
+    """The router refuses and then ends, so that no node is able to publish."""
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with on_duty_with_rival(stage, able=False):
+        await trio.sleep(20)
+        stage.router.status = replace(stage.router.status, attached=False)
+        await trio.sleep(AWAY_LONGEST_S + 60)
+        assert publisher(stage) is None
+        assert "no tunnels" in (stage.alarm(ROUTER.kind) or "")
+
+
 async def test_node_with_permanently_refusing_router_retries_rarely(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"

@@ -243,7 +243,9 @@ class PublishingTask:
             if plan is not None:
                 await self._propose(plan)
             elif self._is_not_publisher():
-                if not self._turns.is_away(trio.current_time()):
+                known = self._context.applied_state.state.masters.get(self.master)
+                is_other_chosen = known is not None and known.choice.server_id is not None
+                if is_other_chosen and not self._turns.is_away(trio.current_time()):
                     # Another node publishes, so this one may not try again for long: its failure is out of date.
                     self._context.router_alarm.clear(self._cause)
                 if self._standby.review(is_allowed=not self._resigned):
