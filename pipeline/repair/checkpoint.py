@@ -37,9 +37,12 @@ def checkpoint_fault(output: Output, name: str, notes: BatchNotes) -> str:
     fits = (planned == done + 1 and committed == done) or (planned == done and done - 1 <= committed <= done)
     if not fits:
         return f"it ends with batch {committed + notes.base}, and the tables end with batch {notes.done}"
-    for number in range(max(done, 0), planned + 1):
+    for number in range(max(min(done, committed), 0), planned + 1):
+        file = checkpoint / "offsets" / str(number)
         # Spark refuses to start with an empty file, which a power failure leaves.
-        if _offset(checkpoint / "offsets" / str(number)) is None:
+        offset = _offset(file)
+        is_whole = name == EVENTS_CHECKPOINT or offset is None or "shards" not in offset
+        if offset is None or (not is_whole and _next_entries(file) is None):
             return f"its file offsets/{number} is missing or damaged"
     return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
 

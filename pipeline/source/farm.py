@@ -350,7 +350,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, count in counts.items()
             if count or cluster in begins
         }
-        self._read = entries_before({"farms": {**next_entries, **moved}})
+        ends_read = {**next_entries, **moved}
+        self._read = entries_before({"farms": {each: ends_read[each] for each in self._newest.keys() & ends_read}})
         if not moved:
             return start
         known, found = _known(start), {**start.get("times", {})}
@@ -359,7 +360,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             if time_ms is not None:
                 found[cluster] = time_ms
         also = {name: value for name, value in (("begins", begins), ("times", found)) if value}
-        return {"farms": {**next_entries, **moved}, **also}
+        return {"farms": ends_read, **also}
 
     def _ends(self, logs: Mapping[str, SelectedLog]) -> Mapping[str, int]:
         """Return the limit of reading in each farm."""

@@ -93,10 +93,12 @@ class OffsetShards(WholeOffsets):
 
     def _sweep(self) -> None:
         """Remove the shards that neither an offset of the checkpoint nor one of the last two names."""
+        # This list comes first, so shards of a process that continues this checkpoint in the meantime stay.
+        stored, offsets = [*(self._checkpoint / FOLDER).iterdir()], self._checkpoint / "offsets"
         used = {name for names in self._loaded for name in names}
-        for file in (self._checkpoint / "offsets").iterdir():
+        for file in offsets.iterdir() if offsets.is_dir() else ():
             used |= {name.decode() for name in _NAME.findall(Document(file).read() or b"")}
-        for file in (self._checkpoint / FOLDER).iterdir():
+        for file in stored:
             if file.name not in used:
                 file.unlink(missing_ok=True)
         self._known &= used

@@ -6,15 +6,20 @@ An unresponsive farm is reported and does not delay the others.
 import json
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from pipeline.local import query as local_query
+from pipeline.local.checkpoint import StoredCheckpoint
+from pipeline.local.query import LocalQuery
+from pipeline.output.documents import Document
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.run import ProblemReports, _entries_per_s, places
 from pipeline.schemas import ENTRIES
@@ -117,6 +122,33 @@ def test_farms_keep_offsets_when_file_changes(
         write_farms(file, sockets)
         third = stream_of(file).latestOffset(second, ALL)
         assert read(stream_of(file), second, third) == {"two": [last_two + 1]}
+
+
+def test_farm_joining_between_previews_begins_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch can be repeated: its end has the first entry of the new farm."""
+    monkeypatch.setattr(local_query, "PREVIEW_S", 0.0)
+    logs, file, previews = [a_farm(1), a_farm(2)], tmp_path / "farms.toml", list[int]()
+    sockets = {"one": tmp_path / "one.sock", "two": tmp_path / "two.sock"}
+
+    def write(rows: Iterable[pa.RecordBatch], number: int) -> None:
+        assert sum(each.num_rows for each in rows) > 0
+        logs[0].tick(10_000)
+        if number == 1:
+            query._ended.set()
+
+    def preview(rows: Sequence[pa.RecordBatch]) -> None:
+        previews.append(sum(each.num_rows for each in rows))
+        write_farms(file, sockets)
+
+    with serve_log(logs[0], sockets["one"]), serve_log(logs[1], sockets["two"]):
+        write_farms(file, {"one": sockets["one"]})
+        query = LocalQuery(stream_of(file), write, tmp_path / "checkpoint", 3600.0, preview)
+        query.start()
+        assert query.awaitTermination(int(END_S))
+        assert query.exception() is None
+        stored = StoredCheckpoint(tmp_path / "checkpoint")
+        assert previews == [1]
+        assert set(read(stream_of(file), stored.offset(0), stored.offset(1))) == {"one", "two"}
 
 
 def test_farms_of_task_share_record_batches(tmp_path: Path) -> None:
@@ -334,20 +366,52 @@ def test_unnamed_shards_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert OffsetShards(tmp_path).loaded(found[0]) == offset_of(1_000, 1)
 
 
-def test_missing_shard_is_damage_of_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_ignores_shards_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suspended process continues in the middle of its sweep, after another one has continued the checkpoint."""
+    monkeypatch.setattr(offset_shards, "SWEEP_OFFSETS", 1)
     monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
-    offset = OffsetShards(tmp_path / "checkpoint").stored(offset_of(50))
-    for folder, text in (("offsets", json.dumps(offset)), ("commits", "{}")):
-        (tmp_path / "checkpoint" / folder).mkdir()
-        (tmp_path / "checkpoint" / folder / "0").write_text(f"v1\n{{}}\n{text}")
-    notes = BatchNotes(tmp_path, "log")
-    notes.begin(0, {farm: Range(1, entry - 1) for farm, entry in offset_of(50)["farms"].items()})
-    notes.end(0, {})
+    # A new checkpoint does not have offsets.
+    OffsetShards(tmp_path).stored(offset_of(50, 1))
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1")
+    late, later, read_content = offset_of(50, 3), list[Offset](), Document.read
+
+    def read_late(document: Document) -> bytes | None:
+        content = read_content(document)
+        monkeypatch.setattr(offset_shards, "SWEEP_OFFSETS", 10)
+        if not later:
+            later.append(OffsetShards(tmp_path).stored(late))
+        return content
+
+    monkeypatch.setattr(Document, "read", read_late)
+    OffsetShards(tmp_path).stored(offset_of(50, 2))
+    assert OffsetShards(tmp_path).loaded(later[0]) == late
+
+
+@pytest.mark.parametrize(
+    ("done", "committed", "damaged"), [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1), (1, 1, 1)], ids=str
+)
+def test_missing_shard_is_damage_of_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int, committed: int, damaged: int
+) -> None:
+    """Repeating a batch needs the shards of its begin and its end."""
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+    shards, notes = OffsetShards(tmp_path / "checkpoint"), BatchNotes(tmp_path, "log")
+    offsets = [shards.stored(offset_of(50, entry)) for entry in (7, 9)]
+    files = [("offsets", number, json.dumps(each)) for number, each in enumerate(offsets)]
+    for folder, number, text in [*files, *(("commits", number, "{}") for number in range(committed + 1))]:
+        (tmp_path / "checkpoint" / folder).mkdir(exist_ok=True)
+        (tmp_path / "checkpoint" / folder / str(number)).write_text(f"v1\n{{}}\n{text}")
+    for number in range(done + 1):
+        first, end = (1, 7) if number == 0 else (7, 9)
+        notes.begin(number, dict.fromkeys(offset_of(50)["farms"], Range(first, end - 1)))
+        notes.end(number, {})
     assert checkpoint_fault(tmp_path, "checkpoint", notes) == ""
-    (tmp_path / "checkpoint" / "shards" / offset["shards"][0]).write_bytes(b"{}")
-    assert checkpoint_fault(tmp_path, "checkpoint", notes) == "its file offsets/0 is damaged"
-    with pytest.raises(FarmLogError, match=f"{offset['shards'][0]} is missing or damaged"):
-        OffsetShards(tmp_path / "checkpoint").loaded(offset)
+    name = offsets[damaged]["shards"][0]
+    (tmp_path / "checkpoint" / "shards" / name).write_bytes(b"{}")
+    assert checkpoint_fault(tmp_path, "checkpoint", notes) == f"its file offsets/{damaged} is missing or damaged"
+    with pytest.raises(FarmLogError, match=f"{name} is missing or damaged"):
+        OffsetShards(tmp_path / "checkpoint").loaded(offsets[damaged])
 
 
 def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,12 +424,19 @@ def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.M
     progress = {"sources": [source], "batchDuration": 500}
     assert places(progress) == (1_001 * 8 + 110, 1_001 * 8 + 115, frozenset(), {})
     assert _entries_per_s(progress) == 2 * (1_001 * 2 + 10)
-    # The source reports such numbers itself.
+    # A checkpoint after a repair begins with entries that the tables have.
+    begun = {"farms": {"0" * 32: 1_000_000, "f" * 32: 111}, "begins": new}
+    source |= {"startOffset": "null", "endOffset": json.dumps(begun)}
+    assert _entries_per_s(progress) == 2 * 10
+    # The source reports such numbers itself, without farms of unknown length and without removed farms.
     monkeypatch.setattr("pipeline.source.farm.WHOLE_FARMS", 0)
-    log, file = a_farm(1), tmp_path / "farms.toml"
-    write_farms(file, {"one": tmp_path / "one.sock"})
-    with serve_log(log, tmp_path / "one.sock"):
+    log, removed, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
+    sockets = {"one": tmp_path / "one.sock", "two": tmp_path / "two.sock"}
+    write_farms(file, sockets)
+    with serve_log(log, sockets["one"]), serve_log(removed, sockets["two"]):
         stream = stream_of(file)
-        stream.latestOffset(stream.initialOffset(), ALL)
+        end = stream.latestOffset({"farms": {"a" * 32: 1_000_000}}, ALL)
+        write_farms(file, {"one": sockets["one"]})
+        stream.latestOffset(end, ALL)
     last = log.commit_index
     assert stream.reportLatestOffset() == {"totals": {"farms": 1, "read": last, "newest": last}}
