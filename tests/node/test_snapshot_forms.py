@@ -116,6 +116,7 @@ async def test_servers_send_restore_and_read_plain_snapshots(autojump_clock: tri
         leader = nodes[1 if nodes[1].server.role.leader == 1 else 2]
         await leader.server.propose(tuple(b"%d" % number * 30_000 for number in range(20)))
         await leader.server.wait_applied(leader.server.commit_index)
+        assert await leader.server.read_snapshot(0, 1) is None
         taken = await leader.server.take_snapshot()
         assert taken is not None
         late = build(3, network, disks[3], 3, keep_nothing, storage=PLAIN_STORAGE)
@@ -127,6 +128,11 @@ async def test_servers_send_restore_and_read_plain_snapshots(autojump_clock: tri
         assert chunk is not None
         assert (chunk.offset, chunk.total_bytes) == (len(received), len(received))
         assert received == b"".join(leader.machine.snapshot())
+        for offset in (7, len(received) - 3, len(received) + 100):
+            chunk = await late.server.read_snapshot(offset, 1_000)
+            assert chunk is not None
+            assert chunk.data == received[chunk.offset :][:1_000]
+            assert (chunk.last, chunk.offset) == (taken.last, min(offset, len(received)))
         nursery.cancel_scope.cancel()
     assert len(received) == taken.size_bytes
     again = recover(disks[3].crash(Random(2)), Owner(b"node-003", 2, 1), bytes(16), PLAIN_STORAGE)
