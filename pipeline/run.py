@@ -87,7 +87,9 @@ class Progress:
     newest: int = 0
     """The last existing entry."""
     farms: frozenset[str] = frozenset()
-    """The clusters with a known number of entries."""
+    """The clusters with a known number of entries; empty with many farms."""
+    removed: frozenset[str] | None = None
+    """With many farms: the clusters that have left the file of farms."""
     problems: Mapping[str, str] | None = None
     """The problems of unread farms, by name. None: the query has not reported yet."""
     unread: Unread = field(default_factory=Unread)
@@ -459,7 +461,9 @@ def _follow(
                     progress = _progress(session, side_by_side.running)
                     settings.progress(progress)
                     if settings.metrics is not None:
-                        settings.metrics.progressed(progress.read_through, progress.newest, progress.farms)
+                        settings.metrics.progressed(
+                            progress.read_through, progress.newest, progress.farms, progress.removed
+                        )
                     if progress.problems is not None:
                         problems.take(progress.problems, progress.unread)
                 check()
@@ -487,6 +491,7 @@ def _progress(session: SparkSession | None, query: RunningQuery) -> Progress:
         read_through=read_through,
         newest=newest,
         farms=farms,
+        removed=None if last is None else removed_in(last),
         problems=problems,
         unread=Unread() if last is None else unread_in(last),
     )
@@ -506,6 +511,13 @@ def unread_in(progress: Any) -> Unread:
     (source,) = progress["sources"]
     latest = json.loads(source["latestOffset"] or "null") or {}
     return Unread(tuple(latest.get("waiting", ())), tuple(latest.get("unlisted", ())))
+
+
+def removed_in(progress: Any) -> frozenset[str] | None:
+    """Return the clusters that have left the file of many farms; None if the report names the others."""
+    (source,) = progress["sources"]
+    latest = json.loads(source["latestOffset"] or "null") or {}
+    return frozenset(latest["removed"]) if "removed" in latest else None
 
 
 def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:

@@ -47,6 +47,7 @@ class RunMetrics:
         self._lock = Lock()
         self._newest: dict[str, float] = {}
         self._followed: frozenset[str] = frozenset()
+        self._removed: frozenset[str] = frozenset()
         self._registry = CollectorRegistry()
         self._lag_entries = self._gauge(
             "lag_entries",
@@ -122,11 +123,16 @@ class RunMetrics:
         with self._lock:
             self._newest |= {farm: moment.timestamp() for farm, moment in newest.items()}
 
-    def progressed(self, read: int, there: int, farms: Collection[str] = ()) -> None:
-        """Record the numbers of read and existing entries of all logs, and their farms; 0 is unknown."""
-        if farms:
+    def progressed(
+        self, read: int, there: int, farms: Collection[str] = (), removed: Collection[str] | None = None
+    ) -> None:
+        """Record the numbers of read and existing entries of all logs, and their farms; 0 is unknown.
+
+        With many farms, only the farms that have left the file are known: `removed`.
+        """
+        if farms or removed is not None:
             with self._lock:
-                self._followed = frozenset(farms)
+                self._followed, self._removed = frozenset(farms), frozenset(removed or ())
         if there:
             self._lag_entries.set(max(0, there - read))
 
@@ -167,7 +173,8 @@ class RunMetrics:
     def _lag_s(self) -> float:
         with self._lock:
             # A farm that is no longer in the file of farms does not count as late.
-            newest = (at_s for farm, at_s in self._newest.items() if not self._followed or farm in self._followed)
+            farms = (self._newest.keys() & self._followed if self._followed else self._newest.keys()) - self._removed
+            newest = (self._newest[farm] for farm in farms)
             behind_s = self._clock() - min(newest, default=math.nan)
         # Not below 0, because a farm's clock may be ahead. An unknown value (NaN) stays unknown.
         return 0.0 if behind_s < 0 else behind_s

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from pipeline.decode.columns import Row, RowsOfLog, batches_of_logs
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
-from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
+from pipeline.source.farms import OLDEST, SNAPSHOT, UNLISTED_MAX, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
@@ -303,6 +303,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
         self._newest: dict[str, int] = {}
+        self._removed: frozenset[str] = frozenset()
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -331,8 +332,10 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         next_entries: dict[str, int] = start["farms"]
         logs = self._farms.poll(next_entries, thorough=self._available_now and self._stop_before is None)
         self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in logs.items()}
-        for cluster in self._farms.removed_clusters(self._newest):
+        removed = self._farms.removed_clusters(self._newest)
+        for cluster in removed:
             del self._newest[cluster]
+        self._removed = (self._removed | removed) - self._newest.keys()
         ends = self._ends(logs)
         counts = {
             cluster: max(ends.get(cluster, 0) - next_entries.get(cluster, each.begin), 0)
@@ -391,7 +394,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         reported = {name: each for name, each in named.items() if each}
         if len(self._newest) > WHOLE_FARMS:
             newest = entries_before({"farms": self._newest})
-            return {"totals": {"farms": len(self._newest), "read": self._read, "newest": newest}, **reported}
+            totals = {"farms": len(self._newest), "read": self._read, "newest": newest}
+            return {"totals": totals, "removed": sorted(self._removed)[:UNLISTED_MAX], **reported}
         return {"farms": {**self._newest}, **reported} if self._newest or reported else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -21,7 +21,7 @@ from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
 from pipeline.output.documents import Document
 from pipeline.repair.checkpoint import checkpoint_fault
-from pipeline.run import ProblemReports, _entries_per_s, places
+from pipeline.run import ProblemReports, _entries_per_s, places, removed_in
 from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
@@ -439,4 +439,7 @@ def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.M
         write_farms(file, {"one": sockets["one"]})
         stream.latestOffset(end, ALL)
     last = log.commit_index
-    assert stream.reportLatestOffset() == {"totals": {"farms": 1, "read": last, "newest": last}}
+    totals = {"farms": 1, "read": last, "newest": last}
+    assert stream.reportLatestOffset() == {"totals": totals, "removed": [removed.cluster_id]}
+    source["latestOffset"] = json.dumps(stream.reportLatestOffset())
+    assert removed_in(progress) == frozenset({removed.cluster_id})

@@ -100,6 +100,11 @@ def test_lag_excludes_unlisted_farm_until_listed_again() -> None:
     for farms, behind_s in ((set[str](), 384), ({"a"}, 30), (set[str](), 30), ({"a", "b"}, 384)):
         metrics.progressed(100, 100, farms)
         assert value(metrics, "lag_seconds") == behind_s
+    # With many farms, the report has the removed farms instead. It replaces the known farms.
+    for removed, lag_s in (({"b"}, 30.0), (set[str](), 384.0), ({"a", "b"}, math.nan)):
+        metrics.progressed(100, 100, {"a"})
+        metrics.progressed(100, 100, removed=removed)
+        assert value(metrics, "lag_seconds") == pytest.approx(lag_s, nan_ok=True)
 
 
 def test_time_since_batch_is_defined_before_first_batch() -> None:
