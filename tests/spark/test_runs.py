@@ -2,14 +2,20 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from datetime import date
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pipeline.cli import options
+from pipeline.cli.commands import run
+from pipeline.cli.options import Engine
 from pipeline.floodfills import SPEC, closest_floodfills, keep, routing_key
 from pipeline.run import RunSettings, prepare, run_once
 from pipeline.schemas import ENTRIES
@@ -62,6 +68,21 @@ def test_batch_repeated_after_crash_does_not_change_rows(session: SparkSession, 
     assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
     assert [row for row in history(output, "reports") if row["index"] < log.commit_index] == (undisturbed)
     assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
+
+
+def test_command_continues_run_with_spark(
+    session: SparkSession, ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "Engine", partial(Engine, open_spark=lambda *_, **__: nullcontext(session)))
+    log, output = ran
+    log.tick(10_000)
+    with serve_log(log, tmp_path / "control.sock") as address:
+        arguments = ["--once", "--json", "--no-events", "--no-watch", "--engine", "spark", "--output", str(output)]
+        ended = CliRunner().invoke(run, [*arguments, "--node", address])
+    assert ended.exit_code == 0, ended.output
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {row["server_id"] for row in rows} == {1, 2, 3}
+    assert len([*(output / "checkpoint" / "commits").glob("[0-9]*")]) == 2
 
 
 def test_log_of_another_farm_is_refused_by_checkpoint(ran: Ran, tmp_path: Path) -> None:
