@@ -7,6 +7,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -73,7 +74,10 @@ def test_batch_repeated_after_crash_does_not_change_rows(session: SparkSession, 
 def test_command_continues_run_with_spark(
     session: SparkSession, ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "Engine", partial(Engine, open_spark=lambda *_, **__: nullcontext(session)))
+    def unclosed(*_: object, **__: object) -> Any:
+        return nullcontext(session)
+
+    monkeypatch.setattr(options, "Engine", partial(Engine, open_spark=unclosed))
     log, output = ran
     log.tick(10_000)
     with serve_log(log, tmp_path / "control.sock") as address:
