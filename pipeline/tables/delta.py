@@ -38,12 +38,12 @@ from pipeline.output.documents import sync
 from pipeline.tables.files import (
     BATCH,
     DAY,
-    REPAIR,
     TIME_COLUMNS,
     DataFile,
     TableDamagedError,
     read_file,
     read_on_disk,
+    remedy,
     write_files,
 )
 
@@ -410,7 +410,7 @@ def _reading_log(root: Output) -> Iterator[None]:
             raise bucket_error(root, error) from error
         if isinstance(error, OSError):
             raise
-        raise TableDamagedError(f"{root} is damaged ({text}): {REPAIR}") from error
+        raise TableDamagedError(f"{root} is damaged ({text}): {remedy(root)}") from error
 
 
 def _created(root: Output, spec: TableSpec) -> DeltaTable:
@@ -471,7 +471,7 @@ def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile
     if held is not None and held != found:
         raise TableDamagedError(
             f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
-            f" program changed its rows; {REPAIR}"
+            f" program changed its rows; {remedy(root)}"
         )
 
 

@@ -33,11 +33,9 @@ COMPRESSION = "zstd"
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
-REPAIR = (
-    "run `garlicfarm pipeline repair`, restore it from a backup, or make the tables again from the log in another"
-    " output directory"
-)
-"""The remedy for a damaged table."""
+FROM_BACKUP = "restore it from a backup, or make the tables again from the log in another output directory"
+NOT_REPAIRED = frozenset({"alerts", "alerting_states", "gold_windows"})
+"""Tables that `garlicfarm pipeline repair` does not repair."""
 _COUNTED_TEXTS = frozenset({"farm"})
 _MILLISECOND = 1_000
 
@@ -176,14 +174,19 @@ def read_on_disk(root: Output, path: str, read: Callable[[Path], Read], *, is_cu
         raise _damaged(root, file, error) from error
 
 
+def remedy(root: Output) -> str:
+    """Return the remedy for a damaged table."""
+    return FROM_BACKUP if root.name in NOT_REPAIRED else f"run `garlicfarm pipeline repair`, {FROM_BACKUP}"
+
+
 def _damaged(root: Output, file: Path, error: Exception) -> OSError:
     """Return the error for the operator. A failed request or system call, or a removed copy, is not damage."""
     if isinstance(error, FileNotFoundError if isinstance(root, Path) else MissingObjectError):
-        return TableDamagedError(f"{shown(file)} is missing: {REPAIR}")
+        return TableDamagedError(f"{shown(file)} is missing: {remedy(root)}")
     if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
         return error
     # One line, since it may pass through the JVM, whose report is read by lines.
-    return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {REPAIR}")
+    return TableDamagedError(f"{shown(file)} is damaged ({' '.join(str(error).split())}): {remedy(root)}")
 
 
 def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = None) -> pa.Table:

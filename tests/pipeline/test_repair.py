@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
-from pipeline.gold.tables import Gold
+from pipeline.gold.tables import WINDOWS_SPEC, Gold
 from pipeline.lake import Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
@@ -25,9 +25,9 @@ from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import current
 from pipeline.tables.batch_notes import BatchNotes
-from pipeline.tables.delta import stored_rows
+from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import TableDamagedError
-from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, LOG, RANGES_SPEC, STATES_SPEC
 from tests.effort import few_of, over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
@@ -284,6 +284,18 @@ def test_damaged_watch_is_refused(tmp_path: Path) -> None:
     drop_commit("watch_state")(tmp_path)
     with pytest.raises(TableDamagedError, match="watch_state lost commits or files"):
         repair_from(tmp_path, log)
+
+
+@pytest.mark.parametrize(
+    "spec", [BASE_SPECS["clocks"], ALERTS_SPEC, STATES_SPEC, WINDOWS_SPEC], ids=lambda spec: spec.name
+)
+def test_repair_is_advised_only_if_it_finds_damage(tmp_path: Path, spec: TableSpec) -> None:
+    table = Table(tmp_path, spec)
+    for commit in (tmp_path / spec.name / "_delta_log").iterdir():
+        commit.write_text("{")
+    with pytest.raises(TableDamagedError) as refused:
+        stored_rows(table.root, spec.schema)
+    assert ("pipeline repair" in str(refused.value)) == bool(examine(tmp_path))
 
 
 def test_damaged_notes_of_batches_are_restored_not_repaired(tmp_path: Path) -> None:
