@@ -14,11 +14,12 @@ returned, so a repeated batch finds it. Shards that no offset of the checkpoint 
 import json
 import re
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from pipeline.output.buckets import Output
-from pipeline.output.documents import Document
+from pipeline.output.documents import Document, sync
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 
@@ -52,7 +53,9 @@ class OffsetShards(WholeOffsets):
         contents = [json.dumps(each, separators=(",", ":"), sort_keys=True).encode() for each in shards]
         names = tuple(blake2b(each, digest_size=16).hexdigest() for each in contents)
         folder = self._checkpoint / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(folder, Path) and not folder.is_dir():
+            folder.mkdir(parents=True)
+            sync(folder.parent, folder.parent.parent)
         for name, content in zip(names, contents, strict=True):
             if name not in self._known:
                 Document(folder / name).write(content)

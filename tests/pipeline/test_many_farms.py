@@ -339,15 +339,19 @@ def offset_of(count: int, entry: int = 7) -> Offset:
     return {"farms": {f"{number:032x}": entry for number in range(count)}}
 
 
-def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path) -> None:
+def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = offset_of(WHOLE_FARMS), offset_of(5 * WHOLE_FARMS)
     many |= {"begins": {"0" * 32: {"next": 3}}, "times": {"0" * 32: 1_767_225_600_000}}
-    shards = OffsetShards(tmp_path)
+    shards, synced = OffsetShards(tmp_path / "checkpoint"), list[Path]()
     assert shards.stored(few) == few
-    stored = shards.stored(many)
+    with monkeypatch.context() as patched:
+        patched.setattr(offset_shards, "sync", lambda *paths: synced.extend(paths))
+        stored = shards.stored(many)
+    # The names of the new directories are durable, too.
+    assert synced == [tmp_path / "checkpoint", tmp_path]
     assert len(json.dumps(stored)) < 1_000
-    assert OffsetShards(tmp_path).loaded(stored) == many
-    assert OffsetShards(tmp_path).stored(many) == stored
+    assert OffsetShards(tmp_path / "checkpoint").loaded(stored) == many
+    assert OffsetShards(tmp_path / "checkpoint").stored(many) == stored
     moved = shards.stored({**many, "farms": {**many["farms"], "1".zfill(32): 8}})
     assert len({*moved["shards"]} - {*stored["shards"]}) == 1
     assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
