@@ -39,7 +39,7 @@ from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents, of_one_version
 from pipeline.serve.views import view_statements
 from pipeline.source.log_client import FarmLogError
-from pipeline.tables import delta
+from pipeline.tables import delta, offset_shards
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.delta import (
     CHECKPOINT_COMMITS,
@@ -52,6 +52,7 @@ from pipeline.tables.delta import (
 )
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import NAMES_OBJECT, SALT_FILE, read_names, remember_names
+from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import serve_log, three_servers
 from tests.pipeline.made_tables import rows_of
@@ -288,6 +289,20 @@ def test_views_name_store_without_credentials(s3: S3Server, place: BucketPath, m
     (secret,) = (each for each in view_statements(place) if "SECRET" in each)
     assert f"PROVIDER credential_chain, ENDPOINT '{address}', URL_STYLE 'path', USE_SSL false);" in secret
     assert not any(each in secret for each in ("user:", "word", SECRET))
+
+
+def test_offset_shards_in_bucket_are_repeated_and_swept(place: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+    monkeypatch.setattr(offset_shards, "SWEEP_OFFSETS", 3)
+    checkpoint, offsets = place / "checkpoint", [{"farms": {"a": entry, "b": 5}} for entry in (5, 6, 7)]
+    first = OffsetShards(checkpoint).stored(offsets[0])
+    # Another process plans the same batch again.
+    shards = OffsetShards(checkpoint)
+    again, *_ = [shards.stored(each) for each in offsets]
+    assert again == first
+    assert OffsetShards(checkpoint).loaded(shards.stored(offsets[2])) == offsets[2]
+    with pytest.raises(FarmLogError, match=r"shards/\w+ is missing or damaged: run"):
+        OffsetShards(checkpoint).loaded(first)
 
 
 def test_refused_write_of_table_ends_with_remedy(s3: S3Server, place: BucketPath) -> None:
