@@ -58,8 +58,10 @@ _KEYS_MAGIC: Final = b"garlic farm keys 1\n"
 _CHECKSUM_BYTES: Final = 32
 PEERS_FILE: Final = "peers"
 PEERS_REMEMBERED: Final = 16
-PEERS_FIRST_KEPT_S: Final = 5.0
+PEERS_FIRST_KEPT_S: Final = 1.0
 PEERS_EVERY_S: Final = 60.0
+PEERS_LAST_KEPT_S: Final = 1.0
+"""The longest time for the last list at a stop, if the disk hangs."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -476,16 +478,26 @@ def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
 
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
-    """Store the list of peers, rarely and only after a change, until cancelled."""
+    """Store the list of peers until cancelled: soon after the first one, then rarely, and at the end; only changes.
+
+    The first node of a group does not need seeds. If it stops after a short run, only the list leads it to the group.
+    """
     stored: tuple[Address, ...] = ()
-    pause_s = PEERS_FIRST_KEPT_S
-    while True:
-        await trio.sleep(pause_s)
-        pause_s = PEERS_EVERY_S
+
+    async def store(*, is_last: bool = False) -> None:
+        nonlocal stored
         now = peers()[:PEERS_REMEMBERED]
         if now and now != stored:
             stored = now
-            await trio.to_thread.run_sync(keep_peers, directory, now)
+            await trio.to_thread.run_sync(keep_peers, directory, now, abandon_on_cancel=is_last)
+
+    try:
+        while True:
+            await trio.sleep(PEERS_EVERY_S if stored else PEERS_FIRST_KEPT_S)
+            await store()
+    finally:
+        with trio.move_on_after(PEERS_LAST_KEPT_S, shield=True):
+            await store(is_last=True)
 
 
 def known_peers(directory: Path) -> tuple[Address, ...]:

@@ -33,7 +33,8 @@ def in_simulated_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Non
     The clock does not wait for threads, so hours could pass during an fsync. Work for threads therefore runs in place.
     """
 
-    async def in_place(work: Callable[..., Any], *arguments: Any) -> Any:
+    async def in_place(work: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False) -> Any:
+        del abandon_on_cancel
         await trio.lowlevel.checkpoint()
         return work(*arguments)
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -11,7 +12,14 @@ from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import JoinReq
 from gossip.node.group import Group
 from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERSION_ALARM_MS
-from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
+from gossip.node.state_files import (
+    PEERS_EVERY_S,
+    PEERS_FILE,
+    PEERS_FIRST_KEPT_S,
+    PEERS_REMEMBERED,
+    keep_peers,
+    known_peers,
+)
 from gossip.wire.decoder import Code
 from gossip.wire.identity import Signer
 from gossip.wire.seal import VERSION, SealFault
@@ -107,6 +115,19 @@ async def test_restarted_node_rejoins_through_stored_peers(tmp_path: Path) -> No
         again = await farm.start(state_directory=tmp_path, bind=Address("127.0.0.1", 41_000))
         await until(again, lambda: sees(again, other))
         await until(other, lambda: sees(other, again))
+
+
+@pytest.mark.parametrize("runs_s", [0.0, PEERS_FIRST_KEPT_S + 0.1], ids=["stops-immediately", "is-killed-later"])
+@in_simulated_time
+async def test_node_without_seeds_rejoins_after_short_run(tmp_path: Path, runs_s: float) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        first = await farm.start(state_directory=tmp_path)
+        other = await farm.start(first)
+        await until_all_see_all([first, other])
+        await trio.sleep(runs_s)
+        await farm.crash(first)
+        again = await farm.start(state_directory=tmp_path, bind=Address("127.0.0.1", 41_000))
+        await until(again, lambda: sees(again, other))
 
 
 def test_stored_peers_are_bounded_without_invalid_lines(tmp_path: Path) -> None:
