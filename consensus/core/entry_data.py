@@ -11,7 +11,8 @@ first in its data (`Features.command_head_bytes`). The bytes of a control record
 
 All integers are big-endian. The leader encodes a group once; messages and Persists carry these bytes (`encoded`), so a
 follower writes the bytes that it receives. If `encoded` is empty, the disk encodes the entries. Equal configurations
-have equal bytes, and bytes in any other form are refused. Decoders raise `EntryDataError` and nothing else.
+have equal bytes, and bytes in another form are refused; compact forms do not check ids.
+Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct

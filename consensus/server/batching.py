@@ -10,7 +10,7 @@ term, so the place of each proposal follows from the place of the batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
 `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight, proposals
-do not wait. The time limit is for slow networks with long round trips.
+wait only as described below. The time limit is for slow networks with long round trips.
 
 *Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. Otherwise the first
 of them would be a batch on its own, and two groups of clients would alternate in twice as many rounds. So after a batch

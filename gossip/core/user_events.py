@@ -1,6 +1,6 @@
 """User events: messages of applications to every member. Queries travel the same way; both are *user messages* here.
 
-    send ──▶ [user message] ──in pings, lambda * log n times──▶ received once by each member, and gossiped further
+    send ──▶ [user message] ──in pings and acks, m * log n times──▶ received once by each member, and gossiped further
 
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
 other, and it bounds memory. When the oldest recorded name is dropped, its time becomes the floor, and messages up to
@@ -106,7 +106,7 @@ class UserEvents:
         if self._floor is not None:
             return {}
         self._floor = clock
-        # Messages sent before the clock was known are below the floor of other members, which would not accept them.
+        # Messages queued before the clock was known are below the floor of other members, which would not accept them.
         renamed: dict[UserMessageId, UserMessageId] = {}
         own_id = self._context.local.node_id
         for early in [each for each in self.queue.values() if each.sent == 0 and each.sender == own_id]:
@@ -143,7 +143,7 @@ class UserEvents:
         return new
 
     def _send_clock(self) -> None:
-        """Send the clock to a member whose clock is so low that this node would ignore its new messages."""
+        """Send the clock to the group, because this node would ignore new messages of a member with so low a clock."""
         if self._context.now >= self._clock_event_at:
             self._clock_event_at = self._context.now + _CLOCK_EVENT_EVERY_MS
             self.send_event(CLOCK_EVENT, b"")

@@ -118,7 +118,7 @@ async def test_i2p_works_without_certificate_or_gossip(tmp_path: Path, farm_key:
         assert await meet(bob, alice, LOOPBACK, proxy) is Fault.PLAIN_REFUSED
 
 
-async def test_server_with_own_users_admits_client_with_login(tmp_path: Path, farm_key: Path) -> None:
+async def test_server_with_own_users_admits_peer_with_login(tmp_path: Path, farm_key: Path) -> None:
     users = private(tmp_path / "users", "alice:for bob\n")
     with I2pProxy({}) as proxy:
         by_i2p = (

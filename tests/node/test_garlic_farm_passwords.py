@@ -23,7 +23,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 def let_accept(host: Host, *credentials: Credentials) -> None:
-    """Let the server accept these credentials."""
+    """Let the server accept only these credentials."""
     host.passwords = {each.user: each.password for each in credentials}
 
 

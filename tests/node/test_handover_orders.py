@@ -1,4 +1,4 @@
-"""A handover command reaches the leader through the log, from any node."""
+"""A handover command at a follower reaches the leader through the log."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -51,14 +51,14 @@ class Server:
         return self
 
     async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Commit the entry, and change the role."""
+        """Record the entry, change the role to `later`, and return `outcome`."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
         self.role = self.later or self.role
         return SubmitAnswer(outcome=self.outcome, reason="no leader")
 
     async def role_changes(self) -> None:
-        """Wait forever: the role does not change."""
+        """Wait forever: further changes of the role do not come."""
         await trio.sleep_forever()
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:

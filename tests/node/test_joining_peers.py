@@ -126,7 +126,7 @@ def test_self_elected_server_gets_log_before_heartbeat() -> None:
     newcomer = joining_peer(trusting=True)
     # given a self-elected server whose log has one entry
     newcomer.on_join_reply(joined(next_index=2))
-    # then a heartbeat at that place, which could match by accident, is withheld
+    # then heartbeats and appends, which could match by accident, are withheld
     assert newcomer.parts(append(1, 0)) == 1
     assert newcomer.parts(append(1, 5)) == 1
     assert newcomer.parts(append(0, 0)) == 1
@@ -176,7 +176,7 @@ def test_foreign_server_is_compared_after_reconnection() -> None:
     newcomer.on_join_reply(joined(next_index=2, accepted=False))
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     newcomer.replied(append(0, 5), reply(6, success=True))
-    # after a reply it is known, and the second invitation is refused with the place to continue from
+    # after a reply it is known, and the next invitation is refused with the place to continue from
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=6, accepted=False))
     assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)

@@ -51,7 +51,7 @@ async def test_record_has_kind_and_server_key_log_time_and_term() -> None:
     await stage.append(b"not \xff JSON")
     # When the topic is read from the start
     [batch] = await batches(topic_of(stage))
-    # Then each entry is a record, with its kind as the key and log time as its timestamp
+    # Then each entry is a record, with its kind and server as the key and log time as its timestamp
     assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (0, 1, False)
     assert [each.key for each in batch.records] == [b"foreign", b"report/2", b"exclusion", b"clock/1", b"foreign"]
     assert [each.value for each in batch.records] == stage.log
@@ -273,7 +273,7 @@ async def test_topic_of_non_server_lacks_leader() -> None:
             await ask
 
 
-async def test_topic_leader_appears_after_snapshot_is_restored() -> None:
+async def test_topic_lacks_leader_until_snapshot_is_restored() -> None:
     stage = stage_at()
     await stage.append(b"{}")
     stage.server.snapshot = SnapshotDescription(LogId(9, 1), CONFIGURATION, 1, 0)

@@ -1,4 +1,4 @@
-"""Changes in reports: each is reported within a quarter of a period, and large fields are sent only once."""
+"""Changes of health are reported within a quarter of a period; large fields are sent only when they are new."""
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
@@ -61,7 +61,7 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(
     assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
 
 
-async def test_failing_leaf_has_events_and_no_further_reports(autojump_clock: MockClock) -> None:
+async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: MockClock) -> None:
     """A new error or count waits for the next report; the failed conditions do not."""
     stage = Stage(period_ms=PERIOD_MS)
     faults: tuple[LeafFault, ...] = ()

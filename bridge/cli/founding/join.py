@@ -3,8 +3,8 @@
     token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ router ──▶ the node starts
 
 The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
-ends early, the same command can be repeated here: the use of the token then belongs to this machine. If the files are
-written already, the repetition does not need the token, which may have expired.
+ends early, repeat it on this machine: only this machine may use the token again. If the files are written already, the
+repetition does not need the token, which may have expired; with --json it does.
 """
 
 import socket
@@ -56,7 +56,7 @@ token_file_option = click.option(
 @token_file_option
 @click.option("--name", help="The name of this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
-@click.option("--no-start", is_flag=True, help="Only write the files.")
+@click.option("--no-start", is_flag=True, help="Do not start the node.")
 @yes_option
 @json_option
 def join(
@@ -71,9 +71,9 @@ def join(
 ) -> None:
     """Make this machine a node of a farm, with the TOKEN of `garlicfarm init` or `garlicfarm invite new`.
 
-    Without TOKEN the command prompts for it. Arguments are visible to other users of this machine, and stay in the
-    history of the shell; a prompt and --token-file are not. Existing files are never overwritten. With --json it
-    only writes files.
+    Without TOKEN and --token-file, the command prompts for the token. Arguments are visible to other users of this
+    machine, and stay in the history of the shell; a token at the prompt or in a file is not. Existing files are never
+    overwritten. With --json it only writes files.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does.
     """

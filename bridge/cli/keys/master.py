@@ -59,7 +59,9 @@ WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError
 )
 @json_option
 def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
-    """Make signing keys for this node and its invited nodes, from the master key in FILE. A missing FILE is made.
+    """Make signing keys for this node and its invited nodes, from the master key in FILE.
+
+    The first run makes a missing FILE.
 
     Run it on the first machine of a farm, after `init` and before `join` on the others. Then move FILE to a safe place
     off the nodes. To keep an existing address, make FILE by `keys import-destination` first. Later, --spare

@@ -40,7 +40,7 @@ class Lines:
 
 
 def check_network(warning: str, remedy: str, *, allow_network: bool) -> None:
-    """Refuse a server that others can reach without authentication; print only a warning if the network is allowed."""
+    """End with `warning` and `remedy`; if the network is allowed, only warn. The caller makes the check."""
     if not allow_network:
         fail(f"{warning}\n{remedy}")
     echo(f"Warning: {warning}", err=True)

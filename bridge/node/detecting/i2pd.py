@@ -1,11 +1,12 @@
-"""i2pd on this machine: a running process, the files of Debian's package, and `~/.i2pd` of this user.
+"""i2pd on this machine: a running process, the files of Debian's package, and `.i2pd` in homes of users.
 
     process ─▶ --conf, --datadir, --service, its user ─▶ i2pd.conf, directory of keys
     options of the command line, then i2pd.conf, then i2pd's defaults ─▶ I2CP, I2PControl, SAM
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
-A relative path counts from the directory of the process. A service is switched on by more lines at the end of
-`i2pd.conf` (a section may occur twice), or by a change of its line `enabled = false`.
+A relative path is relative to the working directory of the process. To switch a service on, the operator adds a section
+to the end of `i2pd.conf` (a section may occur twice), changes its line `enabled`, or changes an option of the command
+line.
 """
 
 import shlex
@@ -142,7 +143,7 @@ def _service(
 
 
 def _switch_on(place: _I2pdPlace, name: str, switch: Option | None) -> tuple[str, tuple[str, ...]]:
-    """Return the change of `i2pd.conf` that switches a service on, and the lines to add."""
+    """Return the instruction that switches a service on, and the lines to add to `i2pd.conf`."""
     if switch is not None and switch.line:
         file = shlex.quote(str(place.configuration))
         return f"run `sudo sed -i '{switch.line}s/=.*/= true/' {file}`", ()

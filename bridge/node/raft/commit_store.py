@@ -41,7 +41,7 @@ def read_commit_index(state_dir: Path) -> int | None:
 
 
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:
-    """Write the result of `applied` every half minute and at the end. A full disk only leaves an older file.
+    """Write the result of `applied` every half minute and at the end, if it has risen. A full disk leaves an old file.
 
     A hanging disk delays only the next write, and the end by at most `END_SECONDS`.
     """

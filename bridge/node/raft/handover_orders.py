@@ -4,7 +4,7 @@
         └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?
 
 Only the leader can transfer leadership: it brings its successor up to date and holds proposals until then. So another
-node sends the order through the log, like every other order of an operator. The order does not change the farm's state
+node sends the order through the log, like most orders of an operator. The order does not change the farm's state
 (`bridge.wire.log.handover_entries`).
 
 This does not give a member more power: it could already campaign in a later term.

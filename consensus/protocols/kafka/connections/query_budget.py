@@ -4,8 +4,8 @@
                           └─ the log has not grown for a second: nothing is charged
 
 Queries and commits use the same event loop and disk, so a client that scans the log or repeats DescribeQuorum delays
-the commits of other clients. Its connection gets a tenth of the time. Pauses begin when they exceed `BURST_S`, so a
-client with rare queries does not wait. On an idle log a scan does not pause.
+the commits of other clients. Its connection gets about a tenth of the time, and more if pauses reach `MAX_PAUSE_S`. The
+first `BURST_S` of pauses is free, so a client with rare queries does not wait. On an idle log a scan does not pause.
 
 The reply is sent before the pause, as a broker of Kafka does (KIP-219), and the budget counts elapsed time, not
 processor time. So queries become rarer on a busy machine.
