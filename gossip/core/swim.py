@@ -229,12 +229,18 @@ class Swim:
         entry = self._handle_payload(source, ping.source_id, ping.payload)
         if ping.target_incarnation != self._local.info.incarnation:
             self._updates.apply_own(ping.target_incarnation, Status.ALIVE)
+        is_unlinked = ping.requester is None and ping.source_id not in self._members.links
+        # An unproved source gets at most as many bytes as it sent, perhaps too few for both replies. A peer of an
+        # earlier run first needs the rejection, and then joins this node. With acks alone it would keep the old link.
+        generation = self._local.info.incarnation.generation
+        is_of_earlier_run = 0 < ping.target_incarnation.generation < generation
+        if is_unlinked and is_of_earlier_run:
+            self._joiner.reject_link(source, ping)
         self._prober.ack(source, ping, entry)
-        if ping.requester is None:
-            if entry is not None:
-                entry.last_ping = ping.seq
-            if ping.source_id not in self._members.links:
-                self._joiner.reject_link(source, ping)
+        if ping.requester is None and entry is not None:
+            entry.last_ping = ping.seq
+        if is_unlinked and not is_of_earlier_run:
+            self._joiner.reject_link(source, ping)
 
     def _receive_ack(self, source: Address, ack: PingResponse) -> None:
         if not self._prober.matches(source, ack):

@@ -130,6 +130,21 @@ async def test_node_without_seeds_rejoins_after_short_run(tmp_path: Path, runs_s
         await until(again, lambda: sees(again, other))
 
 
+@in_simulated_time
+async def test_node_without_stored_peers_rejoins_through_pings_of_members(tmp_path: Path) -> None:
+    async with running_farm(MemoryNetwork()) as farm:
+        first = await farm.start(state_directory=tmp_path, metadata=b"m" * 300)
+        others = [await farm.start(first, metadata=b"m" * 300) for _ in range(2)]
+        await until_all_see_all([first, *others])
+        await trio.sleep(30)  # until pings do not contain updates, so that acks have little room
+        await farm.crash(first)
+        (tmp_path / PEERS_FILE).unlink()
+        again = await farm.start(state_directory=tmp_path, bind=first.info.address, metadata=b"m" * 300)
+        await trio.sleep(10)
+        assert {each.node_id for each in again.members() if each.is_peer} == {each.node_id for each in others}
+        assert all(sees(each, again) for each in others)
+
+
 def test_stored_peers_are_bounded_without_invalid_lines(tmp_path: Path) -> None:
     peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 1))
     keep_peers(tmp_path, peers)
