@@ -37,6 +37,8 @@ from consensus import endpoint_text
 from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
+SAM_PORT: Final = 7656
+"""The default port of both routers."""
 REPLY_TIMEOUT_S: Final = 10.0
 PINGS_LIMIT: Final = 100
 """PINGs that a bridge may send before a reply."""
@@ -81,7 +83,7 @@ class SamBridge(Struct, frozen=True):
         return endpoint_text(self.host, self.port)
 
 
-DEFAULT_BRIDGE: Final = SamBridge("127.0.0.1", 7656)
+DEFAULT_BRIDGE: Final = SamBridge("127.0.0.1", SAM_PORT)
 
 
 class SamConnection:
@@ -154,7 +156,9 @@ class SamConnection:
 
     def violation(self, reason: str) -> SamError:
         """Return the error for input that is not SAM."""
-        return SamError(f"{self.bridge} is not a SAM v3 bridge: {_shown(reason)}; use the router's SAM port (7656)")
+        return SamError(
+            f"{self.bridge} is not a SAM v3 bridge: {_shown(reason)}; use the router's SAM port ({SAM_PORT})"
+        )
 
     def refusal(self, words: str, reply: SamLine) -> SamError:
         """Return the error for a result other than OK."""

@@ -71,20 +71,16 @@ class RunMetrics:
         )
         self._batch_at_s = clock()
         since_batch.set_function(lambda: max(0.0, self._clock() - self._batch_at_s))
-        self._lost_starts = Counter(
-            f"{PREFIX}_lost_starts",
+        self._lost_starts = self._counter(
+            "lost_starts",
             "Starts of Spark's Python processes that took more than ten seconds. Each is tried again after a pause;"
             " many mean that the machine has too little processor time.",
-            registry=self._registry,
         )
-        self._entries = Counter(
-            f"{PREFIX}_entries", "Entries that this run has put into the tables.", registry=self._registry
-        )
-        self._quarantined = Counter(
-            f"{PREFIX}_quarantined_entries",
+        self._entries = self._counter("entries", "Entries that this run has put into the tables.")
+        self._quarantined = self._counter(
+            "quarantined_entries",
             "Entries among them that could not be decoded and are in the table quarantine. A few come from newer"
             " versions; a steady growth is a client whose entries the farm refuses: see their reasons.",
-            registry=self._registry,
         )
         self._batches = Histogram(
             f"{PREFIX}_batch_seconds",
@@ -102,16 +98,14 @@ class RunMetrics:
             "alerts_held_back_farms",
             "Farms without alerts now, because their batches are full and contain only old entries.",
         )
-        self._delivered = Counter(
-            f"{PREFIX}_alert_messages_delivered",
+        self._delivered = self._counter(
+            "alert_messages_delivered",
             "Messages that a receiver of alerts accepted.",
-            registry=self._registry,
         )
-        self._undelivered = Counter(
-            f"{PREFIX}_alert_messages_failed",
+        self._undelivered = self._counter(
+            "alert_messages_failed",
             "Failed rounds of attempts to deliver a message about an alert. It is tried again every five minutes: the"
             " output of the run names the receiver and the reason.",
-            registry=self._registry,
         )
 
     def batch_done(self, seconds: float, entries: int, quarantined: int, newest: Mapping[str, datetime]) -> None:
@@ -169,6 +163,9 @@ class RunMetrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"{PREFIX}_{name}", text, registry=self._registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"{PREFIX}_{name}", text, registry=self._registry)
 
     def _lag_s(self) -> float:
         with self._lock:

@@ -1,5 +1,6 @@
 """The command line with a node on another machine, and clients that verify its certificate by name."""
 
+import secrets
 import shutil
 import socket
 import ssl
@@ -23,7 +24,8 @@ from bridge.cli.main import cli
 from bridge.node.control import control_certificate as control_certificate_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.connections.async_connection import connection_failure
+from bridge.node.control.connections.async_connection import AsyncConnection, connection_failure
+from bridge.node.control.connections.connection import HttpRequest
 from bridge.node.control.connections.node_address import NodeAddressError, RemoteNode
 from bridge.node.control.connections.remote_node import remote_node
 from bridge.node.control.control_certificate import control_certificate, keep_control_certificate
@@ -189,6 +191,28 @@ def test_failures_of_all_tried_addresses_are_listed_once() -> None:
         "it refused the connection; does the node run, with control.listen set?; no answer to the connection; is that"
         " machine on, and does a firewall drop this port?"
     )
+
+
+async def test_error_of_unresponsive_machine_has_whole_time_limit(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object, **__: object) -> tuple[int, bytes]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr("bridge.node.control.connections.async_connection.exchange", never)
+    node = RemoteNode(
+        host="192.0.2.1",
+        port=7670,
+        context=ssl.create_default_context(),
+        token=secrets.token_hex(8),
+        token_file=tmp_path,
+    )
+    request = HttpRequest("GET", "/", (), b"", timeout_s=5.0, first_s=25.0, limit_bytes=1)
+    began_s = autojump_clock.current_time()
+    with pytest.raises(ControlError, match="no answer to the connection within 30 s;"):
+        await AsyncConnection(node, lambda _: None).exchange(request)
+    assert autojump_clock.current_time() - began_s == pytest.approx(30.0)
 
 
 async def test_wrong_token_error_names_wrong_and_right_files(tmp_path: Path) -> None:

@@ -20,14 +20,13 @@ from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.router.attaching import Agreement, attach, choose
 from bridge.cli.router.screen import detect_output, print_outcome, print_routers
-from bridge.node.detecting.java import I2CP_PORT
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, default_node_file, read_node_file
 from bridge.node.detecting.plan import PlanError
 from bridge.node.detecting.proposal import Proposal, detect_routers, propose
 from bridge.node.detecting.switching import SwitchError
 from bridge.node.doctor.router_checks import ROUTER
-from bridge.node.router.link import Software
+from bridge.node.router.link import I2CP_PORT, Software
 
 NO_ROUTER = (
     "no I2P router was found on this machine: install one (`sudo apt install i2pd`, or Java I2P from geti2p.net), start"

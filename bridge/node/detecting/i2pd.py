@@ -25,7 +25,8 @@ from bridge.node.detecting.found import (
     find_tunnel,
 )
 from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
-from bridge.node.router.link import Link, Software
+from bridge.node.router.link import I2CP_PORT, I2PCONTROL_PORT, Link, Software
+from bridge.sam.connection import SAM_PORT
 from bridge.wire.routers.i2pd_files import Option, read_i2pd_conf, read_i2pd_tunnels
 from bridge.wire.routers.process_files import I2PD
 from bridge.wire.routers.text_file import RouterFileError, ServerTunnel, port_of
@@ -35,7 +36,7 @@ SYSTEM_DIRECTORY: Final = Path("/var/lib/i2pd")
 SYSTEM_CONFIGURATION: Final = Path("/etc/i2pd/i2pd.conf")
 _SYSTEM_TUNNELS: Final = ("/etc/i2pd/tunnels.conf", "/etc/i2pd/tunnels.conf.d")
 _NAMES: Final = {"i2cp": "I2CP", "i2pcontrol": "I2PControl", "sam": "SAM"}
-_PORTS: Final = {"i2cp": 7654, "i2pcontrol": 7650, "sam": 7656}
+_PORTS: Final = {"i2cp": I2CP_PORT, "i2pcontrol": I2PCONTROL_PORT, "sam": SAM_PORT}
 _ON_BY_DEFAULT: Final = frozenset({"sam"})
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - replaced, never bound
 _LOOPBACK: Final = "127.0.0.1"

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from bridge.node.detecting.found import FoundRouter, Service, ServiceState, find_tunnel
 from bridge.node.detecting.machine import MachineFiles, RouterProcess, Unread
-from bridge.node.router.link import Link, Software
-from bridge.node.settings.router import SAM_PORT
+from bridge.node.router.link import I2CP_PORT, I2PCONTROL_PORT, Link, Software
+from bridge.sam.connection import SAM_PORT
 from bridge.wire.routers.java_files import (
     CONSOLE_CLASS,
     SAM_CLASS,
@@ -37,8 +37,6 @@ SYSTEM_DIRECTORY: Final = SYSTEM_HOME / "i2p-config"
 _HOME_DIRECTORIES: Final = (".i2p", "i2p")
 _LOOPBACK: Final = "127.0.0.1"
 _CONSOLE_PORT: Final = 7657
-I2CP_PORT: Final = 7654
-_PLUGIN_PORT: Final = 7650
 _CERTIFICATE: Final = Path("certificates/i2cp/i2cp.local.crt")
 _PLUGIN: Final = Path("plugins/I2PControl")
 _ANY: Final = frozenset({"0.0.0.0", "::", "localhost"})  # noqa: S104 - replaced, never bound
@@ -155,7 +153,7 @@ def _i2cp(machine: MachineFiles, place: _JavaPlace, properties: Mapping[str, str
 
 def _i2pcontrol(machine: MachineFiles, place: _JavaPlace, console_port: int) -> Service:
     """Return I2PControl: the plugin on its own port, or the web application of the console."""
-    plugin = Link(_LOOPBACK, _PLUGIN_PORT)
+    plugin = Link(_LOOPBACK, I2PCONTROL_PORT)
     if machine.exists(place.directory / _PLUGIN):
         action = f"on {place.console}/configplugins start I2PControl"
         return _service(machine, place, "I2PControl", plugin, enabled=None, action=action, encrypted=True)

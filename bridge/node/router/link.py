@@ -21,6 +21,9 @@ from consensus import endpoint_text
 from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
+I2CP_PORT: Final = 7654
+I2PCONTROL_PORT: Final = 7650
+"""The default ports of both routers; Java's I2PControl is a plugin."""
 SHOWN_CHARACTERS: Final = 200
 
 

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec.structs import replace
 
-from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, Link, Software
+from bridge.node.router.link import CONTROL_PATHS, I2CP_PORT, ControlAccess, Credentials, Link, Software
 from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.reader import Section
+from bridge.sam.connection import SAM_PORT
 from gossip.node import is_private, numeric, numeric_address, parse_endpoint
 
 if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
-_I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
-SAM_PORT: Final = 7656
+_I2CP_DEFAULT: Final = Link("127.0.0.1", I2CP_PORT)
 _OFF: Final = "off"
 _KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True, reported="routerKind")
 

@@ -61,8 +61,9 @@ class AsyncConnection:
         """Send one request and receive its complete reply, whose bytes extend the time limit."""
         origin = self._origin
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=request.target)
+        limit_s = request.timeout_s + request.first_s
         try:
-            with trio.fail_after(request.timeout_s + request.first_s) as patience:
+            with trio.fail_after(limit_s) as patience:
                 transfer = TransferTime(request.timeout_s)
 
                 def arrived(count: int) -> None:
@@ -77,7 +78,7 @@ class AsyncConnection:
             if isinstance(self._address, RemoteNode) and not self._tcp.is_connected:
                 raise ControlError(
                     f"cannot reach a node at {self._address}: no answer to the connection within"
-                    f" {request.timeout_s:g} s; is that machine on, and does a firewall drop this port?"
+                    f" {limit_s:g} s; is that machine on, and does a firewall drop this port?"
                 ) from error
             raise NoReplyError from error
         except AnswerTooLongError as error:
