@@ -364,6 +364,8 @@ class Check(Record, frozen=True):
     """The finding, as text."""
     action: str = ""
     """Action for the operator, as text; empty if none is needed."""
+    cause: str = ""
+    """Name of the check with the cause of this finding; empty if this finding has its own cause."""
 
 
 class DoctorOutput(Document, frozen=True):

@@ -202,20 +202,21 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
     # root checks the node of the package as its user.
     with as_reader(places, places.farm_key) if config == places.configuration else nullcontext():
         checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
-    problems = list(dict.fromkeys(check.name for check in checks if check.result is CheckResult.PROBLEM))
+    problems = [check for check in checks if check.result is CheckResult.PROBLEM]
     if as_json:
         print_json(DoctorOutput(not problems, tuple(checks)))
     else:
         for check in checks:
             print_check(check)
     if problems:
-        fail(f"not ready: {', '.join(problems)}")
+        fail(f"not ready: {', '.join(dict.fromkeys(each.name for each in problems if not each.cause))}")
 
 
 def print_check(check: Check) -> None:
-    """Print one check, and its action below it."""
+    """Print one check, and its action below it. The remedy of its cause is the remedy of a consequence."""
     mark, color = MARKS[check.result]
     name = check.name if len(check.name) <= NAME_CELLS else f"{check.name}:"
-    echo(f" {name:<{NAME_CELLS}} {check.text}", mark=f"{mark:<8}", color=color)
-    if check.action:
+    text = f"{check.text} (because of: {check.cause})" if check.cause else check.text
+    echo(f" {name:<{NAME_CELLS}} {text}", mark=f"{'follows' if check.cause else mark:<8}", color=color)
+    if check.action and not check.cause:
         echo(f"{'':<24}-> {check.action}")

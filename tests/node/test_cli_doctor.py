@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge.api.outputs import CheckResult
+from bridge.api.outputs import Check, CheckResult
+from bridge.cli.config import print_check
 from bridge.cli.failure import reason_of
 from bridge.cli.main import cli
 from bridge.node.doctor import checks
@@ -24,6 +25,7 @@ from bridge.node.doctor.checks import (
     signing_key_check,
     state_directory_check,
 )
+from bridge.node.doctor.running_checks import CAUSES
 from bridge.node.security.key_files import save_farm_key, save_signing_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -60,6 +62,14 @@ def test_ready_machine_exits_with_zero(configuration: Path) -> None:
     assert code == 0
     assert {name for name, result in found.items() if result == "problem"} == set()
     assert {"clock", "gossip port", "raft port", "farm key", "signing key", "java", "disk", "state"} <= set(found)
+
+
+def test_consequence_is_shown_without_remedy(capsys: pytest.CaptureFixture[str], configuration: Path) -> None:
+    done = CliRunner().invoke(cli, ["doctor", "--config", str(configuration), "--json"])
+    names = {each["name"] for each in json.loads(done.stdout)["checks"]}
+    assert set(CAUSES.values()) <= {*names, "log time", "certificate"}, "only some nodes have the other checks"
+    print_check(Check("router status", CheckResult.PROBLEM, "nothing answers", "switch it on", "router"))
+    assert capsys.readouterr().out == "follows  router status  nothing answers (because of: router)\n"
 
 
 def test_port_in_use_is_a_problem(configuration: Path) -> None:

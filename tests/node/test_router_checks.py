@@ -11,6 +11,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.outputs import Check, CheckResult
+from bridge.node.doctor.checks import known_causes
 from bridge.node.doctor.router_checks import router_checks, sam_check
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import ServedLeaf
@@ -189,9 +190,25 @@ def test_leaf_checks_name_their_faults(tmp_path: Path) -> None:
     assert "its service does not answer the probe" in lines[2].text
 
 
-def test_leaf_checks_name_unreachable_router() -> None:
-    leaf = new_demo_leaf()
-    settings = I2cpRouterSettings(i2cp=Link("127.0.0.1", 1))
-    *_, line = router_checks(settings, [], (ServedLeaf(leaf),))
-    assert "no router answers" in line.text
-    assert line.action.startswith("follow the line `router` above"), "doctor does not advise to run doctor"
+def test_stopped_router_is_one_problem(tmp_path: Path) -> None:
+    """Its other services and its leaves follow from it; a service that fails too has its own line."""
+    write_private_file(tmp_path / "word", "word\n")
+    closed = Link("127.0.0.1", 1)
+    settings = I2cpRouterSettings(
+        i2cp=closed,
+        i2pcontrol=ControlUrl(closed, is_encrypted=False),
+        i2pcontrol_password_file=tmp_path / "word",
+        sam=closed,
+    )
+    leaf, served = new_demo_leaf(), ServedLeaf(new_demo_leaf(), ("127.0.0.1", 1))
+    router, *others, alone, broken = router_checks(settings, [], (ServedLeaf(leaf), served))
+    assert (router.name, router.result, router.cause) == ("router", CheckResult.PROBLEM, "")
+    assert {each.name: each.cause for each in (*others, alone)} == {
+        "router status": "router",
+        "router sam": "router",
+        alone.name: "router",
+    }
+    assert "no router answers" in alone.text
+    assert alone.action.startswith("follow the line `router` above"), "doctor does not advise to run doctor"
+    assert (broken.cause, "its service does not answer the probe" in broken.text) == ("", True)
+    assert [each.cause for each in known_causes([replace(router, result=CheckResult.OK), alone])] == ["", ""]

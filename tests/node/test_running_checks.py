@@ -91,8 +91,12 @@ def test_reported_leaf_without_router_has_own_remedy() -> None:
         for each in view.reports
     )
     check = found(replace(view, reports=reports))["leaf leaf2abc… reported"]
-    assert check.result is CheckResult.PROBLEM
+    assert (check.result, check.cause) == (CheckResult.PROBLEM, "router")
     assert check.action.startswith("wait a minute if the router has just started")
+    alarm = AlarmView("router-unreachable", "it does not answer", "start it")
+    checks = found(replace(view, reports=reports, alarms=(alarm,)))
+    assert checks["alarm router-unreachable"].cause == "router"
+    assert checks["leaf leaf2abc… reported"].cause == "alarm router-unreachable"
 
 
 def test_voter_at_old_level_is_named() -> None:
@@ -122,9 +126,11 @@ def test_clock_is_compared_with_log_time(ahead_ms: int, result: CheckResult, mes
 def test_farm_without_leader_is_a_problem() -> None:
     view = healthy()
     raft = replace(view.raft, leader_id=None, leader_name=None, leaderless_ms=3_001)
-    check = found(judged(replace(view, raft=raft)))["verdict"]
-    assert check.result is CheckResult.PROBLEM
-    assert "No quorum" in check.text
+    alarm = AlarmView("no-quorum", "nothing is committed", "start them")
+    checks = found(replace(judged(replace(view, raft=raft)), alarms=(alarm,)))
+    assert checks["verdict"].result is CheckResult.PROBLEM
+    assert "No quorum" in checks["verdict"].text
+    assert checks["alarm no-quorum"].cause == "verdict"
 
 
 def test_unreachable_server_is_named_with_address() -> None:

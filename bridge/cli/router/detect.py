@@ -25,7 +25,7 @@ from bridge.node.detecting.node_file import NodeFile, default_node_file, read_no
 from bridge.node.detecting.plan import PlanError
 from bridge.node.detecting.proposal import Proposal, detect_routers, propose
 from bridge.node.detecting.switching import SwitchError
-from bridge.node.doctor.router_checks import ROUTER
+from bridge.node.doctor.leaf_checks import ROUTER
 from bridge.node.router.link import I2CP_PORT, Software
 
 NO_ROUTER = (

@@ -31,7 +31,8 @@ from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter
 from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile, read_node_file
 from bridge.node.detecting.plan import NOT_NAMED
 from bridge.node.detecting.proposal import Proposal
-from bridge.node.doctor.router_checks import ROUTER, STATUS
+from bridge.node.doctor.leaf_checks import ROUTER
+from bridge.node.doctor.router_checks import STATUS
 from bridge.node.router.link import Software
 from bridge.node.settings.places import node_places
 from bridge.wire.routers.text_file import ServerTunnel
@@ -106,7 +107,7 @@ def print_actions(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
     # The actions below open these ports; the check of a closed port would name other causes.
     closed = {name for name, service in ((ROUTER, router.i2cp), (STATUS, router.i2pcontrol)) if service.action}
     for check in checks:
-        if check.name not in closed or check.result is CheckResult.OK:
+        if check.result is CheckResult.OK or closed.isdisjoint({check.name, check.cause}):
             print_check(check)
     for line in _actions(proposal, file):
         echo(line)

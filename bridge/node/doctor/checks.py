@@ -12,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bridge.api.alarms import SIGNING_KEY
 from bridge.api.outputs import Check, CheckResult
@@ -70,7 +73,16 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     if find_spec("pyspark") is not None:
         # Only for the pipeline: a node does not need it.
         checks.extend((java_check(java_version()), Check("spark", CheckResult.OK, "installed")))
-    return checks
+    return known_causes(checks)
+
+
+def known_causes(checks: Sequence[Check]) -> list[Check]:
+    """Return the checks without the causes that were not found, or that are less severe than their consequence."""
+    severity = list(CheckResult).index
+    found: dict[str, int] = {}
+    for each in checks:
+        found[each.name] = max(severity(each.result), found.get(each.name, 0))
+    return [each if severity(each.result) <= found.get(each.cause, 0) else replace(each, cause="") for each in checks]
 
 
 def python_check(version: tuple[int, ...]) -> Check:

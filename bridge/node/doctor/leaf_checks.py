@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import ROUTER_UNREACHABLE
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import ConditionView, FarmView
 from bridge.api.words import conditions_text, fault_actions, health_text
@@ -23,6 +24,9 @@ from bridge.node.router.i2cp_queries import FOUND, LOOKUP_TIMEOUT_S
 from bridge.node.router.link import RouterLost
 from bridge.node.router.router import PROBE_TIMEOUT_S, ServedLeaf, probe_failure
 
+ROUTER: Final = "router"
+"""Name of the check of the router."""
+ROUTER_ALARM: Final = f"alarm {ROUTER_UNREACHABLE.kind}"
 LOOKUPS: Final = 2
 PATIENCE_S: Final = 40.0
 _AT_A_TIME: Final = 4
@@ -51,10 +55,10 @@ async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection |
 def reported_leaf_checks(view: FarmView) -> list[Check]:
     """Return a line for each leaf in the last report of the node of this view."""
     reports = (each for each in view.reports if each.raft_id == view.node.raft_id)
+    has_alarm = any(each.kind == ROUTER_UNREACHABLE.kind for each in view.alarms)
+    about_router = (_ROUTER_REPORTED, ROUTER_ALARM if has_alarm else ROUTER)
     return [
-        _line(
-            f"{_name(leaf.destination)} reported", "", leaf.conditions or (), _ROUTER_REPORTED, is_healthy=leaf.healthy
-        )
+        _line(f"{_name(leaf.destination)} reported", "", leaf.conditions or (), about_router, is_healthy=leaf.healthy)
         for report in reports
         for leaf in report.leaves
     ]
@@ -87,25 +91,28 @@ def _check(leaf: ServedLeaf, conditions: Sequence[ConditionView]) -> Check:
     probe = "" if leaf.probe is None else f", probe {leaf.probe[0]}:{leaf.probe[1]}"
     is_healthy = all(each.holds for each in conditions)
     head = f"{leaf.destination.address}{probe}: "
-    return _line(_name(leaf.destination.address), head, conditions, _ROUTER_FIRST, is_healthy=is_healthy)
+    return _line(_name(leaf.destination.address), head, conditions, (_ROUTER_FIRST, ROUTER), is_healthy=is_healthy)
 
 
 def _name(address: str) -> str:
     return f"leaf {address[:8]}…"
 
 
-def _line(name: str, head: str, conditions: Sequence[ConditionView], about_router: str, *, is_healthy: bool) -> Check:
-    """Return the line of a leaf; `about_router` is the remedy for a missing router."""
+def _line(
+    name: str, head: str, conditions: Sequence[ConditionView], about_router: tuple[str, str], *, is_healthy: bool
+) -> Check:
+    """Return the line of a leaf; `about_router` is the remedy for a missing router, and the check with its cause."""
     faults = [each.condition for each in conditions if not each.holds]
     text = f"{head}{health_text(faults, healthy=is_healthy)}" + (
         f" ({conditions_text(conditions)})" if conditions else ""
     )
     if is_healthy:
         return Check(name, CheckResult.OK, text)
+    cause = ""
     if LeafFault.ROUTER.value in faults:
-        action = about_router
+        action, cause = about_router
     else:
         action = (
             f"{fault_actions(faults)}; see `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
         )
-    return Check(name, CheckResult.PROBLEM, text, action)
+    return Check(name, CheckResult.PROBLEM, text, action, cause if len(faults) == 1 else "")

@@ -10,18 +10,18 @@ from pathlib import Path
 import trio
 
 from bridge.api.outputs import Check, CheckResult
-from bridge.node.doctor.leaf_checks import leaf_checks
+from bridge.node.doctor.leaf_checks import ROUTER, leaf_checks
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS, key_obstacle, other_software
 from bridge.node.router.i2pcontrol import I2PControl
-from bridge.node.router.link import ControlAccess, Link, RouterLost, Software
+from bridge.node.router.link import ControlAccess, Link, RouterAbsent, RouterLost, Software
 from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import FileRouterSettings, RouterSettings
 from bridge.sam.connection import SamBridge, SamError, open_connection
 
-ROUTER, STATUS, SAM = "router", "router status", "router sam"
+STATUS, SAM = "router status", "router sam"
 
 
 def router_checks(
@@ -57,15 +57,17 @@ def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Ch
 async def _query(
     i2cp: I2cpAccess, control: ControlAccess | None, sam: Link | None, leaves: Sequence[ServedLeaf]
 ) -> list[Check]:
+    cause = ""
     try:
         async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
             found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)
     except RouterLost as error:
+        cause = ROUTER if isinstance(error, RouterAbsent) else ""
         action = (
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
         )
         found, of_leaves = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)], await leaf_checks(leaves, None)
-    return [*found, await _status_check(control), await sam_check(sam), *of_leaves]
+    return [*found, await _status_check(control, cause), await sam_check(sam, cause), *of_leaves]
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
@@ -83,8 +85,11 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     return Check(ROUTER, CheckResult.OK, text)
 
 
-async def sam_check(sam: Link | None) -> Check:
-    """Check the SAM bridge, without a session. Without SAM only the node's directory does not work."""
+async def sam_check(sam: Link | None, cause: str = "") -> Check:
+    """Check the SAM bridge, without a session. Without SAM only the node's directory does not work.
+
+    `cause` is the check with the cause of a missing reply, if it is known.
+    """
     if sam is None:
         text = "router.sam is off: this node does not return structures to clients (`garlicfarm link`)"
         return Check(SAM, CheckResult.OK, text)
@@ -92,12 +97,12 @@ async def sam_check(sam: Link | None) -> Check:
         connection = await open_connection(SamBridge(sam.host, sam.port))
     except SamError as error:
         action = 'enable SAM in the router, correct router.sam, or set it to "off"; without it the farm works as before'
-        return Check(SAM, CheckResult.WARNING, str(error), action)
+        return Check(SAM, CheckResult.WARNING, str(error), action, cause)
     await trio.aclose_forcefully(connection.stream)
     return Check(SAM, CheckResult.OK, f"{sam} answers: clients can get structures from this node")
 
 
-async def _status_check(access: ControlAccess | None) -> Check:
+async def _status_check(access: ControlAccess | None, cause: str) -> Check:
     if access is None:
         action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it each unknown figure counts half"
         return Check(
@@ -109,7 +114,7 @@ async def _status_check(access: ControlAccess | None) -> Check:
         action = (
             "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
         )
-        return Check(STATUS, CheckResult.PROBLEM, str(error), action)
+        return Check(STATUS, CheckResult.PROBLEM, str(error), action, cause if isinstance(error, RouterAbsent) else "")
     uptime = "unknown" if facts.report.uptime_ms is None else f"{facts.report.uptime_ms // 60_000} min"
     text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
     if facts.network_error is not None:

@@ -6,16 +6,35 @@ the clocks of a majority, so a time server is not needed.
 
 from pathlib import Path
 
-from bridge.api.alarms import alarm_severity
+from bridge.api.alarms import (
+    CERTIFICATE,
+    CLOCK,
+    DISK_FULL,
+    FARM_KEY_FILE,
+    ROUTER_UNREACHABLE,
+    SIGNING_KEY,
+    alarm_severity,
+)
 from bridge.api.outputs import Check, CheckResult
-from bridge.api.verdict import DO_ABOUT
+from bridge.api.verdict import DO_ABOUT, MEANINGS
 from bridge.api.view import FarmView, Phase, Severity, counted_members
 from bridge.api.words import level_words, score_text, voters_at_level
 from bridge.core.formation.member import MemberStatus
+from bridge.core.publishing.score import Inability
 from bridge.node.control.client import ControlClient, ControlError, send_request
-from bridge.node.doctor.leaf_checks import reported_leaf_checks
+from bridge.node.doctor.leaf_checks import ROUTER, reported_leaf_checks
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 
+VERDICT = "verdict"
+CAUSES = {
+    ROUTER_UNREACHABLE.kind: ROUTER,
+    CLOCK.kind: "log time",
+    DISK_FULL.kind: "disk",
+    FARM_KEY_FILE.kind: "farm key",
+    SIGNING_KEY.kind: "signing key",
+    CERTIFICATE.kind: "certificate",
+}
+"""The checks with the causes of alarms. The alarm of the verdict follows the check of the verdict."""
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """Milliseconds; a report dated further from log time than this prevents its sender from publishing."""
@@ -55,9 +74,9 @@ def checks_of(view: FarmView) -> list[Check]:
 def _verdict_check(view: FarmView) -> Check:
     verdict = view.verdict
     if verdict.severity is Severity.OK:
-        return Check("verdict", CheckResult.OK, verdict.text)
+        return Check(VERDICT, CheckResult.OK, verdict.text)
     result = CheckResult.PROBLEM if verdict.severity is Severity.CRITICAL else CheckResult.WARNING
-    return Check("verdict", result, verdict.text, verdict.advice)
+    return Check(VERDICT, result, verdict.text, verdict.advice)
 
 
 def _log_time_checks(view: FarmView) -> list[Check]:
@@ -95,6 +114,7 @@ def _publishing_checks(view: FarmView) -> list[Check]:
             CheckResult.OK if standing.inability is None else CheckResult.WARNING,
             "; ".join(filter(None, (standing.choice, score_text(standing)))),
             "" if standing.inability is None else DO_ABOUT.get(standing.inability, "see `garlicfarm status`"),
+            ROUTER if standing.inability == Inability.UNATTACHED.value else "",
         )
         for each in view.publishing
         for standing in each.standings
@@ -110,12 +130,15 @@ def _level_checks(view: FarmView) -> list[Check]:
 
 
 def _alarm_checks(view: FarmView) -> list[Check]:
+    of_verdict = MEANINGS[view.verdict.kind].alarm if view.verdict.kind in MEANINGS else None
+    causes = CAUSES if of_verdict is None else {**CAUSES, of_verdict.kind: VERDICT}
     return [
         Check(
             f"alarm {alarm.kind}",
             CheckResult.PROBLEM if alarm_severity(alarm.kind) is Severity.CRITICAL else CheckResult.WARNING,
             alarm.text,
             alarm.action,
+            causes.get(alarm.kind, ""),
         )
         for alarm in view.alarms
     ]

@@ -31,6 +31,10 @@ class RouterLost(Exception):  # noqa: N818 -- a state of the world, described by
     """The router is unreachable, ended the connection, or violates the protocol; the text contains the reason."""
 
 
+class RouterAbsent(RouterLost):
+    """A router without an answer at its address: it is stopped, or does not serve that port."""
+
+
 class Software(Enum):
     """The software of the router; the kinds differ in details."""
 
@@ -97,9 +101,9 @@ def unreached(link: Link, error: BaseException | None) -> RouterLost:
             why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
             return RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}")
         case OSError():
-            return RouterLost(f"nothing answers at {link}: {connection_failure(error)}")
+            return RouterAbsent(f"nothing answers at {link}: {connection_failure(error)}")
         case _:
-            return RouterLost(f"nothing answers at {link} within {CONNECT_TIMEOUT_S:g} s")
+            return RouterAbsent(f"nothing answers at {link} within {CONNECT_TIMEOUT_S:g} s")
 
 
 async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
