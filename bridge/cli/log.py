@@ -1,11 +1,9 @@
 """`garlicfarm log` and `submit`: the farm's replicated log, read, verified on disk, extended by one entry."""
 
-import re
 import secrets
 import sys
 import time
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -20,7 +18,7 @@ from bridge.api.outputs import StorageOutput
 from bridge.api.printable import clock_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import file_path, json_option, watch_option
+from bridge.cli.options import file_path, json_option, moment_ms, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
@@ -111,7 +109,7 @@ def log(
         return
     if first is not None and tail is not None:
         raise click.UsageError("--from and --tail both set the first entry: give one of them")
-    selection = _Selection(frozenset(types), by, None if since is None else _moment_ms(since), raw, as_json)
+    selection = _Selection(frozenset(types), by, None if since is None else moment_ms(since), raw, as_json)
     filtered = bool(types or by or since)
 
     async def read(client: ControlClient) -> None:
@@ -226,25 +224,6 @@ class _LogPrinter:
 
     def _line(self, entry: LogEntryView) -> str:
         return _line(entry) if self._selection.raw else _in_words(entry, self._names)
-
-
-def _moment_ms(text: str) -> int:
-    """Return a moment by this machine's clock: an age, a time of day or a date, in UTC."""
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
-    try:
-        if len(text) <= len("hh:mm:ss"):
-            text = f"{datetime.now(UTC):%Y-%m-%d}T{text}"
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        examples = "90s, 10m, 2h, 1d, 10:45, 10:45:27 or 2026-11-25T10:45"
-        raise click.UsageError(f"--since is {text!r}, which is not a time such as {examples}") from error
-    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-_AGO = re.compile(r"([0-9]{1,6})([smhd])")
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _in_words(entry: LogEntryView, names: Names) -> str:

@@ -162,7 +162,20 @@ def _show(error: click.ClickException) -> None:
             echo(line, err=True)
         echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.", err=True)
         echo(err=True)
-    echo(f"Error: {error.format_message()}{_node_hint(error)}", err=True)
+    echo(f"Error: {error.format_message()}{_node_hint(error)}{_commands_hint(error)}", err=True)
+
+
+def _commands_hint(error: click.UsageError) -> str:
+    """Return the places of a command that its group does not have, or else the commands of the group."""
+    if not isinstance(error, click.exceptions.NoSuchCommand) or error.possibilities or error.ctx is None:
+        return ""
+    group = error.ctx.command
+    if group is cli or not isinstance(group, click.Group):
+        return ""
+    elsewhere = cli.places_of(error.command_name)
+    if elsewhere:
+        return f" Did you mean {' or '.join(map(repr, elsewhere))}?"
+    return f" The commands of `{error.ctx.command_path}` are {', '.join(group.list_commands(error.ctx))}."
 
 
 def _node_hint(error: click.UsageError) -> str:

@@ -8,9 +8,11 @@
 Earlier spellings (`--follow`, `--out`, `-w json`) still work; the help does not show them.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +25,8 @@ from bridge.cli.printing import clear_screen, echo, is_terminal
 LEAST_TIMEOUT_S: Final = 0.1
 MOST_TIMEOUT_S: Final = 3600.0
 WATCH_PERIOD_S: Final = 2.0
+_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -108,6 +112,21 @@ def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.slee
         sys.stdout.flush()
         is_first = False
         sleep(WATCH_PERIOD_S)
+
+
+def moment_ms(text: str) -> int:
+    """Return the moment in an option `--since` by this machine's clock: an age, a time of day or a date, in UTC."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        if len(text) <= len("hh:mm:ss"):
+            text = f"{datetime.now(UTC):%Y-%m-%d}T{text}"
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        examples = "90s, 10m, 2h, 1d, 10:45, 10:45:27 or 2026-11-25T10:45"
+        raise click.UsageError(f"--since is {text!r}, which is not a time such as {examples}") from error
+    return int((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 wide_option = click.option(

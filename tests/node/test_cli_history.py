@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridge.api.control_routes import HISTORY, VIEWS
-from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySpan
+from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.observations.perspectives import NodePerspective, PerspectivesAnswer
 from bridge.api.view import Severity
 from bridge.cli.main import cli
 from bridge.cli.printing import echo_parts
 from bridge.core.formation.member import MemberStatus
-from bridge.core.history.records import Break, BreakCause, Row, RowKind, Sample, State, StateRecord
+from bridge.core.history.records import Break, BreakCause, Row, RowKind, Sample, SeriesKind, State, StateRecord
 from bridge.node.control.routes import Call
 from bridge.node.history.history_file import open_history
 from tests.node.test_cli_commands import served
@@ -66,6 +67,7 @@ class HistoryNode:
 
     def __init__(self) -> None:
         self.hours: list[int] = []
+        self.answer = ANSWER
         self.perspectives: tuple[NodePerspective, ...] = (
             perspective("oslo", kyoto=MemberStatus.ALIVE),
             perspective("kyoto", kyoto=MemberStatus.DEAD),
@@ -81,7 +83,7 @@ class HistoryNode:
     async def _history(self, call: Call[None]) -> HistoryAnswer:
         await trio.lowlevel.checkpoint()
         self.hours.append(call.numbers["hours"])
-        return ANSWER
+        return self.answer
 
     async def _views(self, _: Call[None]) -> PerspectivesAnswer:
         await trio.lowlevel.checkpoint()
@@ -112,6 +114,46 @@ def test_history_prints_strip_and_incident(node: HistoryNode, garlicfarm: Callab
     assert "until now" in result.stdout
     assert lines[-1] == "Left out: 3 older states, 0 rows."
     assert all(len(line) <= 80 for line in lines if "█" in line)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "The last 20m00s, as"),
+        (("--hours", "2"), "The last 2 h, as"),
+        (("--since", "30m"), "The last 30m00s, as"),
+        (("--since", "2m"), "The last 2m00s, as"),
+    ],
+)
+def test_history_states_unrecorded_begin_of_window(
+    monkeypatch: pytest.MonkeyPatch,
+    node: HistoryNode,
+    garlicfarm: Callable[..., Result],
+    options: tuple[str, ...],
+    expected: str,
+) -> None:
+    now_ms = NOW_MS - NOW_MS % 60_000
+    spans = (HistorySpan(now_ms - 20 * 60_000, now_ms, "alive", Severity.OK),)
+    hours = int(options[1]) if options[:1] == ("--hours",) else 24
+    node.answer = replace(
+        ANSWER, from_ms=now_ms - hours * HOUR_MS, to_ms=now_ms, rows=(replace(ANSWER.rows[0], spans=spans),)
+    )
+    monkeypatch.setattr("time.time", lambda: now_ms / 1000)
+    lines = garlicfarm("history", *options).stdout.splitlines()
+    assert lines[0].startswith(expected)
+    assert lines[1].startswith("Nothing is recorded in the ") is (options != ("--since", "2m"))
+
+
+def test_history_since_begins_there(
+    monkeypatch: pytest.MonkeyPatch, node: HistoryNode, garlicfarm: Callable[..., Result]
+) -> None:
+    node.answer = replace(ANSWER, series=(HistorySeries(SeriesKind.COMMIT_LAG, None, "ms", tuple(range(60))),))
+    monkeypatch.setattr("time.time", lambda: NOW_MS / 1000)
+    found = json.loads(garlicfarm("history", "--since", "1m", "--json").stdout)
+    assert (found["fromMs"], found["series"][0]["values"], node.hours) == (NOW_MS - 60_000, [59.0], [1])
+    assert [each["startMs"] for each in found["rows"][0]["spans"]] == [NOW_MS - 60_000]
+    for wrong in (("--since", "1m", "--hours", "2"), ("--since", "40d"), ("--since", "2300-01-01")):
+        assert garlicfarm("history", *wrong).exit_code == 2
 
 
 def test_history_escapes_hostile_names(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:

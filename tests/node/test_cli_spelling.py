@@ -127,16 +127,29 @@ def test_nodes_to_act_on_are_arguments() -> None:
     assert named == set()
 
 
-def test_node_as_extra_argument_names_the_option(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("typed", "end"),
+    [
+        ("status node-2", "argument (node-2); select another node with --node"),
+        (
+            "publish now",
+            "No such command 'now'. The commands of `garlicfarm publish` are cost, exclude, force, include.",
+        ),
+        ("publish rotate", "No such command 'rotate'. Did you mean 'keys rotate'?"),
+        ("servers status", "No such command 'status'. Did you mean 'status' or 'zmq-raft status'?"),
+        ("nosuch", "No such command 'nosuch'."),
+    ],
+)
+def test_wrong_usage_names_the_right_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, end: str
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["garlicfarm", "status", "node-2"])
+    monkeypatch.setattr("sys.argv", ["garlicfarm", *typed.split()])
     for each in ("guard_streams", "guard_output", "_forbid_core_dumps"):
         monkeypatch.setattr(main_module, each, lambda: None)
     with pytest.raises(SystemExit) as ended:
         main_module.main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith("argument (node-2); select another node with --node\n")
+    assert capsys.readouterr().err.endswith(f"{end}\n")
 
 
 @pytest.mark.parametrize("path", ["events", "log", "kraft log"])

@@ -102,10 +102,19 @@ def test_command_without_document_is_explained() -> None:
     assert "Evict an identity" in output
 
 
-def test_unknown_topic_shows_nearest_topic() -> None:
-    code, output = help_of("server")
-    assert code == 1
-    assert "servers" in output
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("server", "(perhaps servers"),
+        ("node evct", "(perhaps node evict)"),
+        ("tunnel", "no document or command is called 'tunnel': `garlicfarm help` lists"),
+        ("publish now", "`garlicfarm publish --help` the commands"),
+        ("attach", "(perhaps attach-a-router)"),
+    ],
+)
+def test_unknown_topic_shows_nearest_topic(typed: str, near: str) -> None:
+    code, output = help_of(*typed.split())
+    assert (code, near in output) == (1, True), output
 
 
 def test_unencodable_letters_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from bridge.api.alarms import without_figures
 from bridge.api.farm_facts import outdated_reports
 from bridge.api.json import Document, Record
@@ -197,3 +199,27 @@ def history_answer(node: str, timeline: Timeline) -> HistoryAnswer:
         spans_left_out=timeline.spans_left_out,
         rows_left_out=timeline.rows_left_out,
     )
+
+
+def first_record_ms(answer: HistoryAnswer) -> int:
+    """Return the time of the first state in a window; without a state, the end of the window."""
+    return min((row.spans[0].start_ms for row in answer.rows), default=answer.to_ms)
+
+
+def part_since(answer: HistoryAnswer, from_ms: int) -> HistoryAnswer:
+    """Return the part of a window since a time, rounded down to a step of the series."""
+    steps = (min(from_ms, answer.to_ms) - answer.from_ms) // answer.step_ms
+    if steps <= 0:
+        return answer
+    start_ms = answer.from_ms + steps * answer.step_ms
+    rows = (
+        replace(
+            row,
+            spans=tuple(
+                replace(each, start_ms=max(each.start_ms, start_ms)) for each in row.spans if each.end_ms > start_ms
+            ),
+        )
+        for row in answer.rows
+    )
+    series = tuple(replace(each, values=each.values[steps:]) for each in answer.series)
+    return replace(answer, from_ms=start_ms, rows=tuple(each for each in rows if each.spans), series=series)

@@ -6,18 +6,26 @@
 With --state-dir the file itself is read: the node may be stopped, and the window ends with its last record.
 """
 
+import time
 from pathlib import Path
 
 import click
 
 from bridge.api.control_routes import HISTORY
-from bridge.api.observations.history import HOURS_DEFAULT, HOURS_MAX, HistoryAnswer, history_answer
+from bridge.api.observations.history import (
+    HOURS_DEFAULT,
+    HOURS_MAX,
+    HistoryAnswer,
+    first_record_ms,
+    history_answer,
+    part_since,
+)
 from bridge.api.observations.strips import CELLS, Incident, Strip, incidents, name_letters, runs, strips
-from bridge.api.printable import DAY_MS, HOUR_MS, clock_text, duration, printable
+from bridge.api.printable import DAY_MS, HOUR_MS, MINUTE_MS, clock_text, duration, printable
 from bridge.api.view import Severity
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import directory_path, json_option, watchable
+from bridge.cli.options import directory_path, json_option, moment_ms, watchable
 from bridge.cli.printing import echo, echo_parts, print_json, terminal_columns
 from bridge.core.history.timeline import read
 from bridge.node.history.history_file import FILE_NAME, HistoryFileError, read_history
@@ -35,11 +43,10 @@ _MARKS = {Severity.OK: "  ", Severity.WARNING: "! ", Severity.CRITICAL: "!!"}
 @click.command()
 @click.option(
     "--hours",
-    default=HOURS_DEFAULT,
-    show_default=True,
     type=click.IntRange(1, HOURS_MAX),
-    help="Length of the window.",
+    help=f"Length of the window.  [default: {HOURS_DEFAULT}, without an empty beginning]",
 )
+@click.option("--since", metavar="WHEN", help="Begin of the window: 90s, 10m, 2h, 1d ago, or a UTC time.")
 @click.option(
     "--state-dir",
     type=directory_path,
@@ -48,7 +55,7 @@ _MARKS = {Severity.OK: "  ", Severity.WARNING: "! ", Severity.CRITICAL: "!!"}
 @node_option
 @json_option
 @watchable
-def history(hours: int, state_dir: Path | None, node: str | None, *, as_json: bool) -> None:
+def history(hours: int | None, since: str | None, state_dir: Path | None, node: str | None, *, as_json: bool) -> None:
     """Show the last hours, as one node observed them: leader, publishers, nodes, leaves, alarms, round trips.
 
     A cell of a strip shows the worst state in its part of the window. States that are not ok, and new leaders and
@@ -56,16 +63,29 @@ def history(hours: int, state_dir: Path | None, node: str | None, *, as_json: bo
     """
     if node is not None and state_dir is not None:
         raise click.UsageError("--node and --state-dir exclude each other")
+    if hours is not None and since is not None:
+        raise click.UsageError("--hours and --since both set the window: give one of them")
+    since_ms = None if since is None else moment_ms(since)
+    length = hours or (HOURS_DEFAULT if since_ms is None else _hours_since(since_ms))
     if state_dir is None:
-        found = query_node(node, lambda client: client.call(HISTORY, query={"hours": hours}))
+        found = query_node(node, lambda client: client.call(HISTORY, query={"hours": length}))
     else:
         with failures(HistoryFileError):
-            found = _stored(state_dir, hours)
+            found = _stored(state_dir, length)
+    if since_ms is not None:
+        found = part_since(found, since_ms)
     if as_json:
         print_json(found)
     else:
-        _print_strips(found)
+        _print_strips(found, is_fitted=hours is None and since_ms is None)
         _print_incidents(found, "until now" if state_dir is None else "to the end")
+
+
+def _hours_since(since_ms: int) -> int:
+    hours = -(-(int(time.time() * 1000) - since_ms) // HOUR_MS)
+    if not 0 <= hours <= HOURS_MAX:
+        raise click.UsageError(f"--since is not within the last {HOURS_MAX // 24} days")
+    return max(1, hours)
 
 
 def _stored(state_dir: Path, hours: int) -> HistoryAnswer:
@@ -78,12 +98,17 @@ def _stored(state_dir: Path, hours: int) -> HistoryAnswer:
     return history_answer(state_dir.absolute().name, read(stored.parts, None, hours))
 
 
-def _print_strips(found: HistoryAnswer) -> None:
-    hours = round((found.to_ms - found.from_ms) / HOUR_MS)
-    echo(f"The last {hours} h, as {found.node} observed them, until {clock_text(found.to_ms, dated=True)}", bold=True)
+def _print_strips(found: HistoryAnswer, *, is_fitted: bool) -> None:
+    first_ms, from_ms = first_record_ms(found), found.from_ms
+    if is_fitted and found.rows:
+        found = part_since(found, first_ms)
+    length = _length_text(found.to_ms - found.from_ms)
+    echo(f"The last {length}, as {found.node} observed them, until {clock_text(found.to_ms, dated=True)}", bold=True)
     if not found.rows:
         echo("Nothing is recorded in this time.")
         return
+    if first_ms - from_ms > found.step_ms:
+        echo(f"Nothing is recorded in the {duration(first_ms - from_ms)} before {clock_text(first_ms, dated=True)}.")
     # The labels decide the width of the strips, and do not depend on it.
     lines = [each for each in strips(found, 1) if each.cells]
     label_width = min(LABEL_MAX, terminal_columns() // 3, max(len(printable(each.label)) for each in lines))
@@ -96,6 +121,12 @@ def _print_strips(found: HistoryAnswer) -> None:
         _print_strip(strip, label_width, figure_width)
     echo()
     _print_legend(found, width)
+
+
+def _length_text(length_ms: int) -> str:
+    """Return the length of a window; its begin is rounded to a minute, so whole hours are rounded."""
+    hours = round(length_ms / HOUR_MS)
+    return f"{hours} h" if hours and abs(length_ms - hours * HOUR_MS) <= MINUTE_MS * hours else duration(length_ms)
 
 
 def _print_strip(strip: Strip, label_width: int, figure_width: int) -> None:

@@ -27,6 +27,7 @@ PACKAGED, CHECKOUT = bridge.DOCUMENTS
 _ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\) \| (.+?) \|$", re.MULTILINE)
 _INTRODUCED = re.compile(r"\[[^\]]+\]\(([\w-]+)\.md\)")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)([^)#\s]*)(?:#[^)\s]*)?\)")
+NEAR_MOST = 3
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) (.+)$")
 
@@ -163,9 +164,15 @@ def _command_help(root: click.Context, path: list[str], known: list[Topic]) -> s
         group = context.command
         command = group.get_command(context, name) if isinstance(group, click.Group) else None
         if command is None:
-            commands = root.command.list_commands(root) if isinstance(root.command, click.Group) else []
-            near = get_close_matches(path[0], [*(each.name for each in known), *commands], n=3)
-            meant = f" (perhaps {' or '.join(near)})" if near else ""
-            fail(f"no document or command is called {' '.join(path)!r}{meant}: `garlicfarm help` lists the documents")
+            documents = [] if context is not root else [each.name for each in known]
+            commands = group.list_commands(context) if isinstance(group, click.Group) else []
+            names = [*documents, *commands]
+            near = get_close_matches(name, names) or [each for each in names if name in each][:NEAR_MOST]
+            before = context.command_path.removeprefix(root.command_path)
+            meant = f" (perhaps {' or '.join(f'{before} {each}'.strip() for each in near)})" if near else ""
+            fail(
+                f"no document or command is called {' '.join(path)!r}{meant}: `garlicfarm help` lists the documents,"
+                f" and `garlicfarm{before} --help` the commands"
+            )
         context = click.Context(command, info_name=name, parent=context)
     return context.get_help()

@@ -91,10 +91,15 @@ class LazyGroup(click.Group):
         name = args[0]
         if name in self._own_commands or name.startswith("-") or name in self.lazy_commands or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        below = [f"{group} {name}" for group, names in self._groups_below() if name in names]
+        below = self.places_of(name)
         if below:
             raise click.UsageError(f"No such command {name!r}. Did you mean {' or '.join(map(repr, below))}?", ctx)
         raise click.exceptions.NoSuchCommand(name, possibilities=self.lazy_commands, ctx=ctx)
+
+    def places_of(self, name: str) -> list[str]:
+        """Return the commands of this name in this group and in its groups, each with its group."""
+        here = [name] if name in self.lazy_commands else []
+        return here + [f"{group} {name}" for group, names in self._groups_below() if name in names]
 
     def _groups_below(self) -> Iterator[tuple[str, list[str]]]:
         for name, each in self._own_commands.items():
