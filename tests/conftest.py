@@ -6,6 +6,9 @@ which selects these tests.
 Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
 a farm would compile some three hundred modules before its first step, which doubles the time of a short test.
 
+Temporary directories are in memory if the machine has room: a new file takes 0.02 ms of processor time there, and on
+ext4 0.8 ms with its two syncs. No test depends on a sync, because none interrupts the machine itself.
+
 A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
 process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
 
@@ -17,9 +20,9 @@ in the order of collection. The longest come first, so that none of them runs al
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -31,6 +34,13 @@ from tests.process_state import changes, process_state, restore_garbage_collecto
 from tests.workers import Workers
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private directory in it
+IN_MEMORY_BYTES = 4 * 1024**3
+if not IS_SOAK and "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK):
+    system = os.statvfs(IN_MEMORY)
+    if not system.f_flag & os.ST_NOEXEC and system.f_bavail * system.f_frsize >= IN_MEMORY_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,7 +133,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Watch all processes of the session; workers inherit the variables."""
     if config.getoption("--watch-loop"):
-        os.environ.update(watched_environment(Path(mkdtemp(prefix="loop-watch-"))))
+        os.environ.update(watched_environment(Path(tempfile.mkdtemp(prefix="loop-watch-"))))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

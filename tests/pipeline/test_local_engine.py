@@ -211,14 +211,14 @@ def test_error_of_source_ends_query_with_its_text(tmp_path: Path) -> None:
 
 def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
     source, read = Numbers(3), list[int]()
-    query: LocalQuery
+    query = LocalQuery(source, lambda rows, _: [*rows].clear(), tmp_path / "a", 1.0)
 
     def stop() -> None:
         read.append(1)
         query._ended.set()
 
     source.before_read = stop
-    query = LocalQuery(source, lambda rows, _: [*rows].clear(), tmp_path / "a", 1.0).start()
+    query.start()
     assert query.awaitTermination(int(END_S))
     query.stop()
     assert (query.exception(), read, query.isActive) == (None, [1], False)
