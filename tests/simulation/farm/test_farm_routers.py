@@ -13,6 +13,8 @@ from bridge.wire.i2p.i2cp import FrameReader
 from bridge.wire.i2p.i2cp_messages import CreateLeaseSet2, Disconnect, HostLookup, HostReply
 from bridge.wire.i2p.meta_lease_set import MetaLease, decode, encode
 from tests.simulation.farm.routers import I2PD_FLOOD_S, JAVA_FLOOD_S, START_S, Floodfills, Router
+from tests.simulation.farm.settings import Profile
+from tests.simulation.farm.world import World, simulate
 from tests.wire import i2cp_router_half
 
 NOW_S = 1_800_000_000
@@ -105,3 +107,17 @@ async def test_restarted_router_ends_connections(autojump_clock: trio.testing.Mo
         assert not router.up
         await trio.sleep(START_S + 1)
         assert router.up
+
+
+def test_router_of_added_machine_reports_structures() -> None:
+    async def main() -> None:
+        async with World.open(1, hosts=1, profile=Profile(has_routers=True)) as world:
+            taken: list[str] = []
+            world.on_taken.append(lambda host, _: taken.append(host.name))
+            world.add(4)
+            for each in ("node-4", "node-1"):
+                router = world.routers[each]
+                router._take(offered(structure(), router))
+            assert taken == ["node-4", "node-1"]
+
+    simulate(1, main)

@@ -97,8 +97,7 @@ class _Trial:
             async with World.open(self._plan.seed, self._plan.nodes, profile, disk=Disk) as world:
                 self._world = world
                 self._observer = observer = Observer(lambda: world.time_s)
-                for name, router in world.routers.items():
-                    router.on_taken = partial(observer.taken, world.hosts[name])
+                world.on_taken.append(observer.taken)
                 world.on_event.append(observer.event)
                 self._calls = Calls(lambda: world.time_s)
                 logs = small_logs() if self._plan.has_snapshots else nullcontext()

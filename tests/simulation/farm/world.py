@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -82,6 +83,8 @@ class World:
         """Members whose processes ended by an exception, and the exception."""
         self.on_event: list[Callable[[Host, TraceEvent], None]] = []
         """Called with each event of a node's own trace."""
+        self.on_taken: list[Callable[[Host, bytes], None]] = []
+        """Called with each structure that a router of a machine accepts."""
         self._order = order
         self._nursery = nursery
 
@@ -147,8 +150,13 @@ class World:
         self.floodfills.destinations[leaf.hash] = leaf
         if self.profile.has_routers:
             random = Random(f"{self.seed}/router/{name}")
-            self.routers[name] = Router(self.floodfills, random, lambda: host.wall_s, is_i2pd=is_i2pd(host))
+            self.routers[name] = router = Router(self.floodfills, random, lambda: host.wall_s, is_i2pd=is_i2pd(host))
+            router.on_taken = partial(self._taken_by_router, host)
         return host
+
+    def _taken_by_router(self, host: Host, structure: bytes) -> None:
+        for each in self.on_taken:
+            each(host, structure)
 
     async def join(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk) -> Host:
         """Add a machine, and start its node with the key file that `garlicfarm keys` makes for this farm."""
