@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, tzinfo
+from functools import lru_cache
 from importlib import import_module
 from pkgutil import walk_packages
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -33,6 +34,7 @@ import bridge.node
 import consensus
 import gossip
 from bridge.node.settings import machine
+from bridge.wire.log import proof
 from consensus.storage.disk_thread import DiskThread
 from gossip.node import LanInterface, lan_interfaces, resumption
 from gossip.node.udp import UdpNetwork
@@ -44,6 +46,8 @@ from tests.simulation.farm.sockets import Sockets, interposed_sockets
 NETWORK_BITS: Final = ".255"
 _PRODUCT: Final = ("bridge.", "consensus.", "gossip.")
 _NS: Final = 1_000_000_000
+PROOFS_MAX: Final = 256
+"""Verified entries whose results are kept: all nodes verify the same entry."""
 Replacement = tuple[object, object]
 
 
@@ -262,6 +266,7 @@ def interposed(datagrams: MemoryDatagrams, sockets: Sockets) -> Iterator[None]:
             (machine.default_route_host, _route_host),
             (resumption._read_boot_id, _of_host(resumption._read_boot_id, lambda host: host.boot_id)),
             (ec.generate_private_key, _curve_key),
+            (proof.proven, lru_cache(PROOFS_MAX)(proof.proven)),
         ]
         for name, clock in _clocks().items():
             replaced.append((getattr(time, name), clock))

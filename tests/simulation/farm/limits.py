@@ -25,7 +25,7 @@ from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
 
 OPEN_FILES: Final = Path("/proc/self/fd")
-LOOK_EVERY_S: Final = 5.0
+LOOK_EVERY_S: Final = 15.0
 TASKS_MAX: Final = 200
 """For each node. A node of a farm of five has about 90 tasks; connections of clients and joining nodes add some."""
 DESCRIPTORS_MAX: Final = 80
