@@ -31,7 +31,7 @@ from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSn
 from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
-MAX_LATE_CHUNKS = 16
+MAX_CHUNKS_WITHOUT_REPLY = 17
 MAX_SNAPSHOT_READS = 64
 """Maximum number of chunks that are read at the same time for servers that fetch them."""
 
@@ -71,9 +71,9 @@ class OutgoingSnapshot:
     """Send time of the chunk that is under way; None without such a chunk, or if the chunk is considered lost."""
     end: int = 0
     resume_ms: Milliseconds = 0
-    round_number: int = 0
-    late: list[int] = field(default_factory=list)
-    """Correlations of chunks that seemed lost. On a slow link their replies arrive and contain the follower's offset.
+    rounds: dict[int, int] = field(default_factory=dict)
+    """Round of `confirm` of each chunk without a reply, by correlation. On a slow link, replies to chunks that seemed
+    lost arrive and contain the follower's offset.
     """
 
     def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:
@@ -85,8 +85,6 @@ class OutgoingSnapshot:
     def send(self, replica: Replica, peer: ServerId, event: SnapshotRead, round_number: int) -> bool:
         """Send a chunk from storage. Return False if it is no longer the requested chunk."""
         self.read_id = None
-        if self.correlation is not None:
-            self.late = [*self.late, self.correlation][-MAX_LATE_CHUNKS:]
         snapshot = replica.log.snapshot
         current = snapshot is not None and snapshot.last == self.last == event.last
         if snapshot is None or not current or event.data is None or event.offset != self.offset:
@@ -94,7 +92,9 @@ class OutgoingSnapshot:
         self.correlation = replica.next_correlation()
         self.sent_ms = replica.now
         self.end = event.offset + len(event.data)
-        self.round_number = round_number
+        self.rounds[self.correlation] = round_number
+        if len(self.rounds) > MAX_CHUNKS_WITHOUT_REPLY:
+            del self.rounds[next(iter(self.rounds))]
         message = InstallSnapshot(
             term=replica.term,
             leader=replica.server_id,
@@ -108,14 +108,9 @@ class OutgoingSnapshot:
         replica.outbox.send(peer, message)
         return True
 
-    def matches(self, correlation: int) -> bool:
-        """Return True if a reply belongs to the newest chunk of this transfer, or to one considered lost."""
-        return correlation == self.correlation or correlation in self.late
-
     def handle_reply(self, replica: Replica, reply: SnapshotReply) -> None:
         """Continue from the offset in the follower's reply to a chunk, which may be late."""
         if reply.correlation != self.correlation:
-            self.late.remove(reply.correlation)
             if reply.accepted and reply.next_offset > self.offset:
                 # The repeated chunk is not needed any more, so its reply is not awaited.
                 self.offset, self.correlation, self.sent_ms, self.end = reply.next_offset, None, None, 0

@@ -6,6 +6,7 @@ from consensus.core.effects import (
     Compact,
     Install,
     Persist,
+    ReadReady,
     ReadSnapshot,
     Restore,
     Role,
@@ -13,7 +14,14 @@ from consensus.core.effects import (
     StoreChunk,
     TakeSnapshot,
 )
-from consensus.core.events import Persisted, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
+from consensus.core.events import (
+    Persisted,
+    ReadRequested,
+    SnapshotChecked,
+    SnapshotRead,
+    SnapshotTaken,
+    SnapshotWanted,
+)
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from consensus.core.model import Configuration, LogId, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
@@ -402,6 +410,25 @@ def test_unresponsive_follower_gets_only_heartbeats() -> None:
     bench.refused(TWO, heartbeats[-1], 1)
     (read,) = bench.all(ReadSnapshot)
     assert read.offset == 4, "stored chunks are not sent again"
+
+
+def test_reply_to_earlier_chunk_confirms_no_read() -> None:
+    """Since that reply, the follower may have elected a leader whose entries the read would miss."""
+    bench = Leading()
+    earlier = sent_chunk(bench, bench.behind(), 4)
+    heartbeats: list[AppendEntries] = []
+    while bench.about.followers[0].state is not ProgressState.UNREACHABLE:
+        bench.expire()
+        heartbeats += bench.appends(TWO)
+        for append in bench.appends(THREE):
+            bench.matched(THREE, append)
+    bench.step(ReadRequested(1))
+    bench.refused(TWO, heartbeats[-1], 1)
+    repeated = sent_chunk(bench, bench.all(ReadSnapshot)[0], 4)
+    send_reply(bench, earlier, 4)
+    assert not bench.all(ReadReady)
+    send_reply(bench, repeated, 4)
+    assert bench.all(ReadReady)
 
 
 def test_installed_snapshot_counts_as_match() -> None:

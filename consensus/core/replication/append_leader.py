@@ -304,11 +304,12 @@ class AppendLeader:
 
     def _on_chunk_reply(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
         replica, tracker, transfer = self._replica, self._tracker, progress.transfer
-        if transfer is None or not transfer.matches(message.correlation):
+        round_number = None if transfer is None else transfer.rounds.pop(message.correlation, None)
+        if transfer is None or round_number is None:
             replica.dropped[Drop.STALE_SNAPSHOT_REPLY] += 1
             return
         tracker.note_contact(progress)
-        tracker.confirmed(progress, transfer.round_number)
+        tracker.confirmed(progress, round_number)
         if self._is_late(progress, message.correlation):
             transfer.handle_reply(replica, message)
             if message.installed:
