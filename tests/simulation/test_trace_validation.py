@@ -5,13 +5,12 @@ from collections import Counter
 import pytest
 
 from tests.effort import each_case, over_seeds
-from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS
+from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.history import SHORT
-from tests.simulation.consensus.mutants import MUTANTS
 from tests.simulation.consensus.profile import STRATEGIES, Kind
 from tests.simulation.consensus.trace import TraceError, run_traced
 
-SEEDS = {"append": (3, 4, 29), "fetch": (5, 129), "kraft": (1,)}
+SEEDS = {"append": (3, 4, 29), "fetch": (5, 129), "kraft": (1,), "zmq": (70,)}
 """Histories by strategy.
 
 In 29, entries become durable after a later term. In 129, a follower that fetches cuts by index and by term.
@@ -20,6 +19,7 @@ ACTIONS = {
     "append": ("Timeout", "UpdateTerm", "Vote", "BecomeLeader", "AppendEntry", "AcceptEntry", "AdvanceCommit"),
     "fetch": ("FetchEntry", "FetchTruncate", "LearnCommit", "Sync", "Crash", "Resign"),
     "kraft": ("FetchEntry", "AdvanceCommit", "LearnCommit"),
+    "zmq": ("AppendEntry", "AcceptEntry", "AdvanceCommit", "ChangeServers", "InstallSnapshot", "Crash"),
 }
 """Actions that must occur in these histories."""
 REJECTED_AT = {
@@ -49,9 +49,13 @@ REJECTED_AT = {
     "divergence-by-whole-terms": 3,
     "fetch-old-term-by-counting": 0,
     "fetch-leader-counts-itself-early": 7,
+    "kraft-epoch-of-the-newest-entry": 0,
+    "zmq-success-of-less": 5,
+    "zmq-reply-of-another-request": 0,
+    "zmq-no-checkpoint": 0,
 }
 """The seed whose history the model rejects with the planted bug."""
-_PLANTED = {mutant.name: mutant for mutant in (*MUTANTS, *FETCH_MUTANTS)}
+_PLANTED = {mutant.name: mutant for mutant in ALL_MUTANTS}
 
 
 @pytest.mark.parametrize("strategy", SEEDS)

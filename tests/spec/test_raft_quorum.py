@@ -67,6 +67,27 @@ def test_disjoint_majorities_cannot_both_win() -> None:
             assert (tally(votes, joint), tally(against, joint)) != (VoteResult.WON, VoteResult.WON)
 
 
+def test_members_of_both_lists_safe_if_one_server_is_replaced() -> None:
+    """A snapshot of ØMQ Raft may come with the union of both lists instead of C_old,new."""
+    for size in range(1, 6):
+        for removed, added in ((0, 1), (1, 0), (1, 1)):
+            old = range(1, size + 1)
+            new = range(1 + removed, size + 1 + added)
+            assert not new or not _may_both_win({*old}, {*new}), (old, new)
+    assert _may_both_win({1, 2, 3}, {3, 4, 5})
+
+
+def _may_both_win(old: set[ServerId], new: set[ServerId]) -> bool:
+    """Return True if a majority of the union is disjoint from a majority of the old, or of the new members."""
+    union = old | new
+    return any(
+        holds([frozenset(union)], union - against) and holds([frozenset(members)], against)
+        for members in (old, new)
+        for count in range(len(members) + 1)
+        for against in map(set, combinations(sorted(members), count))
+    )
+
+
 def test_configuration_lists_voters_and_learners() -> None:
     """A voter that becomes a learner keeps its vote until C_new."""
     joint = Configuration(servers(1, 4), old_voters=servers(1, 2, 3), learners=servers(3, 5))

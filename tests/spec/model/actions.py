@@ -41,6 +41,7 @@ from tests.spec.model.state import (
     configurations_of,
     empty_record,
     end_of,
+    first_of,
     term_at,
 )
 
@@ -168,13 +169,17 @@ class Actions:
         return self._with(state, server, node._replace(commit=index, role=FOLLOWER))
 
     def install_snapshot(self, state: State, server: int, index: int) -> State | None:
-        """Replace the log by the leader's committed entries up to `index`; keep it if it has them."""
+        """Replace the log by the leader's committed entries up to `index`; keep it if it has them.
+
+        A server without a configuration gets the first one, too: a snapshot has the configuration of its last entry.
+        """
         node, record = state.nodes[server], _record(state, state.nodes[server].term)
         if record is None or not record.leaders or node.role == LEADER or not node.commit < index <= record.commit:
             return None
         known = term_at(node.log, index) == term_at(record.log, index)
         log = node.log if known else record.log[:index]
-        return self._with(state, server, node._replace(log=log, commit=index, role=FOLLOWER))
+        initial = node.initial or state.nodes[first_of(record.leaders)].initial
+        return self._with(state, server, node._replace(log=log, commit=index, role=FOLLOWER, initial=initial))
 
     def resign(self, state: State, server: int) -> State | None:
         """Become a follower in the same term."""

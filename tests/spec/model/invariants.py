@@ -14,7 +14,7 @@ from functools import cache
 from itertools import combinations
 
 from tests.spec.model.rules import has_majority
-from tests.spec.model.state import LEADER, Configuration, Log, State, agreement, configurations_of
+from tests.spec.model.state import LEADER, Configuration, Log, State, agreement, configurations_of, first_of
 
 
 def broken_in_state(state: State) -> str | None:
@@ -71,7 +71,7 @@ def _majority_reached(state: State) -> bool:
     """Require a majority of disks with the committed entries, for a configuration at the last of them or after it."""
     disks = tuple(node.disk.log for node in state.nodes)
     return all(
-        _is_held(record.log, record.commit, state.nodes[_first(record.leaders)].initial, disks)
+        _is_held(record.log, record.commit, state.nodes[first_of(record.leaders)].initial, disks)
         for record in state.records
         if record.commit
     )
@@ -83,10 +83,6 @@ def _is_held(log: Log, commit: int, initial: Configuration, disks: tuple[Log, ..
     changes = configurations_of(log, initial)
     present = max(place for place, (index, _) in enumerate(changes) if index <= commit)
     return any(all(has_majority(holders, voters) for voters in configuration) for _, configuration in changes[present:])
-
-
-def _first(leaders: int) -> int:
-    return (leaders & -leaders).bit_length() - 1
 
 
 _STATE_CLAIMS: dict[str, Callable[[State], bool]] = {

@@ -134,6 +134,11 @@ def agreement(one: Log, other: Log) -> int:
     return index
 
 
+def first_of(servers: int) -> int:
+    """Return the lowest server of a bit mask."""
+    return (servers & -servers).bit_length() - 1
+
+
 @lru_cache(maxsize=1 << 16)
 def configurations_of(log: Log, initial: Configuration) -> tuple[tuple[int, Configuration], ...]:
     """Return the changes of the configuration in a log, with their indexes, oldest first."""
