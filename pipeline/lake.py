@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.output.buckets import Output
@@ -119,7 +120,8 @@ class Lake:
         self._current = CurrentState(output)
         self._watching = Watching(output, PERIODS_MS) if watch else None
         self._upkeep = Upkeep(keep_ms)
-        self._named: set[str] = set()
+        self._named = pa.array([], pa.string())
+        """The pseudonyms that this run has stored."""
         self._note = note
         self._uncounted = self._earlier_farms()
         """The farms with rows that an earlier version wrote without counting them."""
@@ -200,11 +202,11 @@ class Lake:
         return found
 
     def _remember(self, rows: pa.Table, named: str) -> None:
-        pairs = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
-        names = {name: address for name, address in pairs if name not in self._named}
-        if names:
-            remember_names(self._output, names)
-            self._named |= names.keys()
+        new = rows.filter(pc.invert(pc.is_in(rows.column(named), self._named)))
+        if new.num_rows:
+            pairs = zip(new.column(named).to_pylist(), new.column(ADDRESS).to_pylist(), strict=True)
+            remember_names(self._output, dict(pairs))
+            self._named = pa.concat_arrays([self._named, pc.unique(new.column(named)).cast(pa.string())])
 
     def _committed(self) -> dict[str, int]:
         return {table.spec.name: table.known_batch(LOG) for table in self._all()}

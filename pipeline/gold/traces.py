@@ -128,7 +128,8 @@ def fold_traces(
         batches = [(query, portion.through)] if portion.through > portion.made else []
         if is_last and touched_since is not None:
             batches.append((traced.name_of(LOG), log_batch))
-        table.replace_at(batches, None if _same(found, known, table.spec) else found)
+        changed = () if _same(found, known, table.spec) else (table.written(found), table.files())
+        table.exchange(batches, *changed)
         known = found
 
 

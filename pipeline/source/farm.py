@@ -36,7 +36,7 @@ from pipeline.source.log_client import FarmLogError, FarmSilentError, credential
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
-from pipeline.source.shares import Span, fair_shares, packed
+from pipeline.source.shares import Span, fair_shares, in_turn, packed
 from pipeline.source.stored_log import KnownTime
 
 DEFAULT_PAGE_SIZE = 1_000
@@ -302,6 +302,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         self._available_now = False
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
+        self._turn = ""
+        """The last farm of the last batch, if a batch does not have all farms."""
         self._newest: dict[str, int] = {}
         self._removed: frozenset[str] = frozenset()
 
@@ -342,11 +344,13 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             for cluster, each in logs.items()
         }
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
-            counts = fair_shares(counts, limit.max_rows)
+            chosen = in_turn(counts, limit.max_rows, self._turn)
+            self._turn = next(reversed(chosen), "") if len(chosen) < len(counts) else self._turn
+            counts = fair_shares(chosen, limit.max_rows)
         begins = {
             cluster: {"next": each.begin} | ({} if each.covered is None else {"snapshot": each.covered})
             for cluster, each in logs.items()
-            if cluster not in next_entries and (counts[cluster] or each.covered is not None)
+            if cluster not in next_entries and cluster in counts and (counts[cluster] or each.covered is not None)
         }
         moved = {
             cluster: next_entries.get(cluster, logs[cluster].begin) + count

@@ -2,7 +2,8 @@
 
 *Shares.* A stream's admission limit is divided max-min fairly. A farm with less than an equal share gives all its
 entries, and its remainder is divided among the others in the same way. So a farm with a backlog of millions takes the
-remaining share and does not delay farms that report every half minute.
+remaining share and does not delay farms that report every half minute. If there are too many farms for a share of
+`SHARE_LEAST` entries each, they take turns: each farm in a batch costs a request and the change of its state.
 
 *Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few.
 So the ranges of many farms are packed into few tasks, and a long range is cut into several. The largest piece goes
@@ -11,10 +12,12 @@ first, and each piece goes to the task with the least so far.
 A module of its own, because it is pure arithmetic, which tests call with any numbers; the source needs a network.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
+SHARE_LEAST = 32
 TASKS_MAX = 16
 FARMS_PER_TASK = 32
 """The number of farms per task while there are fewer tasks than the maximum: each costs a connection."""
@@ -26,6 +29,21 @@ class Span(NamedTuple):
     farm: str
     first: int
     end: int
+
+
+def in_turn(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int]:
+    """Return the demands of all farms, or, with too many for a batch, of the farms after `after` in a circle."""
+    if sum(min(count, SHARE_LEAST) for count in demands.values()) <= limit:
+        return {**demands}
+    in_order = sorted(demands)
+    first = bisect_right(in_order, after)
+    chosen: dict[str, int] = {}
+    for farm in (*in_order[first:], *in_order[:first]):
+        if limit <= 0:
+            break
+        chosen[farm] = demands[farm]
+        limit -= min(demands[farm], SHARE_LEAST)
+    return chosen
 
 
 def fair_shares(demands: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -7,8 +7,8 @@
     current_watched       one row a server: healthy, unhealthy or silent, with the time of the change (`pipeline/watch`)
 
 History holds past states. For the current state, a reader would have to search all of it for the last row of each
-server. Most servers report in each period, so a batch changes most of the rows. Rewriting all rows does not cost more
-than a search for the changed ones. The writer keeps them in memory, one per server.
+server. Most servers report in each period, so a batch changes most rows of its farms. It rewrites the files of these
+farms (`pipeline/tables/farm_files.py`).
 
 An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains, so
 a repeated batch changes nothing. So rows of the next batch may be shown before the batch, except those of
@@ -16,6 +16,7 @@ a repeated batch changes nothing. So rows of the next batch may be shown before 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 from pipeline.output.buckets import Output
 from pipeline.schemas import TRANSITIONS, arrow_schema
 from pipeline.tables.delta import Table, TableSpec, stored_rows
+from pipeline.tables.farm_files import FarmFiles
 from pipeline.tables.files import DAY
 from pipeline.tables.rows import BASE
 
@@ -71,42 +73,38 @@ SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, 
 
 
 class CurrentState:
-    """The tables, with their rows in memory."""
+    """The tables, for their writer."""
 
     def __init__(self, output: Output) -> None:
-        self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
-        self._rows = {name: table.rows() for name, table in self._tables.items()}
+        self._tables = {name: FarmFiles(output, spec) for name, spec in SPECS.items()}
 
-    def rows(self, table: str) -> pa.Table:
+    def rows(self, name: str) -> pa.Table:
         """Return the current rows."""
-        return self._rows[table]
+        return self._tables[name].table.rows()
 
     def tables(self) -> list[Table]:
         """Return all tables."""
-        return [*self._tables.values()]
+        return [each.table for each in self._tables.values()]
 
     def take(self, query: str, batch: int, found: Mapping[str, pa.Table]) -> None:
         """Apply the last rows of a batch; each replaces the row with its key, unless that is newer."""
         for name, rows in found.items():
-            table = self._tables[name]
-            if rows.num_rows and table.known_batch(query) < batch:
-                self._store(name, self._merged(name, rows), [(query, batch)])
+            if rows.num_rows and self._tables[name].table.known_batch(query) < batch:
+                self._apply(name, rows, [(query, batch)])
 
     def show(self, found: Mapping[str, pa.Table]) -> None:
         """Apply the last rows of a part of the next batch."""
         for name, rows in found.items():
-            self._store(name, self._merged(name, rows), [])
+            self._apply(name, rows, [])
 
-    def _merged(self, name: str, rows: pa.Table) -> pa.Table:
-        known = self._rows[name]
-        both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
-        return last_rows(_filled_up(both) if name == "farm" else both, KEYS[name], ORDER[name])
+    def _apply(self, name: str, rows: pa.Table, batches: Sequence[tuple[str, int]]) -> None:
+        table = self._tables[name]
+        table.commit(batches, table.change(rows, partial(_merged, name)))
 
-    def _store(self, name: str, rows: pa.Table, batches: Sequence[tuple[str, int]]) -> None:
-        is_stored = rows.equals(self._rows[name])
-        if batches or not is_stored:
-            self._tables[name].replace_at(batches, None if is_stored else rows)
-        self._rows[name] = rows
+
+def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
+    both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
+    return last_rows(_filled_up(both) if name == "farm" else both, KEYS[name], ORDER[name])
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:

@@ -91,6 +91,10 @@ class StoredFile:
     """The greatest one."""
     written_ms: int | None = None
     """The time of writing in milliseconds since the epoch, by the clock of the machine."""
+    first_farm: str | None = None
+    """The first farm in its rows, in their order."""
+    last_farm: str | None = None
+    """The last one."""
 
 
 REQUEST = "Error performing"
@@ -128,24 +132,28 @@ class Table:
         """Append a batch: rows, and written files. Return False if it is empty or already committed."""
         if (rows is None and not files) or self.known_batch(query) >= batch:
             return False
-        self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
+        self.commit(query, batch, [*files, *(() if rows is None else self.written(rows))])
         return True
 
     def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
         """Replace all rows of the table."""
         if self.known_batch(query) >= batch:
             return False
-        self.commit(query, batch, self._written(rows), self.files())
+        self.commit(query, batch, self.written(rows), self.files())
         return True
-
-    def replace_at(self, batches: Sequence[tuple[str, int]], rows: pa.Table | None) -> None:
-        """Replace all rows for several batches; the caller has checked that none is committed. None: keep the rows."""
-        added, removed = ([], []) if rows is None else (self._written(rows), self.files())
-        self._commit(added, removed, [Transaction(*each) for each in batches])
 
     def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> None:
         """Add written files and remove others. The caller has checked that the batch is not committed."""
-        self._commit(added, removed, [Transaction(query, batch)])
+        self.exchange([(query, batch)], added, removed)
+
+    def exchange(
+        self,
+        batches: Sequence[tuple[str, int]],
+        added: Sequence[DataFile] = (),
+        removed: Sequence[StoredFile] = (),
+    ) -> None:
+        """Replace files for several batches; the caller has checked that none is committed."""
+        self._commit(added, removed, [Transaction(*each) for each in batches])
 
     def drop(self, removed: Sequence[StoredFile]) -> None:
         """Remove files without a replacement."""
@@ -159,7 +167,7 @@ class Table:
     def rewrite(self, removed: Sequence[StoredFile], rows: pa.Table) -> None:
         """Replace files by rows; the table then states the rows that it has, for a repair."""
         if removed or rows.num_rows:
-            self._commit(self._written(rows), removed, [], is_recounted=True)
+            self._commit(self.written(rows), removed, [], is_recounted=True)
 
     def recount(self, query: str, batch: int) -> None:
         """Record the present number of rows, and the last batch of a query, after a repair has corrected them."""
@@ -189,7 +197,8 @@ class Table:
         with _naming_table_in_errors(self.root):
             self._fresh().vacuum(dry_run=False, full=full)
 
-    def _written(self, rows: pa.Table) -> list[DataFile]:
+    def written(self, rows: pa.Table) -> list[DataFile]:
+        """Write files with these rows, which do not count without a commit."""
         in_order = rows.sort_by([(each, "ascending") for each in self.spec.sorted_by])
         return write_files(self.root, self.spec.schema, in_order)
 
@@ -456,6 +465,8 @@ def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
         values("min.time_ms"),
         values("max.time_ms"),
         values("modification_time"),
+        values("min.farm"),
+        values("max.farm"),
     )
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
 

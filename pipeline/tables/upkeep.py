@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 
 from pipeline.tables.delta import StoredFile, Table
+from pipeline.tables.files import DAY
 
 LOOK_BATCHES = 32
 SWEEP_SECONDS = 3_600
@@ -38,10 +39,12 @@ class Upkeep:
         """Do due work. `before_drop` is called before a drop, with the latest log time of the dropped rows."""
         self._batches += 1
         if self._batches % LOOK_BATCHES == 0:
-            ends = [each.youngest for table in tables for each in _old_files(table, self._keep_ms)]
+            # The other tables have one current row for each key, so none of their rows is old.
+            by_day = [table for table in tables if DAY in table.spec.schema.names]
+            ends = [each.youngest for table in by_day for each in _old_files(table, self._keep_ms)]
             if any(ends):
                 before_drop(max(each for each in ends if each is not None))
-            for table in tables:
+            for table in by_day:
                 tidy(table, self._keep_ms)
         if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_SECONDS:
             for table in tables:

@@ -6,20 +6,26 @@
 A clock entry may change the farm's reporting period, and with it the time until a server counts as silent. So silences
 by the old period are recorded before the new one applies, and the result of a log does not depend on its batches.
 
+A batch reads only the state of its farms from `watch_state`, `ROWS_AT_ONCE` rows at a time. A farm's log time changes
+only with its entries, so the state of the other farms cannot change.
+
 The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. It
 finds the written ones by their query and batch (`pipeline/tables/delta.py`). If the stored state does not end at the
 beginning of the batch, a run without a watch came between. Then the watch starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.output.buckets import Output
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
+from pipeline.tables.farm_files import Change, FarmFiles, pieces
 from pipeline.tables.files import DAY
 from pipeline.tables.specs import TRANSITIONS_SPEC
 from pipeline.watch.machine import (
@@ -43,7 +49,9 @@ _STATE = pa.schema(
 )
 STATE_SPEC = TableSpec("watch_state", _STATE, ("farm", "server_id"), "interval 1 hours")
 
-Key = tuple[str, int]
+ROWS_AT_ONCE: Final = 8_192
+_SEEN: Final = pa.schema([("farm", pa.string()), ("index", pa.int64())])
+_values = attrgetter(*(each.name for each in fields(RouterWatch)))
 
 
 @dataclass(slots=True)
@@ -106,57 +114,72 @@ class Watching:
     """The servers of all farms, by the batches so far."""
 
     def __init__(self, output: Output, period_range_ms: tuple[int, int]) -> None:
-        self._state = Table(output, STATE_SPEC)
+        self._state = FarmFiles(output, STATE_SPEC)
         self.transitions = Table(output, TRANSITIONS_SPEC)
         self._watch = FarmsWatch(period_range_ms)
-        self._through: int | None = None
+        self._change: Change | None = None
+        """The state after the batch, which `keep` commits."""
 
     def tables(self) -> list[Table]:
         """Return its tables."""
-        return [self.transitions, self._state]
+        return [self.transitions, self._state.table]
 
     def changes(self, query: str, batch: int, seen: pa.Table | None) -> pa.Table:
         """Return the changes of a batch: rows of `transitions`. Empty if the state already contains the batch."""
-        self._begin(query, batch)
-        if self._through == batch:
-            return TRANSITIONS_SPEC.schema.empty_table()
-        found = [] if seen is None else list(self._watch.changes(seen))
-        return _rows_of(found)
+        through, self._change = self._state.table.known_batch(query), None
+        found = [TRANSITIONS_SPEC.schema.empty_table()]
+        if through >= batch:
+            return found[0]
+
+        def merge(known: pa.Table, rows: pa.Table) -> pa.Table:
+            states = [_without(known, rows)]
+            for piece in pieces(rows, ROWS_AT_ONCE):
+                self._watch.farms = _loaded(_of_farms(known, piece))
+                found.append(_rows_of([*self._watch.changes(piece)]))
+                states.append(_stored(self._watch.farms))
+            self._watch.farms = {}
+            return pa.concat_tables(states)
+
+        is_new = through not in {batch - 1, NOTHING_COMMITTED}
+        rows = _SEEN.empty_table() if seen is None else seen
+        self._change = self._state.change(rows, merge, is_new=is_new)
+        return pa.concat_tables(found)
 
     def keep(self, query: str, batch: int) -> None:
         """Store the state after a batch, when all its results are written."""
-        if self._through != batch:
-            self._state.replace(query, batch, self._stored())
-            self._through = batch
+        if self._change is not None:
+            self._state.commit([(query, batch)], self._change)
+            self._change = None
 
-    def _begin(self, query: str, batch: int) -> None:
-        if self._through is None:
-            self._through = self._state.committed(query)
-            self._watch.farms = _loaded(self._state.rows())
-        if self._through not in {batch, batch - 1} and self._through != NOTHING_COMMITTED:
-            self._watch.farms, self._through = {}, NOTHING_COMMITTED
 
-    def _stored(self) -> pa.Table:
-        rows: list[tuple[Any, ...]] = []
-        for name, farm in self._watch.farms.items():
-            rows.append((name, None, farm.period_ms, *astuple(RouterWatch(last_ms=farm.now_ms))))
-            rows += [(name, server, farm.period_ms, *astuple(watch)) for server, watch in farm.servers.items()]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)
-        return pa.Table.from_arrays(
-            [pa.array(list(values), each.type) for values, each in zip(columns, _STATE, strict=True)], schema=_STATE
-        )
+def _of_farms(rows: pa.Table, others: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_in(rows.column("farm"), pc.unique(others.column("farm"))))
+
+
+def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows.column("farm"), pc.unique(others.column("farm")))))
+
+
+def _stored(farms: Mapping[str, _FarmWatch]) -> pa.Table:
+    rows: list[tuple[Any, ...]] = []
+    for name, farm in farms.items():
+        # The row of the farm itself: its log time.
+        rows.append((name, None, farm.period_ms, *_values(RouterWatch(last_ms=farm.now_ms))))
+        rows += [(name, server, farm.period_ms, *_values(watch)) for server, watch in farm.servers.items()]
+    columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)
+    return pa.Table.from_arrays(
+        [pa.array(list(values), each.type) for values, each in zip(columns, _STATE, strict=True)], schema=_STATE
+    )
 
 
 def _loaded(rows: pa.Table) -> dict[str, _FarmWatch]:
     farms: dict[str, _FarmWatch] = {}
-    for row in rows.to_pylist():
-        farm = farms.setdefault(row.pop("farm"), _FarmWatch())
-        server, farm.period_ms = row.pop("server_id"), row.pop("period_ms")
+    for name, server, period_ms, *values in zip(*(each.to_pylist() for each in rows.columns), strict=True):
+        farm, watch = farms.setdefault(name, _FarmWatch(period_ms)), RouterWatch(*values)
         if server is None:
-            # The row of the farm itself: its log time.
-            farm.now_ms = row["last_ms"]
+            farm.now_ms = watch.last_ms
         else:
-            farm.servers[server] = RouterWatch(**row)
+            farm.servers[server] = watch
     return farms
 
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import duckdb
@@ -18,13 +19,13 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.output.data_files import place_on_disk
-from pipeline.tables import upkeep
-from pipeline.tables.current import CurrentState, last_rows, read
+from pipeline.tables import farm_files, upkeep
+from pipeline.tables.current import SCHEMAS, CurrentState, last_rows, read
 from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
-from tests.effort import IS_SOAK
+from tests.effort import IS_SOAK, over_seeds
 from tests.pipeline.made_tables import rows_of, write_batch, write_current_state
 from tests.processes import child
 
@@ -293,6 +294,56 @@ def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
         write_current_state(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
     assert [(row["farm"], row["index"]) for row in read(tmp_path, "routers")] == [("a", 7), ("b", 6)]
     assert len(CurrentState(tmp_path).rows("routers")) == 2
+
+
+@over_seeds(many=40, quick=1)
+def test_state_in_files_by_farm_equals_state_in_one_file(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    batches = [
+        [
+            {"farm": f"{random.randrange(40):02}", "server_id": random.randint(1, 3), "index": random.randint(1, 99)}
+            for _ in range(random.choice((1, 5, 30)))
+        ]
+        for _ in range(8)
+    ]
+
+    def write(output: Path) -> pa.Table:
+        state = CurrentState(output)
+        for batch, rows in enumerate(batches):
+            found = rows_of(SCHEMAS["routers"], rows)
+            # when another run continues, another program merges the files, or a part of the next batch is shown
+            if random.random() < 0.3:
+                state = CurrentState(output)
+            if random.random() < 0.2:
+                DeltaTable(output / "current_routers").optimize.compact()
+            if random.random() < 0.2:
+                state.show({"routers": found})
+            state.take(LOG, batch, {"routers": found})
+        return state.rows("routers").sort_by([("farm", "ascending"), ("server_id", "ascending")])
+
+    whole = write(tmp_path / "whole")
+    monkeypatch.setattr(farm_files, "FILE_ROWS", 7)
+    assert write(tmp_path / "parts").equals(whole), f"seed {seed}"
+
+
+def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farm_files, "FILE_ROWS", 2)
+    rows = [{"farm": farm, "server_id": 1, "index": 5, "log_time": NOON} for farm in "bcdefg"]
+    write_current_state(tmp_path, 0, {"routers": rows})
+    before = {each.path for each in stored_files(tmp_path / "current_routers")}
+    late = {"farm": "e", "server_id": 1, "index": 6, "log_time": NOON + timedelta(days=9)}
+    write_current_state(tmp_path, 1, {"routers": [late, {**late, "farm": "a"}]})
+    table = next(each for each in CurrentState(tmp_path).tables() if each.spec.name == "current_routers")
+    after = table.files()
+    # then only the files of its farms are other ones; a new farm is in the first file
+    assert len(before) == 3
+    assert len(before & {each.path for each in after}) == 1
+    # and retention does not drop the state of farms without new entries
+    monkeypatch.setattr(upkeep, "LOOK_BATCHES", 1)
+    upkeep.Upkeep(1_000).after_batch([table])
+    assert table.files() == after
 
 
 def test_last_row_with_equal_key_and_position_is_kept() -> None:

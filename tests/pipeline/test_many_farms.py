@@ -28,7 +28,7 @@ from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.offsets import WHOLE_FARMS, Offset
-from pipeline.source.shares import TASKS_MAX, Span, fair_shares, packed
+from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, in_turn, packed
 from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.offset_shards import OffsetShards
@@ -302,6 +302,18 @@ def test_shares_are_fair_and_use_whole_limit(requested: dict[str, int], limit: i
     assert all(0 <= shares[farm] <= requested[farm] for farm in requested)
     least = min((shares[farm] for farm in requested if shares[farm] < requested[farm]), default=None)
     assert least is None or max(shares.values()) <= least + 1
+
+
+def test_too_many_farms_for_a_batch_take_turns() -> None:
+    demands = {f"{number:02}": 4 for number in range(10)} | {"long": 10**6}
+    assert in_turn(demands, 4 * 10 + SHARE_LEAST, "03") == demands
+    turns, after = list[list[str]](), ""
+    for _ in range(4):
+        chosen = in_turn(demands, 4 * 4, after)
+        assert sum(fair_shares(chosen, 16).values()) == 16
+        turns.append([*chosen])
+        after = turns[-1][-1]
+    assert turns == [["00", "01", "02", "03"], ["04", "05", "06", "07"], ["08", "09", "long"], ["00", "01", "02", "03"]]
 
 
 @given(

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.lake import PERIODS_MS
+from pipeline.tables import farm_files
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import LOG, TRANSITIONS_SPEC
+from pipeline.watch import watching as module
 from pipeline.watch.watching import STATE_SPEC, Watching
 
 FARM, OTHER = "a" * 32, "b" * 32
@@ -134,25 +136,32 @@ def test_watch_after_gap_starts_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_do_not_depend_on_division_into_batches(seed: int, tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_division_into_batches(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = Random(seed)
     at_ms, rows = 0, list[Row]()
     for index in range(1, 120):
         at_ms += random.choice((0, 10_000, 10_000, 20_000, 400_000))
+        farm = random.choice((FARM, FARM, OTHER, "c" * 32))
         if random.random() < 0.3:
-            rows.append(clock(index, at_ms, random.choice((10_000, 10_000, 30_000, None))))
+            rows.append(clock(index, at_ms, random.choice((10_000, 10_000, 30_000, None)), farm))
         else:
             figures = random.choice(({}, {"healthy_destinations": 0}, {"job_lag_ms": 700.0}, {"uptime_ms": 0}))
-            rows.append(report(index, at_ms, random.randint(1, 3), **figures))
+            rows.append(report(index, at_ms, random.randint(1, 3), farm, **figures))
 
     def cut(name: str, places: list[int]) -> list[tuple[Any, ...]]:
         watching = Watching(tmp_path / name, PERIODS_MS)
         for batch, (start, stop) in enumerate(pairwise([0, *places, len(rows)])):
             changes = watching.changes(LOG, batch, table(rows[start:stop]))
             watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
+            watching.keep(LOG, batch)
         return transitions(tmp_path / name)
 
     whole = cut("once", [])
     assert len(whole) > 20
-    assert cut("each", list(range(1, len(rows), 3))) == whole
+    # The state in files of one farm each, which are read one farm at a time.
+    monkeypatch.setattr(farm_files, "FILE_ROWS", 1)
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 1)
+    assert cut("each", list(range(1, len(rows), 9))) == whole
     assert cut("some", sorted(random.sample(range(1, len(rows)), 10))) == whole, f"seed {seed}"
