@@ -4,11 +4,11 @@
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
-The engine is Spark with a session, and this process without a session (`pipeline/local`). It writes the range of batch
-N into the checkpoint before the batch, and records its end after the batch. A crash in between repeats the batch with
-the same number and the same range. The entry at an index of the log never changes, so the rows are the same. Each table
-has the number of its last batch (`pipeline/tables/delta.py`), so a repeated batch is skipped. Together this makes the
-processing exactly-once.
+The engine is Spark with a session, and this process without a session (`pipeline/local`). In a bucket, Spark runs only
+the tasks of a batch, and this process does the rest. The engine writes the range of batch N into the checkpoint before
+the batch, and records its end after the batch. A crash in between repeats the batch with the same number and the same
+range. The entry at an index of the log never changes, so the rows are the same. Each table has the number of its last
+batch (`pipeline/tables/delta.py`), so a repeated batch is skipped. Together this makes the processing exactly-once.
 
 A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change; an output
 directory of another layout is refused with the remedy: read the log again into a new directory.
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,16 @@ from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
 from pipeline.tables.tasks import CHECKPOINT as CHECKPOINT_OPTION
-from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows, outcome_of, tables_reader
+from pipeline.tables.tasks import (
+    FARMS,
+    RECENT,
+    Outcome,
+    found_in_log,
+    found_in_rows,
+    outcome_of,
+    read_in_tasks,
+    tables_reader,
+)
 
 LAYOUT = 3
 LAYOUT_FILE = "layout.json"
@@ -165,6 +175,14 @@ class RunSettings:
         return Patience(notify=self.notify, count=count, give_up_s=give_up_s)
 
     @property
+    def is_in_bucket(self) -> bool:
+        """True if only this process reads and writes the checkpoint and makes the derived tables, also with Spark.
+
+        It writes with conditions, and Spark does not.
+        """
+        return not isinstance(self.output, Path)
+
+    @property
     def is_part(self) -> bool:
         """True if the log is read up to a fixed end."""
         return "end" in self.source
@@ -179,12 +197,12 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
     if settings.events is not None:
         options = settings.events
         await_end(session, settings, lambda: start_events(session, settings, options, available_now=True))
-    gold = gold_of(settings)
+    gold, apart = gold_of(settings), None if settings.is_in_bucket else session
 
     def refresh(batch: int) -> None:
         # A refresh also reads the rows around its windows, so refreshes are rare.
         if settings.derived and gold.noted_windows >= NOTED_WINDOWS_MAX:
-            gold.refresh(batch, session)
+            gold.refresh(batch, apart)
 
     await_end(
         session,
@@ -193,7 +211,7 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
     )
     if settings.derived:
         lost_starts = LostStarts(DERIVED_TABLES, settings.patience(GIVE_UP_S))
-        while not _refreshed(gold, session, lost_starts):
+        while not _refreshed(gold, apart, lost_starts):
             pass
 
 
@@ -215,7 +233,7 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
     Raises FarmLogError when the log cannot be read any more.
     """
     prepare(settings.output, part=settings.is_part)
-    apart = None if session is None else session.newSession()
+    apart = None if session is None or settings.is_in_bucket else session.newSession()
     gold = gold_of(settings)
 
     def make_tables(batch: int) -> None:
@@ -295,16 +313,17 @@ def start_query(
         if after_batch is not None:
             after_batch(batch_id)
 
-    if session is None:
+    if session is None or settings.is_in_bucket:
         reader = tables_reader(source, lake.plan)
+        read = None if session is None else partial(read_in_tasks, session, reader)
 
         def preview(results: Iterable[pa.RecordBatch]) -> None:
             lake.show_newest(outcome_of(results))
 
         trigger_s = None if available_now else settings.trigger_seconds
         # A bucket charges for each request.
-        shown = preview if isinstance(settings.output, Path) else None
-        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown).start()
+        shown = None if settings.is_in_bucket else preview
+        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown, read).start()
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
@@ -348,7 +367,7 @@ def start_events(
 ) -> RunningQuery:
     """Start the query that writes the traces of the nodes into the table `events`."""
     write = EventsTable(settings.output, settings.keep_ms).write_batch
-    if session is None:
+    if session is None or settings.is_in_bucket:
         reader = FarmEventsDataSource(options).streamReader(EVENTS_SCHEMA)
         trigger_s = None if available_now else _trigger_s(settings, EVENTS_CHECKPOINT)
         return LocalQuery(reader, write, settings.output / EVENTS_CHECKPOINT, trigger_s).start()

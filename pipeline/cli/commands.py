@@ -196,7 +196,7 @@ def run(*, place: LogPlace, engine: Engine, alerts: AlertPlace | None, **options
     """Read the log and update the tables; with --once print router health and end."""
     options = RunOptions(place=place, engine=engine, alerts=alerts, **options_given)
     options.refuse_contradictions()
-    engine = engine.writing(options.output)
+    engine = engine.writing(options.output, place)
     trigger_seconds = TRIGGER_SECONDS if isinstance(options.output, Path) else BUCKET_TRIGGER_SECONDS
     line = ProgressLine()
 
@@ -286,7 +286,7 @@ def backfill(
     """Write the tables of a range of the log, including both ends, into a separate directory."""
     if last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
-    engine, line = engine.writing(output), ProgressLine()
+    engine, line = engine.writing(output, place), ProgressLine()
     with reported_errors(line), ExitStack() as held:
         source = {
             **place.options(),

@@ -65,15 +65,16 @@ class Engine:
         is_set_up = "spark.master" in operator_settings(os.environ) or "PYSPARK_GATEWAY_PORT" in os.environ
         return not (reasons or is_set_up or isinstance(place, Farms) or entries > LOCAL_ENTRIES_MAX)
 
-    def writing(self, output: Output) -> "Engine":
-        """Return the engine for a place of tables. Raise click.UsageError if it cannot write there."""
+    def writing(self, output: Output, place: LogPlace) -> "Engine":
+        """Return the engine for a place of tables: the local one for a bucket, unless Spark is chosen.
+
+        Raise click.UsageError if it cannot write there.
+        """
         if isinstance(output, Path):
             return self
-        if self.name == SPARK or self.master or self.conf:
-            raise click.UsageError(
-                f"--output {output} needs --engine local: Spark's engine writes a local or shared directory"
-            )
-        return replace(self, name=LOCAL)
+        if isinstance(place, Topic):
+            raise click.UsageError(f"--kafka needs a local or shared directory, and --output is {output}")
+        return self if self.name or self.master or self.conf else replace(self, name=LOCAL)
 
     def opened(self, place: LogPlace, entries: int = 0) -> AbstractContextManager[SparkSession | None]:
         """Open Spark's session; there is none if this process does the work. Raise FarmLogError, NoJavaError."""

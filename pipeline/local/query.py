@@ -33,6 +33,7 @@ WriteBatch = Callable[[Iterable[pa.RecordBatch], int], None]
 """Writes the rows of a batch with this number; the rows are read while it iterates."""
 Preview = Callable[[Sequence[pa.RecordBatch]], None]
 """Shows the rows of a part of the next batch."""
+ReadTasks = Callable[[Sequence[InputPartition]], Iterable[pa.RecordBatch]]
 PREVIEW_S: Final = 1.0
 KEPT_BYTES: Final = 1024 * 1024
 """The size of previewed rows that begins the next batch early: a backlog is written without a preview."""
@@ -75,7 +76,10 @@ class _StoppedError(Exception):
 
 
 class LocalQuery:
-    """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end."""
+    """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end.
+
+    `read`: reads the tasks of a batch elsewhere; by default this process reads one after another.
+    """
 
     def __init__(
         self,
@@ -84,8 +88,10 @@ class LocalQuery:
         checkpoint: Output,
         trigger_s: float | None,
         preview: Preview | None = None,
+        read: ReadTasks | None = None,
     ) -> None:
         self._reader = reader
+        self._read = read or self._read_here
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)
         self._trigger_s = trigger_s
@@ -202,7 +208,11 @@ class LocalQuery:
         self._note(number, begin, end, began)
 
     def _rows(self, begin: SourceOffset, end: SourceOffset) -> Iterator[pa.RecordBatch]:
-        for task in () if begin == end else self._reader.partitions(begin, end):
+        if begin != end:
+            yield from self._read(self._reader.partitions(begin, end))
+
+    def _read_here(self, tasks: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
+        for task in tasks:
             if self._ended.is_set():
                 raise _StoppedError
             yield from self._reader.read(task)

@@ -20,7 +20,7 @@ megabytes of memory each.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -143,6 +143,14 @@ def tables_reader(source: Mapping[str, str], plan: TaskPlan) -> FarmStreamReader
 def _options(source: Mapping[str, str], plan: TaskPlan) -> dict[str, str]:
     fields = {name: value for name, value in asdict(plan).items() if name != "salt"}
     return {**source, _PLAN: json.dumps(fields), _SALT: plan.salt}
+
+
+def read_in_tasks(
+    session: SparkSession, reader: FarmStreamReader, partitions: Sequence[InputPartition]
+) -> list[pa.RecordBatch]:
+    """Read partitions, each in one of Spark's tasks, without Spark's checkpoint."""
+    tasks = session.sparkContext.parallelize(partitions, max(1, len(partitions)))
+    return list(tasks.flatMap(reader.read).collect())
 
 
 def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:

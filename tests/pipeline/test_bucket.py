@@ -6,25 +6,33 @@ The server is our own (`s3_server.py`), so that a test can refuse writes and dro
 import errno
 import json
 import os
+import pickle
 import resource
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import click
 import duckdb
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
 from pipeline.cli import options
 from pipeline.cli.commands import pipeline
 from pipeline.cli.options import LOCAL, SPARK, Engine
+from pipeline.cli.places import Nodes, Topic
 from pipeline.gold.sources import Sources
 from pipeline.lake import alone_in
 from pipeline.local.checkpoint import StoredCheckpoint
@@ -39,6 +47,7 @@ from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents, of_one_version
 from pipeline.serve.views import view_statements
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.session import open_session
 from pipeline.tables import delta, offset_shards
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.delta import (
@@ -105,9 +114,55 @@ def indexes(place: BucketPath) -> list[int]:
     return sorted(stored_rows(place / "clocks", CLOCKS.schema).column("index").to_pylist())
 
 
-def run(address: str, output: Path | BucketPath) -> None:
+class TasksElsewhere:
+    """Spark's part of a batch in a bucket: pickled tasks, each read by a pickled reader. It counts the tasks."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.tasks = 0
+
+    def statusTracker(self) -> SimpleNamespace:  # noqa: N802 - Spark's name
+        """Return the stages of the present job: none."""
+        return SimpleNamespace(getActiveStageIds=tuple)
+
+    def parallelize(self, partitions: Sequence[InputPartition], _count: int) -> Self:
+        """Take the tasks of a job."""
+        self._partitions = pickle.loads(pickle.dumps(partitions))  # noqa: S301 - its own
+        self.tasks += len(partitions)
+        return self
+
+    def flatMap(self, read: Callable[[InputPartition], Iterator[pa.RecordBatch]]) -> Self:  # noqa: N802 - Spark's name
+        """Take the function of a job."""
+        function = cloudpickle.dumps(read)  # type: ignore[no-untyped-call]  # Spark's copy
+        self._read = pickle.loads(function)  # noqa: S301 - its own
+        return self
+
+    def collect(self) -> list[pa.RecordBatch]:
+        """Return the results of a job."""
+        return [each for partition in self._partitions for each in self._read(partition)]
+
+
+def run(address: str, output: Path | BucketPath, session: SparkSession | None = None) -> None:
     """Read the log once."""
-    run_once(None, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
+    run_once(session, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
+
+
+@pytest.mark.parametrize("has_jvm", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["pickled", "spark"])
+def test_tables_of_spark_in_bucket_equal_local_tables(place: BucketPath, tmp_path: Path, *, has_jvm: bool) -> None:
+    elsewhere = TasksElsewhere()
+    session = open_session("local[2]") if has_jvm else cast("SparkSession", elsewhere)
+    local = tmp_path / "tables"
+    with ExitStack() as held:
+        if has_jvm:
+            held.callback(session.stop)
+        address = held.enter_context(serve_log(three_servers(minutes=1), tmp_path / "control.sock"))
+        with alone_in(place):
+            run(address, place, session)
+        local.mkdir()
+        (local / SALT_FILE).write_bytes(((place / SALT_FILE).read() or (b"", ""))[0])
+        run(address, local)
+    assert differences(tables_of(local), tables_of(place)) == []
+    assert has_jvm or elsewhere.tasks
 
 
 def test_tables_in_bucket_equal_tables_in_directory(
@@ -648,12 +703,13 @@ def test_place_without_bucket_is_refused(name: str) -> None:
     assert (refused.exit_code, "write s3://BUCKET/PREFIX" in refused.output) == (2, True)
 
 
-def test_engine_for_bucket_is_local_and_spark_is_refused(place: BucketPath, tmp_path: Path) -> None:
-    assert Engine(None, None, ()).writing(place).name == LOCAL
-    assert Engine(SPARK, None, ()).writing(tmp_path).name == SPARK
+def test_engine_for_bucket_is_local_unless_spark_is_chosen(place: BucketPath, tmp_path: Path) -> None:
+    node = Nodes(nodes=("a",))
+    assert Engine(None, None, ()).writing(place, node).name == LOCAL
     for engine in (Engine(SPARK, None, ()), Engine(None, "local[2]", ()), Engine(None, None, (("spark.a", "b"),))):
-        with pytest.raises(click.UsageError, match="needs --engine local"):
-            engine.writing(place)
+        assert (engine.writing(place, node), engine.writing(tmp_path, node)) == (engine, engine)
+    with pytest.raises(click.UsageError, match="--kafka needs a local or shared directory"):
+        Engine(None, None, ()).writing(place, Topic(servers="a"))
     refused = CliRunner().invoke(pipeline, ["floodfills", "--routers", str(tmp_path), "--output", str(place)])
     assert (refused.exit_code, "which needs a local or shared directory" in refused.output) == (2, True)
 

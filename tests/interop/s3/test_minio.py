@@ -22,6 +22,7 @@ from tests.pipeline.test_bucket import (
     test_second_writer_of_document_and_checkpoint_is_refused,
     test_second_writer_of_table_is_refused,
     test_tables_in_bucket_equal_tables_in_directory,
+    test_tables_of_spark_in_bucket_equal_local_tables,
     test_two_runs_write_each_batch_once,
 )
 from tests.processes import END_S, child
@@ -33,6 +34,7 @@ __all__ = [
     "test_second_writer_of_document_and_checkpoint_is_refused",
     "test_second_writer_of_table_is_refused",
     "test_tables_in_bucket_equal_tables_in_directory",
+    "test_tables_of_spark_in_bucket_equal_local_tables",
     "test_two_runs_write_each_batch_once",
 ]
 PROGRAM = Path("build/interop-s3/minio")
