@@ -260,9 +260,9 @@ gallery: $(VENV)/all.stamp
 reference: $(VENV)/all.stamp
 	$(BIN)/python -m tests.reference
 
-# Packages for benchmarks: a client for etcd, for comparison, and ØMQ, whose sockets are measured.
+# Packages for benchmarks: ØMQ and Kafka, whose parts are measured.
 $(VENV)/bench.stamp: constraints.txt $(VENV)/pipeline.stamp
-	$(PIP) install -e '.[bench,zmq,kafka]' -c constraints.txt
+	$(PIP) install -e '.[zmq,kafka]' -c constraints.txt
 	@touch $@
 
 bench: $(VENV)/bench.stamp

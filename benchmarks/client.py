@@ -1,8 +1,8 @@
 """One client process with concurrent clients: each submits an entry, waits until it is committed, and repeats.
 
 The process uses the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates,
-Digest upgrade, redirects to the leader. `load` defines its messages to and from the parent. etcd's client measures in
-the same way, on asyncio, which its library needs.
+Digest upgrade, redirects to the leader. `load` defines its messages to and from the parent. etcd's client
+(in Go) and the bare pipe's measure in the same way.
 """
 
 import json
@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from random import Random
+from typing import Any
 
 import trio
 
@@ -74,9 +75,13 @@ def entry(number: int, size_bytes: int) -> bytes:
 def main() -> None:
     """Run as `python -m benchmarks.client`, with the specification as the first line of standard input."""
     document = json.loads(sys.stdin.readline())
-    servers = tuple(ServerTarget(**server) for server in document["target"].pop("servers"))
-    target = ClusterTarget(**document["target"], servers=servers)
-    print(json.dumps(asdict(trio.run(_run, target, Load(**document["load"])))))
+    print(json.dumps(asdict(trio.run(_run, cluster_target(document["target"]), Load(**document["load"])))))
+
+
+def cluster_target(document: dict[str, Any]) -> ClusterTarget:
+    """Return the target of a specification."""
+    servers = tuple(ServerTarget(**server) for server in document["servers"])
+    return ClusterTarget(**document | {"servers": servers})
 
 
 def specification(target: ClusterTarget, load: Load) -> str:
@@ -97,12 +102,12 @@ async def _run(target: ClusterTarget, load: Load) -> Result:
                 return ""
             return f"{submission.outcome.name.lower()}: {submission.reason}"
 
-        result = await _measured(submit, load)
+        result = await measured(submit, load)
         nursery.cancel_scope.cancel()
     return result
 
 
-async def _measured(submit: Callable[[int, int], Awaitable[str]], load: Load) -> Result:
+async def measured(submit: Callable[[int, int], Awaitable[str]], load: Load) -> Result:
     """Measure `submit` (see `Loop`) under this load after the parent has sent "go"."""
     await _all(Loop(submit, load.clients), WARM_UP_S)
     print(READY, flush=True)

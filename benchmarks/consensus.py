@@ -1,6 +1,6 @@
 """The consensus part of the benchmarks: `python -m benchmarks consensus`, or one of its parts.
 
-consensus-throughput    the bare group and etcd, in turns
+consensus-throughput    the bare group, a pipe without consensus, and etcd, in turns
 consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
 consensus-restart       a log of a million entries: memory, verification, application
 consensus-budget        the time of one entry, hop by hop
@@ -28,7 +28,8 @@ from benchmarks.machine import Machine
 SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
-    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go",
+    "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;",
+    "                              the pipe: frames over the same TLS, fdatasync on, no Raft",
 )
 
 

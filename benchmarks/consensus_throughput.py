@@ -1,4 +1,4 @@
-"""Committed entries per second and their latency: the bare group and etcd, in turns.
+"""Committed entries per second and their latency: the bare group, the bare pipe and etcd, in turns.
 
 Each scenario runs on all contenders before the next scenario, and this repeats `runs` times, so a busy moment of the
 machine does not affect only one contender. Ratios use rates of one round, seconds apart; the report shows the median of
@@ -7,12 +7,11 @@ the rounds with the extremes.
 
 from pathlib import Path
 
-from benchmarks.contenders import OURS, Contender, Scenario, Turn, all_contenders
+from benchmarks.contenders import ETCD, OURS, PIPE, Contender, Scenario, Turn, all_contenders
 from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
 ENTRY_BYTES = 256
-ETCD = "etcd"
 
 SCENARIOS = (
     Scenario("1 client", clients=1, processes=1, connections=1),
@@ -24,8 +23,10 @@ SCENARIOS = (
 Found = dict[str, list[Turn]]
 
 
-TIMES_ETCD = {64: 1.3, 256: 1.6}
-"""The lowest acceptable ratio to etcd's rate (client in Go) by clients."""
+LOWEST_RATES = {(ETCD, 64): 1.3, (ETCD, 256): 1.6, (PIPE, 64): 0.4, (PIPE, 256): 0.4, (PIPE, 8): 0.4}
+"""The lowest acceptable ratio to the rate of a contender, by contender and number of clients."""
+HIGHEST_P50S = {ETCD: 1.0, PIPE: 1.5}
+"""The highest acceptable ratio of the p50 of one client."""
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
@@ -71,15 +72,19 @@ def _costs(turns: list[Turn]) -> tuple[float, ...]:
 
 
 def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:
-    if ETCD not in found:
-        return []
-    pairs = [(own.rate, etcd.rate) for own, etcd in zip(found[OURS], found[ETCD], strict=True)]
-    times = tuple(own.entries_per_s / etcd.entries_per_s for own, etcd in pairs)
-    goal = _reached(times, TIMES_ETCD.get(scenario.clients))
-    rows = [Figure(group, "garlicfarm's rate / etcd's", "times", times, goal)]
-    if scenario.clients == 1:
-        p50s = tuple(own.p50_ms / etcd.p50_ms for own, etcd in pairs)
-        rows.insert(0, Figure(group, "garlicfarm's p50 / etcd's", "times", p50s))
+    rows = []
+    for other in (ETCD, PIPE):
+        pairs = [(own.rate, rate.rate) for own, rate in zip(found[OURS], found.get(other, []), strict=False)]
+        if not pairs:
+            continue
+        if scenario.clients == 1:
+            p50s = tuple(own.p50_ms / rate.p50_ms for own, rate in pairs)
+            goal = HIGHEST_P50S[other]
+            note = f"goal at most {goal:g}: {sum(value <= goal for value in p50s)} of {len(p50s)} reach it"
+            rows.append(Figure(group, f"garlicfarm's p50 / {other}'s", "times", p50s, note))
+        times = tuple(own.entries_per_s / rate.entries_per_s for own, rate in pairs)
+        note = _reached(times, LOWEST_RATES.get((other, scenario.clients)))
+        rows.append(Figure(group, f"garlicfarm's rate / {other}'s", "times", times, note))
     return rows
 
 

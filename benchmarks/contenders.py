@@ -1,4 +1,4 @@
-"""The programs measured together: the bare group and etcd. They take turns under load.
+"""The programs measured together: the bare group, a pipe without consensus, and etcd. They take turns under load.
 
     each contender: server processes, and a load against them ─▶ Rate, processor time of its servers
 
@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks import client, etcd_group
+from benchmarks.bare_pipe import Pipe, running_pipe
 from benchmarks.child import Child, ChildError
 from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
 from benchmarks.etcd_group import EtcdGroup, running_etcd_group
 from benchmarks.load import GO, READY, Load, Rate, Result
 
 OURS = "garlicfarm"
+PIPE = "the pipe"
+ETCD = "etcd"
 FAILURES_SHOWN = 3
 
 
@@ -109,10 +112,28 @@ class Ours:
         return await drive(children, list(self._group.servers.values()), load)
 
 
+class BarePipe:
+    """Replication without consensus, the limit of this machine."""
+
+    name = PIPE
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def fits(self, _scenario: Scenario) -> bool:
+        """Return True: every scenario is possible."""
+        return True
+
+    async def turn(self, scenario: Scenario, load: Load) -> Turn:
+        """Load its servers, and return the figures."""
+        children = [await self._pipe.client(load) for _ in range(scenario.processes)]
+        return await drive(children, self._pipe.servers, load)
+
+
 class Etcd:
     """etcd, for one entry per submission: a transaction of several would be one entry of its log."""
 
-    name = "etcd"
+    name = ETCD
 
     def __init__(self, group: EtcdGroup) -> None:
         self._group = group
@@ -133,7 +154,8 @@ async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender]
     """Yield all available contenders, and a remark about etcd: its version, or the reason for its absence."""
     async with AsyncExitStack() as stack:
         contenders: list[Contender] = [
-            Ours(await stack.enter_async_context(running_consensus_group(directory / "ours")))
+            Ours(await stack.enter_async_context(running_consensus_group(directory / "ours"))),
+            BarePipe(await stack.enter_async_context(running_pipe(directory / "pipe"))),
         ]
         program, reason = await etcd_group.find(directory)
         go_client = None

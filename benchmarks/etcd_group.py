@@ -1,28 +1,32 @@
 """Three members of etcd from Debian's package, on loopback with TLS, for comparison with the bare group.
 
-    find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by Maintenance.Status
-    build_client (Go, from etcd_client_go) ─▶ the client for loads
+    find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by its JSON gateway
+    build_client (Go, from etcd_client_go) ─▶ the client for loads; `benchmarks.steady` for failovers
 
 If etcd is not installed, its package is unpacked into the benchmark's own directory: an installation would start a
 daemon. Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is
 on, the default. The base timeout is the one of the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
 The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
-much processor time per call that, on two processors, etcd reaches only half of its throughput.
+much processor time per call that, on two processors, etcd reaches only half of its throughput. Single requests use
+etcd's gateway from JSON over HTTP to gRPC, which needs neither gRPC nor generated messages.
 """
 
 import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
+from http import HTTPStatus
+from http.client import HTTPException, HTTPSConnection
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import trio
 from cryptography import x509
@@ -40,7 +44,7 @@ FETCH_TIMEOUT_S = 120.0
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.1
 LOOPBACK = "127.0.0.1"
-CLIENT_MODULE = "benchmarks.etcd_client"
+STATUS_TIMEOUT_S = 1.0
 GO_SOURCE = Path(__file__).with_name("etcd_client_go")
 GO_PROGRAM = Path(__file__).parents[1] / "build" / "etcd-client"
 GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
@@ -51,8 +55,6 @@ REASON_CHARACTERS = 200
 
 async def find(directory: Path) -> tuple[str | None, str]:
     """Return the path of the program, or None and the reason."""
-    if find_spec("grpc") is None:
-        return None, "its client needs the package grpcio (the extra `bench`)"
     installed = shutil.which("etcd")
     if installed is not None:
         return installed, ""
@@ -115,7 +117,6 @@ class EtcdGroup:
         self._program = program
         self._ports = free_ports(2 * MEMBERS)
         self._certificate, self._key = make_certificate(directory)
-        self._asker: Child | None = None
 
     async def start(self, number: int) -> None:
         """Start a member, for the first time or again."""
@@ -126,22 +127,21 @@ class EtcdGroup:
         """Start all members and wait for a leader."""
         for number in range(MEMBERS):
             await self.start(number)
-        document = {"endpoints": self._endpoints(), "certificate": str(self._certificate), "status": True}
-        self._asker = await Child.start_module("etcd's status", CLIENT_MODULE, document, self.directory / "status.log")
         await self.settle()
 
     async def settle(self) -> int:
         """Wait until all members reply and one leads; return its number."""
         with trio.move_on_after(SETTLE_TIMEOUT_S):
-            while self._asker is not None:
-                found = await self._asker.request("status")
-                if found["answering"] == MEMBERS and found["leader"] >= 0:
-                    return int(found["leader"])
+            while True:
+                found = [await self._status(endpoint) for endpoint in self._endpoints()]
+                leaders = [number for number, each in enumerate(found) if each and leads(each)]
+                if all(found) and len(leaders) == 1:
+                    return leaders[0]
                 await trio.sleep(POLL_S)
         raise ChildError(f"etcd's members did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
 
     async def client(self, leader: int, load: Load | None) -> Child:
-        """Start a client process: with a load (in Go, if it was built), or with steady writes."""
+        """Start a client process: in Go with a load, or with steady writes to all members."""
         endpoints = self._endpoints()
         document: dict[str, object] = {
             "endpoints": endpoints[leader:] + endpoints[:leader],
@@ -151,11 +151,20 @@ class EtcdGroup:
         log = self.directory / "client.log"
         if load is not None and self._go_client is not None:
             return await Child.start("etcd's client", [str(self._go_client), json.dumps(document)], log)
-        return await Child.start_module("etcd's client", CLIENT_MODULE, document, log)
+        return await Child.start_module("etcd's client", "benchmarks.steady", {"etcd": document}, log)
+
+    async def _status(self, endpoint: str) -> dict[str, Any]:
+        """Return the status of a member; empty if it does not reply."""
+        try:
+            return await trio.to_thread.run_sync(
+                request, endpoint, "maintenance/status", {}, self._certificate, STATUS_TIMEOUT_S
+            )
+        except (OSError, HTTPException):
+            return {}
 
     async def close(self) -> None:
         """End every process."""
-        for child in (*self.members.values(), *([self._asker] if self._asker else [])):
+        for child in self.members.values():
             await child.end()
 
     def _endpoints(self) -> list[str]:
@@ -190,6 +199,24 @@ async def running_etcd_group(directory: Path, program: str, go_client: Path | No
         yield group
     finally:
         await group.close()
+
+
+def request(endpoint: str, method: str, body: dict[str, str], certificate: Path, timeout_s: float) -> dict[str, Any]:
+    """Return the reply of a member's gateway. Raises OSError or HTTPException; blocks."""
+    trusted = ssl.create_default_context(cafile=certificate)
+    with closing(HTTPSConnection(endpoint, timeout=timeout_s, context=trusted)) as connection:
+        connection.request("POST", f"/v3/{method}", json.dumps(body))
+        response = connection.getresponse()
+        document = dict(json.load(response))
+    if response.status != HTTPStatus.OK:
+        raise HTTPException(f"status {response.status}: {document}")
+    return document
+
+
+def leads(status: dict[str, Any]) -> bool:
+    """Return True if a member's status names itself as the leader; "0" means no leader."""
+    leader = status.get("leader", "0")
+    return bool(leader != "0" and leader == status["header"]["member_id"])
 
 
 def free_ports(count: int) -> list[int]:

@@ -3,10 +3,10 @@
 //	etcd-client SPECIFICATION    (JSON: endpoints, leader first; certificate; load)
 //	warm up ──"ready"──▶ parent ──"go"──▶ load ──result (JSON)──▶ parent
 //
-// It does the same as benchmarks/etcd_client.py with a load. gRPC in Python spends so much processor time on a call that
-// etcd loses half of its throughput on a machine with two processors; etcd's users mostly use Go. Requests are encoded
-// by hand and sent as bytes (PutRequest { bytes key = 1; bytes value = 2; }), without generated code. Each connection is
-// a separate client with one HTTP/2 connection; each closed loop overwrites its own key.
+// It measures like benchmarks/client.py. gRPC in Python spends so much processor time on a call that etcd loses half of its
+// throughput on a machine with two processors; etcd's users mostly use Go. Requests are encoded by hand and sent as bytes
+// (PutRequest { bytes key = 1; bytes value = 2; }), without generated code. Each connection is a separate client with one
+// HTTP/2 connection; each closed loop overwrites its own key.
 package main
 
 import (
@@ -164,7 +164,7 @@ func one(connection *grpc.ClientConn, request []byte, deadline time.Time) ([]int
 	}
 }
 
-// putRequest returns a PutRequest of exactly this size, padded in its value (as in benchmarks/etcd_messages.py).
+// putRequest returns a PutRequest of exactly this size, padded in its value.
 func putRequest(key string, sizeBytes int) ([]byte, error) {
 	head := append(binary.AppendUvarint([]byte{keyField}, uint64(len(key))), key...)
 	for valueBytes := max(0, sizeBytes-len(head)-4); valueBytes < sizeBytes; valueBytes++ {

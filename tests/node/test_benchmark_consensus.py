@@ -2,58 +2,47 @@
 
 import sys
 from pathlib import Path
-from random import Random
 
 import psutil
 import pytest
 import trio
 
 from benchmarks import consensus_failover, etcd_group
+from benchmarks.bare_pipe import running_pipe, take_frames
 from benchmarks.child import Child, ChildError
 from benchmarks.consensus_budget import split
-from benchmarks.consensus_throughput import ETCD, SCENARIOS, figures
-from benchmarks.contenders import OURS, Turn
-from benchmarks.etcd_messages import decode_fields, leads, put_request
+from benchmarks.consensus_throughput import SCENARIOS, figures
+from benchmarks.contenders import ETCD, OURS, PIPE, Turn, drive
+from benchmarks.etcd_group import leads
 from benchmarks.hop_marks import ACK, DISK, READ, REPLIED, REQUEST, SENT, STORED, SYNCED, Marks
 from benchmarks.load import Load, Rate, Result
 from benchmarks.machine import Machine
 from benchmarks.steady import Acknowledged
-from tests.effort import each_case
 
 MACHINE = Machine("a machine", (900.0, 1000.0, 1100.0), (20.0, 20.0, 20.0), (50.0, 50.0, 50.0))
 
 
-@each_case("size_bytes", [40, 128, 160, 256, 20_000])
-def test_put_request_has_requested_size(size_bytes: int) -> None:
-    request = put_request(b"benchmark/000007", size_bytes)
-    assert len(request) == size_bytes
-    assert decode_fields(request)[1] == b"benchmark/000007"
-    assert set(decode_fields(request)) == {1, 2}
+def test_frames_of_pipe_are_split_at_any_boundary() -> None:
+    sent = [b"first", b"", b"x" * 300]
+    received, found = bytearray(), list[bytes]()
+    for byte in b"".join(len(each).to_bytes(4, "big") + each for each in sent):
+        received.append(byte)
+        found += take_frames(received)
+    assert found == sent
+    assert not received
 
 
-def test_put_request_below_minimum_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="no PutRequest"):
-        put_request(b"a key that is longer than the request may be", 20)
+@pytest.mark.soak
+async def test_pipe_acknowledges_frames_of_its_clients(tmp_path: Path) -> None:
+    load = Load(clients=3, connections=2, seconds=0.02, entry_bytes=10)
+    async with running_pipe(tmp_path) as pipe:
+        turn = await drive([await pipe.client(load)], pipe.servers, load)
+    assert turn.rate.entries_per_s > 0
 
 
-@pytest.mark.parametrize(("leader", "expected"), [(7, True), (8, False), (0, False)])
-def test_leads_if_status_names_member_itself(leader: int, expected: bool) -> None:  # noqa: FBT001
-    # header { cluster_id 1, member_id 7 }, version "3.4.23", db_size, leader
-    header = bytes([8, 1, 16, 7])
-    status = bytes([10, len(header)]) + header + b"\x12\x063.4.23" + bytes([24, 0x80, 0x01]) + bytes([32, leader])
-    assert leads(status) is expected
-
-
-def test_malformed_message_raises_value_error() -> None:
-    for seed in range(2_000):
-        random = Random(seed)
-        data = random.randbytes(random.randrange(40))
-        try:
-            decode_fields(data)
-        except ValueError:
-            continue
-        except Exception as error:  # noqa: BLE001 - any other error fails the test
-            pytest.fail(f"seed {seed}: {error!r}")
+@pytest.mark.parametrize(("leader", "expected"), [("7", True), ("8", False), ("0", False)])
+def test_leads_if_status_names_member_itself(leader: str, expected: bool) -> None:  # noqa: FBT001
+    assert leads({"header": {"member_id": "7"}, "leader": leader}) is expected
 
 
 MARKS_OF_LEADER: Marks = {READ: [10, 90], REQUEST: [20], SENT: [30, 31], ACK: [100], REPLIED: [110], STORED: [60]}
@@ -105,11 +94,13 @@ def test_ratios_pair_turns_of_one_round() -> None:
     assert rows["garlicfarm's rate / etcd's"].note == "goal at least 1.3: 1 of 2 reach it"
 
 
-def test_p50_ratio_of_one_client_to_etcd_is_shown() -> None:
+@pytest.mark.parametrize(("other", "goal"), [(ETCD, "1: 0 of 2"), (PIPE, "1.5: 1 of 2")])
+def test_p50_ratio_of_one_client_is_shown(other: str, goal: str) -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
-    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], ETCD: [turn(2_000, 2), turn(2_000, 1)]}
+    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], other: [turn(2_000, 2), turn(2_000, 1)]}
     rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
-    assert rows["garlicfarm's p50 / etcd's"].values == (1.5, 4.0)
+    assert rows[f"garlicfarm's p50 / {other}'s"].values == (1.5, 4.0)
+    assert rows[f"garlicfarm's p50 / {other}'s"].note == f"goal at most {goal} reach it"
 
 
 def test_etcd_rows_are_omitted_without_etcd() -> None:
@@ -134,16 +125,11 @@ def test_writes_after_kill_end_time_without_leader() -> None:
 
 
 async def test_missing_etcd_is_reported_with_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(etcd_group, "find_spec", lambda _name: object())
     monkeypatch.setattr("shutil.which", lambda _name: None)
     assert await etcd_group.find(tmp_path) == (
         None,
         "etcd is not installed, and this is not a Debian system to fetch it from",
     )
-    monkeypatch.setattr(etcd_group, "find_spec", lambda _name: None)
-    program, reason = await etcd_group.find(tmp_path)
-    assert program is None
-    assert "grpcio" in reason
 
 
 async def test_missing_go_client_is_reported_with_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
