@@ -71,8 +71,7 @@ async def in_tab(
     return await trio.to_thread.run_sync(used)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["light", "phone-dark"])
 async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser, width: int, *, dark: bool) -> None:
     names = ("node-1", HOSTILE, "node-3")
     async with full_page(tmp_path, names) as served:

@@ -15,7 +15,7 @@ from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import all_ended, running_up
 
 
-@pytest.mark.parametrize("servers", [3, 5])
+@pytest.mark.parametrize("servers", [3, pytest.param(5, marks=pytest.mark.soak)])
 def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) -> None:
     directory = tmp_path / "farm"
     ended = call(
@@ -63,7 +63,14 @@ def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
         assert "Continuing the farm of 2 nodes" in up.output
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signal_number",
+    [
+        signal.SIGINT,
+        signal.SIGKILL,
+        *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
     with running_up(tmp_path / "farm", "--servers", "2") as up:
         up.wait_for("process-started", 2)

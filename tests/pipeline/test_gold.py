@@ -139,15 +139,11 @@ def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
                     assert actual == value, (name, column)
 
 
-def test_tables_from_batches_equal_tables_from_one_batch(
-    of_days: Rows, of_generated: Rows, grown_days: Path, tmp_path: Path
-) -> None:
+def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_days: Path) -> None:
     assert all_rows(grown_days) == of_days
     assert {name for name, rows in of_days.items() if not rows} == {"publishers", *TRACED}, (
         "the log does not contain publications"
     )
-    log = generated()
-    assert derive_in_parts(tmp_path, log, [50, 649], HALF_HOUR_MS) == of_generated
 
 
 def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
@@ -251,11 +247,11 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     assert last_rows(grown_days, 1_000) == rows
 
 
-def test_leaders_and_publishers_are_separate_per_farm(of_generated: Rows, tmp_path: Path) -> None:
+def test_farms_in_batches_have_rows_of_each_farm_alone(of_generated: Rows, tmp_path: Path) -> None:
     other = generated_log(3, 0.1, 2)
     other.cluster_id = "ff" * 16
     gold = open_gold(tmp_path / "both", HALF_HOUR_MS)
-    for batch, log in enumerate((generated(), other)):
+    for batch, log in enumerate((*parts(generated(), [50, 649]), other)):
         tables_of(log, tmp_path / "both", batch, gold=gold)
         gold.refresh(batch)
     alone = derive_whole(tmp_path / "alone", other, HALF_HOUR_MS)

@@ -1,4 +1,4 @@
-"""A Spark session in a separate process has the settings of the operator."""
+"""A Spark session has the settings of the command and, in a separate process, those of an operator's files."""
 
 import json
 import os
@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark import QUICK_JVM
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark import JVM_SOCKETS, QUICK_JVM
+
+pytestmark = JVM_SOCKETS
 
 PROGRAM = """
 import json, sys
@@ -19,6 +24,15 @@ session.stop()
 """
 
 
+def test_jvm_has_settings_of_command(session: SparkSession) -> None:
+    assert session._jvm is not None
+    java = session._jvm.java.lang
+    assert QUICK_JVM in [*java.management.ManagementFactory.getRuntimeMXBean().getInputArguments()]
+    assert java.System.getProperty("user.timezone") == "UTC"
+    assert [session.conf.get(f"spark.{name}") for name in ("master", "sql.session.timeZone")] == ["local[2]", "UTC"]
+
+
+@pytest.mark.soak
 def test_session_has_settings_of_files_and_command(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.sql.shuffle.partitions 7\nspark.driver.memory 700m\nspark.master local[1]\n"

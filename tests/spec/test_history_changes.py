@@ -99,7 +99,7 @@ def test_changes_storm_of_leaves_keeps_leader_row() -> None:
     changes, random = Changes(), Random(1)
     leaves = [Row(RowKind.LEAF, f"{number:052}.b32.i2p", "oslo") for number in range(160)]
     leader, size = Row(RowKind.LEADER), 0
-    for second in range(0, 21_600, 10):
+    for second in range(0, 21_600, 40):
         states_now = {leader: State(f"node-{second // 10_000}", 0)}
         states_now |= {each: State(random.choice(("healthy", "its service fails")), 0) for each in leaves}
         records = changes.take(NOW_MS + second * 1_000, states_now, {})

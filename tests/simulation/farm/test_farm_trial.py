@@ -13,7 +13,7 @@ from tests.simulation.farm.planted import PLANTED
 from tests.simulation.farm.searching import story_of
 from tests.simulation.farm.trial import run_trial
 
-DISK_S = 80.0 if IS_SOAK else 30.0
+DISK_S = 80.0
 
 
 @over_seeds(200, quick=1)
@@ -44,7 +44,8 @@ def test_trial_with_routers_succeeds() -> None:
     assert outcome.figures["publications"] > 0
 
 
-@pytest.mark.parametrize("nemesis", [pytest.param(Nemesis.HANGING_DISK, marks=pytest.mark.soak), Nemesis.FULL_DISK])
+@pytest.mark.soak
+@pytest.mark.parametrize("nemesis", [Nemesis.HANGING_DISK, Nemesis.FULL_DISK])
 def test_verdict_of_node_without_disk_is_true(nemesis: Nemesis) -> None:
     outcome = run_trial(Plan(3, 3, DISK_S, (Fault(2.0, DISK_S - 2, nemesis, ("node-2",)),)))
     assert not outcome.violations, story_of(outcome)
