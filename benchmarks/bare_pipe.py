@@ -7,8 +7,8 @@
     python -m benchmarks.bare_pipe client TARGET        (JSON: the leader, the load)
 
 A frame is a length of four bytes and that many bytes of entries. There is no term, index or checksum, and no failure is
-handled. Bytes, processes and number of syncs are those of the bare group. As in its servers, one round is pending at a
-time, and frames that arrive during a round form the next one. TLS and certificates are the servers' own.
+handled. The bare group has as many bytes, processes and syncs. As in its servers, one round is pending at a time, and
+frames that arrive during a round form the next one. TLS and certificates are the servers' own.
 """
 
 import json
