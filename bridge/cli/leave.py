@@ -1,9 +1,9 @@
-"""`garlicfarm leave`, `transfer`, `withdraw`, `confirm-cluster`: a node leaves, hands leadership over, or joins a farm.
+"""`garlicfarm leave`, `transfer`, `withdraw` and `confirm-cluster`: commands about the part of one node in a farm.
 
 After a node has left, the leader removes its server from the Raft group, unless too few voters would remain. If the
-node starts again, it joins under its old Raft id. Before maintenance it is enough to hand leadership over. The leader
-brings its successor up to date, holds submissions until then, and requests the takeover, so that nothing waits for an
-election timeout. A leader that stops normally hands leadership over in the same way.
+node starts again, it joins under its old Raft id. Before maintenance a node need not leave: it is enough that it hands
+leadership over. The leader brings its successor up to date, holds submissions until then, and requests the takeover, so
+that nothing waits for an election timeout. On a clean stop, a leader hands leadership over in the same way.
 
 `withdraw` withdraws the node's promise to create a farm. The node refuses if the farm may already have been created
 with this promise, and the command prints the reason.
@@ -68,7 +68,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
 @node_option
 @json_option
 def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None:
-    """Confirm to a new node that the cluster ID is its farm.
+    """Confirm to a new node that the cluster with this ID is its farm.
 
     The node's alarm lists the clusters it has discovered. Compare ID with the output of `garlicfarm status` on a node
     of the farm: a holder of the farm key can announce another farm.

@@ -164,7 +164,7 @@ def _publishing_facts(
 
 
 def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> str:
-    """Return the reason of this node's place, or of a server that cannot publish; empty for others."""
+    """Return why a server does not publish, and this node's score; empty for other servers that can publish."""
     choice = "" if one.raft_id == each.publisher_id else one.choice
     if one.raft_id == view.node.raft_id:
         return "; ".join(filter(None, (choice, score_text(one))))
@@ -174,7 +174,7 @@ def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> 
 def _unlisted_facts(
     view: FarmView, conditions: Mapping[str, list[tuple[str, str]]], outdated: AbstractSet[int]
 ) -> list[tuple[str, str]]:
-    """Return the leaves in reports that no structure lists."""
+    """Return the reported leaves that are in no structure."""
     listed = {entry.destination for each in view.publishing for entry in each.entries}
     facts = []
     for report in view.reports:

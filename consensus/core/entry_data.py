@@ -3,16 +3,17 @@
     group         = entry …                            adjacent entries, as a log stores them
     entry         = term 8 │ kind 1 │ length 4 │ data
 
-The forms of configurations and no-ops are in docs/reference/storage.md, 'Bytes of an entry'. A compact form is for ids
-that are 32-bit integers and servers with one endpoint; in the general form each id has a type.
+The forms of configurations and no-ops are in docs/reference/storage.md, 'Bytes of an entry'. The compact form is for
+ids that are 32-bit integers and for servers with one endpoint. In the general form each id has a type.
 
-A head holds values that a wire carries with each entry, such as a request id or a time. The head of a command comes
-first in its data (`Features.command_head_bytes`). The bytes of a control record belong to the protocol.
+A protocol may put values before the data of an entry, such as a request id or a time: the *protocol head* (not the head
+of an entry, `ENTRY_HEAD`). A command begins with its protocol head (`Features.command_head_bytes`). The data of a
+`CONTROL` entry is defined by the protocol that wrote it.
 
-All integers are big-endian. The leader encodes a group once; messages and Persists carry these bytes (`encoded`), so a
-follower writes the bytes that it receives. If `encoded` is empty, the disk encodes the entries. Equal configurations
-have equal bytes, and bytes in another form are refused; compact forms do not check ids.
-Decoders raise `EntryDataError` and nothing else.
+All integers are big-endian. The leader encodes a group once; messages and `Persist` effects carry these bytes in the
+field `encoded`, so a follower writes the bytes that it received. If `encoded` is empty, the storage encodes the
+entries. Equal configurations have equal bytes. Bytes in the general form that are not canonical are refused; the
+compact form does not check ids. Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
@@ -114,7 +115,7 @@ def _split_head(data: bytes) -> tuple[bytes, bytes]:
     length = data[_COUNT.size] if len(data) > _COUNT.size else 0
     head, rest = data[_HEADED.size : _HEADED.size + length], data[_HEADED.size + length :]
     if not head or len(head) != length or rest[: _COUNT.size] == _COUNT.pack(_ANNOUNCES_HEAD):
-        raise EntryDataError("a configuration ends within its head, or has an empty one or two")
+        raise EntryDataError("the head of a configuration is cut off, empty or doubled")
     return head, rest
 
 
@@ -144,7 +145,7 @@ def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
     length = data[begin - 1] if len(data) >= begin else 0
     head, rest = data[begin : begin + length], data[begin + length :]
     if not head or len(head) != length or rest.startswith(_ANNOUNCES_NO_OP_HEAD):
-        raise EntryDataError("a no-op ends within its head, or has an empty one or two")
+        raise EntryDataError("the head of a no-op is cut off, empty or doubled")
     return head, rest
 
 
@@ -154,7 +155,7 @@ def configuration_in(entry: Entry) -> Configuration | None:
 
 
 def encode_id(server_id: ServerId) -> bytes:
-    """Encode the id of a server in any protocol; raises `EntryDataError`."""
+    """Encode a server's id of any protocol; raises `EntryDataError`."""
     if not possible_id(server_id):
         raise EntryDataError(f"{server_id!r} cannot be the id of a server")
     match server_id:
@@ -234,7 +235,7 @@ def decode_configuration(data: bytes) -> Configuration:
         return _decode_lists(data, 0, _decode_server)
     configuration = _decode_lists(data, _COUNT.size, _decode_any_server)
     if encode_configuration(configuration) != data:
-        raise EntryDataError("a configuration is not in the one form that it has")
+        raise EntryDataError("a configuration is not in its canonical form")
     return configuration
 
 
@@ -247,7 +248,7 @@ def _decode_lists(data: bytes, offset: int, decode: Callable[[bytes, int], tuple
     if offset != len(data):
         raise EntryDataError("bytes trail a configuration")
     if not old_voters and not learners:
-        raise EntryDataError("a configuration without old voters and learners lists them")
+        raise EntryDataError("a configuration contains empty lists of old voters and learners")
     return Configuration(voters, old_voters, learners)
 
 
@@ -327,7 +328,7 @@ def _decode_any_no_op(data: bytes, voters: int, granted: int) -> NoOp:
     named = tuple(ids[leaders:])
     no_op = NoOp(ids[0] if leaders else None, named[:voters], named[voters:])
     if encode_no_op(no_op) != data:
-        raise EntryDataError("a no-op is not in the one form that it has")
+        raise EntryDataError("a no-op is not in its canonical form")
     return no_op
 
 

@@ -8,10 +8,10 @@ A connection gets a task, a TLS session and a signature only after its first byt
 it is one descriptor in a selector. So this process empties the kernel's queue even in a flood, and servers of the farm
 do not wait in that queue.
 
-Sources with a recent proof of a server's identity and all others (unknown sources) have separate places. Connections of
-the first class are handled immediately. Connections of unknown sources are handled at a limited rate. Sources take
-turns, and the newest connection of a source comes first, because in a flood the oldest ones are already abandoned. A
-/64 of IPv6 is one source.
+Known sources (a server has recently proven its identity from there) and unknown sources have separate places.
+Connections of known sources are handled immediately. Connections of unknown sources are handled at a limited rate.
+Sources take turns, and the newest connection of a source comes first, because in a flood the oldest ones are already
+abandoned. A /64 of IPv6 is one source.
 
 When the process has no descriptor left, the oldest unknown connection without data is closed, and accepting continues a
 moment later.
@@ -105,7 +105,7 @@ class _Places:
         self._readable: OrderedDict[str, list[_PendingStream]] = OrderedDict()
 
     def add(self, pending: _PendingStream) -> _PendingStream | None:
-        """Add a connection; returns the one to close for it, if there are too many."""
+        """Add a connection; return the connection to close instead, if there are too many."""
         of_source = self._by_source.setdefault(pending.source, {})
         of_source[pending] = None
         self.all[pending] = None

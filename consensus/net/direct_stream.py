@@ -4,8 +4,8 @@
     receive_some()  ─▶ wait until the socket is readable ─▶ the bytes in the kernel
 
 trio's own streams yield for each call. A round of consensus is a chain of messages, so each message would wait for
-additional turns. Here a send that the kernel takes immediately is one system call. A caller that cannot wait (the owner
-of a core) may send as well. `TlsStream` puts TLS between the caller and this.
+additional turns. Here a send that the kernel takes immediately is one system call. A caller that cannot wait, such as
+the event loop that owns a core, may send as well. `TlsStream` adds TLS to this stream.
 
 Errors are trio's: BrokenResourceError for a connection that broke, ClosedResourceError after our own close.
 """

@@ -7,7 +7,7 @@
 
 It behaves like one TCP connection for each pair of servers. Each direction keeps its order. A reply enters the order
 when it is made, not when its request arrived. Messages are not lost while both servers run. If one of them stops,
-messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection, and
+messages under way are lost, as are messages beyond `queue_max`. A server that starts again gets new connections, and
 each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not wait.
 """
 

@@ -6,9 +6,9 @@ nothing here and would reveal the program to an observer, so they are neutral. T
 farm, would add a secret whose theft would not be detected.
 
 The dates of these certificates are not checked either. A board without a battery-backed clock first starts in 1970. A
-certificate dated by it would be refused once the time is correct. A pin ends when the node announces another
-fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
-clock.
+certificate with dates from such a clock would be refused once the time is correct. A pin ends when the node announces
+another fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with
+its clock.
 
 The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash
 leaves either the old file or the new one.
@@ -64,7 +64,8 @@ class NodeCertificate(Struct, frozen=True):
 def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     """Return the node's certificate. Create it on the first start, and again if its dates are not the fixed ones.
 
-    Earlier versions dated it by the clock, and nodes that still run them compare the dates with their own clocks.
+    Earlier versions took its dates from the clock, and nodes that still run them compare the dates with their own
+    clocks.
     """
     path = state_dir / CERTIFICATE_FILE
     try:

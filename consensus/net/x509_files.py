@@ -58,7 +58,7 @@ def certificate_in(pem: bytes) -> CertificateFacts:
 
 
 def check_key_in(pem: bytes) -> None:
-    """Raise ValueError or TypeError unless there is an unencrypted private key."""
+    """Raise ValueError or TypeError unless the PEM contains an unencrypted private key."""
     serialization.load_pem_private_key(pem, None)
 
 

@@ -1,20 +1,21 @@
 """Proposals on their way to the core: admission limits, and batches of proposals.
 
-*Admission.* Submitted and unanswered proposals are limited by number and size; beyond the limits a client gets `BUSY`
+*Admission.* Admitted proposals without an answer are limited in number and size. Beyond the limits a client gets `BUSY`
 immediately, and nothing is kept. If a client leaves before the core has its proposal, the proposal is dropped. A
 proposal in the core stays admitted until the core replies.
 
-*Batches.* Proposals that arrive while the owner is busy are joined to one `Proposed` event, up to `batch_commands` and
-`batch_bytes`: one append, one write, one round to the followers. The commands of one event get adjacent indexes in one
-term, so the place of each proposal follows from the place of the batch.
+*Batches.* Proposals that arrive while the server's event loop (the owner) is busy are joined to one `Proposed` event,
+up to `batch_commands` and `batch_bytes`: one append, one write, one round to the followers. The commands of one event
+get adjacent indexes in one term, so the place of each proposal follows from the place of the batch.
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
 `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight, proposals
 wait only as described below. The time limit is for slow networks with long round trips.
 
-*Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. Otherwise the first
-of them would be a batch on its own, and two groups of clients would alternate in twice as many rounds. So after a batch
-of at least four proposals the next batch waits for the same number, at most `linger_idle_ms`.
+*Linger, idle.* Clients that wait for a reply send their next command shortly after a batch is answered. Without a
+pause, the first of these commands would be a batch on its own. The clients would split into two groups that take turns,
+which needs twice as many rounds. So after a batch of at least four proposals the next batch waits for the same number,
+at most `linger_idle_ms`.
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ _LINGER_MIN_PROPOSALS = 4
 
 @dataclass(slots=True)
 class ProposalLimit:
-    """The number and size of submitted, unanswered proposals."""
+    """The number and size of admitted, unanswered proposals, and their limits."""
 
     max_proposals: int
     max_bytes: int
@@ -115,9 +116,9 @@ class Proposal:
                 log_failure(on_reply, error)
 
     def abandon(self) -> None:
-        """Abandon the proposal for its caller.
+        """Stop reporting to the client, which no longer waits.
 
-        Before submission it then never has an effect; after submission it may have one.
+        If the core does not have the proposal yet, it never takes effect. Otherwise it may still take effect.
         """
         self._on_reply = None
         if not self.submitted:
@@ -139,7 +140,7 @@ class Batches:
         self._waiting_bytes = 0
         self._first_waits_since_s = 0.0
         self._unaccepted: dict[int, list[Proposal]] = {}
-        """Batches whose clients want a report when they are in the leader's log, by number."""
+        """By number: batches with a client that wants a report as soon as its commands are in the leader's log."""
         self._last_size = 0
         self._idle_until_s = 0.0
         self._batch_commands = options.batch_commands
@@ -248,7 +249,7 @@ class Batches:
     def _resolve_batch(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
         """Reply to every proposal of a batch with its own place.
 
-        None: the server stops, and the fate of the proposals is unknown.
+        Without `answer` the server is stopping, and the outcome of the proposals is unknown.
         """
         answer = answer or ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN)
         self._unaccepted.pop(number, None)

@@ -5,10 +5,10 @@
                                                   ─▶ committed │ time is over: "unknown" or "refused"
                                                   ─▶ the session has expired: `SessionExpiredError`
 
-The state machine executes a number once (`table`), so repeating does no harm, and committed means executed exactly
-once. That holds while the session exists. A session begins with an entry without effect, whose place in the log is its
-start. A new one begins after a quarter of its expiry without requests, and no submission may take longer than that
-quarter. `request_numbers` keeps the numbers and the window.
+The state machine executes a number once (`table`), so repeating does no harm: while the session exists, *committed*
+means executed exactly once. A session begins with an entry without effect, whose place in the log is the start of the
+session. After a quarter of the expiry time without requests, the client begins a new session. No submission may take
+longer than that quarter. `request_numbers` keeps the numbers and the window.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Submitter(Protocol):
     async def submit(
         self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
-        """Have `commands` committed; with `repeat_unknown` they are submitted again when their fate is unknown."""
+        """Get `commands` committed; with `repeat_unknown`, submit them again when their outcome is unknown."""
 
 
 class SessionExpiredError(Exception):
@@ -56,7 +56,7 @@ Seal = Callable[[RequestId, bytes], bytes]
 
 
 class ExactlyOnceClient:
-    """One session after the other over a protocol's client, whose `run` must be running.
+    """A client that uses one session after the other, over a protocol's client whose `run` must be running.
 
     `name` is unique to this run of the client; `limits` are those of the table on the servers.
     """
@@ -77,8 +77,8 @@ class ExactlyOnceClient:
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
         """Execute `command` at most once. Committed: it was executed. Unknown: perhaps. Any other outcome: it never is.
 
-        Raises `SessionExpiredError` if no repetition can settle that any more. A server that shares no extension with
-        the client cannot report the expiry, and closes the connection: then the outcome is unknown.
+        Raises `SessionExpiredError` if the servers can no longer show whether it was executed. A server without the
+        protocol's extensions cannot report this, and closes the connection: then the outcome is unknown.
         """
         longest_s = self._numbers.silence_max_s
         if patience_s > longest_s:

@@ -54,7 +54,7 @@ def clock_entry(log_time_ms: Milliseconds) -> bytes:
 
 
 class DedupStateMachine:
-    """Wraps a state machine; this is what a `ConsensusServer` feeds."""
+    """A wrapped state machine for a `ConsensusServer`, which passes it the committed entries."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class DedupStateMachine:
         self.log_time_ms: Milliseconds = 0
         """Log time of the applied clock entries; 0 before the first."""
         self.log_time_at_s = 0.0
-        """Local time of the application of that entry, or of a snapshot with it; not part of the state."""
+        """Local time when that entry, or a snapshot with it, was applied; not part of the state."""
         self.sessions = SessionTable(limits)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries."""
+        """Apply committed entries."""
         for index, entry in enumerate(entries, start=first):
             if entry.kind == COMMAND:
                 await self._take(index, entry.data)

@@ -3,11 +3,12 @@
     leadership, or a period has passed ─▶ leads? ─▶ log time of now ─▶ clock entry ─▶ committed ─▶ sessions expire
                                              └ else: wait until it does
 
-Every server runs one; only the leader's writes. Log time comes from the log and advances by elapsed time, so that a
-session expires after the same time on every machine, with any clock. The leader corrects log time toward its own clock
-only while the two differ by at most five seconds. If they differ by more, one of them is wrong, and the leader cannot
-decide which one. Then log time keeps its pace, and `apart_ms` reports the difference to an operator. The farm's state
-machine does not use this: it has its own clock entries, which a majority's reports can correct.
+Every server runs a clock, but only the leader's clock writes entries. Log time comes from the log and advances by
+elapsed time, so that a session expires after the same time on every machine, with any clock. The leader corrects log
+time toward its own clock only while the two differ by at most five seconds. If they differ by more, one of them is
+wrong, and the leader cannot decide which one. Then log time keeps its pace, and `apart_ms` reports the difference to an
+operator. The farm's state machine does not use this: it has its own clock entries, which a majority's reports can
+correct.
 """
 
 import time
@@ -60,7 +61,7 @@ class SessionClock:
         self._led = trio.Event()
         self._written: tuple[Milliseconds, float] | None = None
         self.apart_ms: Milliseconds | None = None
-        """Lead of this leader's clock over log time, when too large to be followed."""
+        """Lead of this leader's clock over log time, if it is too large to be corrected; else None."""
 
     def leadership_changed(self) -> None:
         """Write a new leader's clock entry soon, after a `RoleChanged`."""

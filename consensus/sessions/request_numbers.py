@@ -33,7 +33,7 @@ class RequestNumbers:
         self._beginning = trio.Lock()
 
     async def take(self) -> RequestId | None:
-        """Return the next number, when there is room for it; None if no session could be opened."""
+        """Wait for room in the window, and return the next number; return None if no session could be opened."""
         while True:
             async with self._beginning:
                 if not await self._session():

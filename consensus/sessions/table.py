@@ -15,7 +15,7 @@ session: a log index that it saw before its first request. The greatest last ind
     start at the request's own index or after    the client cannot have seen it: refused, or the floor would not hold
 
 To register each client with a separate entry would cost a round trip without an advantage. A client may have `window`
-requests under way, in any order. A number below the window is refused, since its result is no longer stored.
+requests under way, in any order. A number below the window is refused, because its result is no longer stored.
 """
 
 from collections.abc import Callable

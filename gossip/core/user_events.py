@@ -5,17 +5,18 @@
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
 other, and it bounds memory. When the oldest recorded name is dropped, its time becomes the floor, and messages up to
 the floor are ignored. A list of names alone would, once full, accept old messages as new.
-docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started lacks one, so
-it ignores messages until a join has delivered the group's clock. The clock is in the JoinAck to its own JoinReq since
-its start (a recorded one names an earlier generation), or in a JoinReq with a fresh token. A member that receives a
-message well below its floor sends the event `gossip:clock`.
+docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started does not have
+a floor, so it ignores messages until a join has delivered the group's clock. It takes the clock from the reply
+(JoinAck) to a join request (JoinReq) that it sent after its start, or from another node's JoinReq with a fresh token. A
+recorded JoinAck is useless: it names an earlier generation. A member that receives a message well below its floor sends
+the event `gossip:clock`.
 
-Samples repair a missed update about a member, but a missed user message is not repaired. So user messages are sent
-twice as often. In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every
-member.
+Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
+is not repaired, so each one is sent twice as many times as an update. In a test with ten events in a group of twenty
+that loses a tenth of its datagrams, all reach every member.
 
-User messages are not signed: a holder of the farm's key may send them in any member's name, as with verdicts. The queue
-and the record of names are bounded; a full queue first drops the message with the most sendings.
+User messages are not signed: a holder of the farm's key can send them in any member's name, as it can send false claims
+about members. The queue and the record of names are bounded; a full queue drops the most frequently sent message.
 """
 
 from collections.abc import Set as AbstractSet
@@ -82,7 +83,7 @@ class UserEvents:
     # -- this node's own -----------------------------------------------------------------------------------------------
 
     def next_id(self, name: str, body: bytes) -> UserMessageId:
-        """Return the id of a further message of this node; raise ValueError if it is over a limit."""
+        """Return the id for this node's next message; raise ValueError if its name or body breaks a rule."""
         broken = broken_limit(name, body)
         if broken is not None:
             raise ValueError(broken)
@@ -106,7 +107,7 @@ class UserEvents:
         if self._floor is not None:
             return {}
         self._floor = clock
-        # Messages queued before the clock was known are below the floor of other members, which would not accept them.
+        # Messages that this node queued before it knew the clock are below the floor of other members, and get new ids.
         renamed: dict[UserMessageId, UserMessageId] = {}
         own_id = self._context.local.node_id
         for early in [each for each in self.queue.values() if each.sent == 0 and each.sender == own_id]:
@@ -143,7 +144,7 @@ class UserEvents:
         return new
 
     def _send_clock(self) -> None:
-        """Send the clock to the group, because this node would ignore new messages of a member with so low a clock."""
+        """Gossip the clock, because a member's clock is so low that this node ignores its new messages."""
         if self._context.now >= self._clock_event_at:
             self._clock_event_at = self._context.now + _CLOCK_EVENT_EVERY_MS
             self.send_event(CLOCK_EVENT, b"")
@@ -170,7 +171,7 @@ class UserEvents:
         self.queue[message.message_id] = _QueuedMessage(message, sender, size_bytes)
 
     def drop_known(self, peers: AbstractSet[NodeId]) -> None:
-        """Drop the messages that each peer sent or created: no ping would carry them, so they would stay queued."""
+        """Drop the messages that every peer already has, as sender or origin; otherwise they would stay queued."""
         for message_id, each in list(self.queue.items()):
             if peers <= {each.sender, message_id.origin}:
                 del self.queue[message_id]

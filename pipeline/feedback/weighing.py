@@ -7,11 +7,12 @@ history shows: formula `strain-1` in docs/reference/pipeline-sources.md, 'The fo
 in docs/explanation/pipeline.md, 'Feedback: factors on the costs of leaves'.
 
 `CurrentFactors` models the publisher's steps and the expiry of a factor (docs/reference/publishing-rules.md), from the
-`factors` entries in the log. Figures come from reports and clock entries only: an entry of the pipeline is a target,
-and must not count as a measurement.
+`factors` entries in the log. Figures come from reports and clock entries only: a `factors` entry states which factor
+the pipeline wants, and is not a measurement.
 
-The result depends only on the entries and their log time, in order. After a restart that reads the recent past again,
-the result is the same except for the first periods. Without that past nothing is proposed for three periods.
+The result depends only on the entries and their log time, in order. After a restart, the pipeline reads the recent
+entries again. After a few of their periods the result is the same as without the restart. Nothing is proposed before
+three periods were observed.
 """
 
 from collections.abc import Collection, Mapping
@@ -46,7 +47,7 @@ class Setting:
     """The tuning of the formula: a run uses the defaults, and `pipeline what-if` tries others on the past."""
 
     gain: float = 2.0
-    """The distance of a factor from 1 for a strain that is 1 above the middle."""
+    """The distance of a factor from 1 for a strain that is 1 above the *middle*, the servers' median strain."""
     lag_share: float = 0.6
     absence_share: float = 0.2
     illness_share: float = 0.2
@@ -57,7 +58,7 @@ class Setting:
     change_min: float = 0.05
     """A smaller change is not worth an entry."""
     pause_periods: int = 10
-    """The least number of reporting periods between two entries; their time is at most `PAUSE_MAX_MS`."""
+    """The least number of reporting periods between two entries; the pause is never longer than `PAUSE_MAX_MS`."""
 
 
 PRESENT = Setting()
@@ -134,14 +135,14 @@ class _Server:
     absence: float = 0.0
     reported_ms: int = 0
     illness: Mapping[str, float] = field(default_factory=dict)
-    """The smoothed illness of each leaf in its last report."""
+    """The smoothed illness of each leaf in the server's last report."""
     request: str | None = None
-    """The request of its last report."""
+    """The request of the server's last report."""
     reported: bool = True
-    """True if it has reported since the last clock entry."""
+    """True if the server has reported since the last clock entry."""
 
     def strains(self, setting: Setting) -> dict[str, float]:
-        """Return the strain of each of its leaves."""
+        """Return the strain of each leaf of the server."""
         shared = setting.lag_share * self.lag + setting.absence_share * self.absence
         return {leaf: shared + setting.illness_share * illness for leaf, illness in self.illness.items()}
 
@@ -307,8 +308,8 @@ class Weighing:
     def _unproven_ms(self, log_time_ms: int) -> int:
         """Return the part of an advance of log time that does not count as any server's absence, by the farm's rule.
 
-        Without a leader, reports cannot be committed, so a server that reported just before is not healthier than
-        another.
+        Without a leader no report is committed. If that time counted, a server whose report was committed just before
+        would look healthier than the others.
         """
         advance_ms = 0 if self._clock_ms is None else log_time_ms - self._clock_ms
         return advance_ms - self._period_ms if advance_ms > self._period_ms * 3 // 2 else 0

@@ -75,7 +75,7 @@ def test_rotation_under_load_keeps_entries_and_connections(
     assert not submitter.errors
     assert done["rotated"] is True
     views = [node.view() for node in farm.nodes]
-    assert {view.raft.term for view in views} == {before}, "all Raft connections survived"
+    assert {view.raft.term for view in views} == {before}, "the rotation did not cause an election"
     assert not any(node.counters().get("garlic_farm_wrong_credentials") for node in farm.nodes)
     leader = farm.wait_settled()
     leader.kill()
@@ -101,7 +101,7 @@ def test_rotation_under_load_keeps_entries_and_connections(
     assert "garlicfarm keys export --replace" in alarms(leader)["farm-key-file"]
 
 
-def test_new_node_with_retired_key_joins_with_exported_file(farm: Farm, tmp_path: Path) -> None:
+def test_new_node_with_retired_key_joins_after_export_of_current_key(farm: Farm, tmp_path: Path) -> None:
     key_file = tmp_path / "farm.key"
     shutil.copy(farm.directory / "farm.key", key_file)
     keys(farm, "rotate")
@@ -193,7 +193,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
             send_to_all(sender)
         return all(dropped_keyrings(node) > dropped_before[node.name] for node in farm.nodes)
 
-    # Then: each node has dropped the keyring (the last message), and the group is unchanged.
+    # Then: each node has dropped the keyring, the last message. Voters and primary key are unchanged.
     farm.wait_until(is_dropped, START_BOUND_S, "all nodes have dropped the keyring of the unknown node")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
@@ -272,7 +272,7 @@ def test_node_offline_during_forced_rotation_rejoins(farm: Farm) -> None:
     )
 
 
-def test_damaged_keys_file_ends_start_with_its_name(farm: Farm) -> None:
+def test_start_fails_and_names_damaged_or_readable_keys_file(farm: Farm) -> None:
     node = farm.nodes[1]
     node.kill()
     path = node.directory / KEYS_FILE

@@ -160,7 +160,9 @@ def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
         "server 1 is a candidate in epoch 3": RoleChanged(Role.CANDIDATE, 3, None),
         "voters: 1 at 127.0.0.1:1, 2 at 127.0.0.1:2": changed,
         "voters: 2 at 127.0.0.1:2; server 1 is an observer": ConfigurationChanged(Configuration((two,))),
-        "the disk is full: the server does not accept entries until space is free. Free some": DiskFull(full=True),
+        "the disk is full: the server does not accept entries until there is space; delete some files": DiskFull(
+            full=True
+        ),
         "the disk has space again": DiskFull(full=False),
         "server 2 sent an entry that cannot be stored: why": ContentRejected(ReplicaKey(2), "why"),
     }

@@ -114,7 +114,9 @@ def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
         "members: 2=tcp://127.0.0.1:2; peer 1 is not among them": ConfigurationChanged(Configuration((two,))),
         "compacted the log up to entry 9; the snapshot has 5 bytes": Compacted(9, 5),
         "the log is not compacted: why. It stays as it is, and this is tried again": CompactionFailed("why"),
-        "the disk is full: the server does not accept entries until space is free. Free some": DiskFull(full=True),
+        "the disk is full: the server does not accept entries until there is space; delete some files": DiskFull(
+            full=True
+        ),
         "the disk has space again": DiskFull(full=False),
         "peer 2 sent an entry that cannot be stored: why": ContentRejected("2", "why"),
     }

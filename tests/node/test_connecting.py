@@ -1,4 +1,7 @@
-"""Connections of two nodes with given settings: pins, an authority, or I2P; users of the farm or of one server."""
+"""Two nodes connect with pinned certificates, with an authority, or over I2P.
+
+They log in as the user of the farm key, or as a user in a server's own `users_file`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +63,7 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
 
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
-    """Let Alice connect to Bob; return the fault, or None."""
+    """Let the party `alice` connect to the party `bob`; return the fault of the connection, or None."""
     bind = Address(LOOPBACK, 0)
     async with bound_port(bind) as bound, trio.open_nursery() as nursery:
         port = await bob.connecting.listen(nursery, bind, bound)

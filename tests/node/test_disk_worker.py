@@ -1,4 +1,7 @@
-"""The disk worker: it passes a group to the disk and reports its end immediately, and completes all started work."""
+"""The disk worker passes a group of writes to the disk immediately, and reports the group's end immediately.
+
+It completes all started work before it ends.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ Ended = Callable[[Exception | None], None]
 
 @dataclass
 class PausedDisk:
-    """A disk whose groups stay in progress until a test ends them."""
+    """A disk. Groups that `begin` starts stay in progress until a test ends them; `perform_all` does not wait."""
 
     started: list[Ended] = field(default_factory=list)
     performed: list[int] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Reports:
         self.unblocked += 1
 
 
-def test_group_is_written_without_task() -> None:
+def test_group_is_written_without_workers_task() -> None:
     reports = Reports()
     reports.worker.submit(GROUP)
     [ended] = reports.disk.started
@@ -100,7 +103,7 @@ async def test_disk_error_ends_worker() -> None:
 
 
 async def test_started_writes_end_before_worker_ends() -> None:
-    """Then the storage may be closed with a complete log."""
+    """After the worker has ended, the log is complete, so the storage may be closed."""
     reports = Reports()
     ends: list[str] = []
 

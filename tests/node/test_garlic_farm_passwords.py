@@ -1,4 +1,4 @@
-"""A running farm changes its passwords: connections stay open, and servers with older passwords stay connected."""
+"""A running farm changes its passwords: open connections stay, and servers with an older password can connect."""
 
 from collections.abc import AsyncIterator
 
@@ -43,7 +43,7 @@ async def test_caller_uses_its_current_best_credentials(stage: Stage) -> None:
     shown.append((NEW, OLD))
     let_accept(host, NEW)
     await dialer.dial(address_of(stage), BOB)
-    assert host.incidents == [], "the cached challenge served the new ones"
+    assert host.incidents == [], "the new credentials answered the cached challenge"
     assert stage.connections == 3
 
 

@@ -1,4 +1,4 @@
-"""A handover command at a follower reaches the leader through the log."""
+"""An operator's order to hand over, given to a follower, reaches the leader through the log."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -35,30 +35,30 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, TERM, 3)
 
 @dataclass
 class Server:
-    """A replica that is its own server: server 1, which follows server 3 until another server leads."""
+    """Replaces a replica and its server: server 1 follows server 3, and a submission sets the role `later`."""
 
     role: RoleChanged = FOLLOWING
     leads: bool = False
     outcome: SubmitOutcome = SubmitOutcome.COMMITTED
     later: RoleChanged | None = None
-    """Role after the command is committed."""
+    """Role after a submission; None does not change it."""
     submitted: list[bytes] = field(default_factory=list)
     transfers: list[ServerId | None] = field(default_factory=list)
 
     @property
     def server(self) -> "Server":
-        """Return itself as the server."""
+        """This object, in its second part."""
         return self
 
     async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Record the entry, change the role to `later`, and return `outcome`."""
+        """Record the entry, change the role to `later` if it is set, and return `outcome`."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
         self.role = self.later or self.role
         return SubmitAnswer(outcome=self.outcome, reason="no leader")
 
     async def role_changes(self) -> None:
-        """Wait forever: further changes of the role do not come."""
+        """Wait forever: no further change of the role comes."""
         await trio.sleep_forever()
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
@@ -69,19 +69,19 @@ class Server:
 
 
 async def order(server: Server, to: str | None) -> str:
-    """Give the command to a follower."""
+    """Give the order to a follower."""
     stage = Stage()
     signer = EntrySigner(Ed25519PrivateKey.generate(), CLUSTER_ID, stage.applied_state)
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
 
 
-def test_name_of_voter_is_not_a_former_identity() -> None:
+def test_voter_name_or_id_does_not_select_evicted_identity() -> None:
     voters = (*VOTERS, VoterView(4, "tcp://4", "node-2"), VoterView(5, "tcp://5", "node-2", evicted=True))
     assert [voter_named(voters, each) for each in ("node-2", "2", "4")] == [4, 2, 4]
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("2", 2), (None, None)])
-async def test_follower_submits_signed_command_for_handover(to: str | None, target: int | None) -> None:
+async def test_follower_submits_signed_order_to_hand_over(to: str | None, target: int | None) -> None:
     server = Server(later=RoleChanged(Role.FOLLOWER, TERM + 1, 2))
     assert await order(server, to) == "node-2"
     [entry] = server.submitted
@@ -112,7 +112,7 @@ RETIRED = {2: Admitted(AUTHOR, standing=Standing.RETIRED)}
 
 
 def client(*scopes: Scope, admitted: bool = True) -> dict[bytes, Client]:
-    """Return the author as a client key."""
+    """Return the table of client keys: the author's key with these scopes."""
     return {AUTHOR: Client("script", KEY.public_key().public_bytes_raw(), scopes, admitted)}
 
 

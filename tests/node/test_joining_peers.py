@@ -1,4 +1,8 @@
-"""The link of a leader to a joining server: packs, appends and heartbeats, for any order of replies."""
+"""Messages of a leader to a joining server: log packs, appends and heartbeats, with replies in any order.
+
+A *log pack* is one message with many compressed entries. `trusting=True` is a server of another implementation, which
+does not check its input: a *foreign* server.
+"""
 
 import pytest
 from msgspec.structs import replace
@@ -47,7 +51,7 @@ def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tup
 
 
 def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
-    """Send all parts of `request`, which fit on the connection; return them."""
+    """Send all parts of `request` (the connection has room for all), and return them."""
     parts = newcomer.parts(request)
     assert isinstance(parts, tuple), f"withheld: {parts} comes first"
     for part in parts:
@@ -68,7 +72,7 @@ def test_pack_that_leaves_gap_is_withheld() -> None:
     assert newcomer.packs == 2
 
 
-def test_refusal_before_stored_pack_does_not_move_leader_back() -> None:
+def test_late_refusal_of_heartbeat_does_not_undo_confirmed_pack() -> None:
     newcomer = joining_peer()
     newcomer.on_join_reply(joined())
     heartbeat, first = append(9, 0), append(0, 5)
@@ -94,7 +98,7 @@ def test_packs_follow_snapshot_or_position_of_join_reply() -> None:
     newcomer.replied(*installed(100))
     assert newcomer.parts(append(100, 2)) == pack(100, 2)
     newcomer.connection_lost()
-    # until its join reply, the loss of confirmed entries is not known
+    # before the next join reply, the leader does not know whether the peer has lost confirmed entries
     assert newcomer.parts(append(102, 1)) == 101
     newcomer.on_join_reply(joined(next_index=101))
     assert newcomer.parts(append(102, 1)) == 101
@@ -130,7 +134,7 @@ def test_self_elected_server_gets_log_before_heartbeat() -> None:
     assert newcomer.parts(append(1, 0)) == 1
     assert newcomer.parts(append(1, 5)) == 1
     assert newcomer.parts(append(0, 0)) == 1
-    # and it is sent after the first pack
+    # and heartbeats are sent after the first pack
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     assert newcomer.parts(append(5, 0)) == (Part(append(5, 0)),)
 
@@ -149,14 +153,14 @@ def test_pack_offsets_increase_and_restart_after_snapshot() -> None:
 def test_pack_for_foreign_server_has_only_committed_entries() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
-    # given that nothing is committed: nothing is sent, because it would execute the entries
+    # given that nothing is committed: nothing is sent, because the server would execute the entries
     assert newcomer.parts(append(0, 5, commit=0)) == 1
     # when a part is committed, that part is sent as a pack, and the rest as an append
     whole = append(0, 5, commit=3)
     head, tail = send(newcomer, whole)
     assert head == Part(replace(whole, entries=whole.entries[:3]), packed=True)
     assert tail == Part(replace(whole, previous=LogId(3, 3), entries=whole.entries[3:]))
-    # and from then on all entries are sent as appends, because it finds their place in its data file itself
+    # and from then on all entries are sent as appends, because the server itself finds their place in its data file
     assert send(newcomer, append(5, 2)) == (Part(append(5, 2)),)
 
 
@@ -171,12 +175,12 @@ def test_foreign_server_is_compared_after_reconnection() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
     send(newcomer, append(0, 5))
-    # given a connection that broke before the first pack had a reply: the content of its log is unknown
+    # given a connection that broke before the first pack had a reply: the content of the server's log is unknown
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=2, accepted=False))
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     newcomer.replied(append(0, 5), reply(6, success=True))
-    # after a reply it is known, and the next invitation is refused with the place to continue from
+    # after a reply it is known, and the refusal of the next invitation contains the place to continue from
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=6, accepted=False))
     assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)
@@ -222,7 +226,7 @@ class JoiningServer:
 
 @pytest.mark.parametrize("trusting", [True, False])
 def test_joining_server_with_emptied_directory_gets_log_again(*, trusting: bool) -> None:
-    """Before the first pack to a foreign server, heartbeats are withheld, so the core learns of the loss by that."""
+    """Before the first pack to a foreign server, heartbeats are withheld. By this the core detects the loss."""
     bench = Bench(1, 1, voters=3)
     server = JoiningServer(bench, joining_peer(trusting=trusting))
     bench.lead()

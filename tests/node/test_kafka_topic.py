@@ -41,7 +41,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
-async def test_record_has_kind_and_server_key_log_time_and_term() -> None:
+async def test_record_has_key_of_kind_and_server_log_time_and_term() -> None:
     # Given a log with entries of the farm, and with foreign entries
     stage = Stage()
     await stage.append(b'{"note": 1}')
@@ -85,7 +85,7 @@ async def test_entry_hidden_from_readers_is_control_record(entry: Entry) -> None
     assert record.key == version.to_bytes(2, "big") + CONTROL_TYPE.to_bytes(2, "big"), "see CONTROL_KEY"
 
 
-async def test_duplicate_is_control_record_for_any_request_id() -> None:
+async def test_duplicate_is_control_record_for_both_forms_of_request_id() -> None:
     stage = stage_at()
     update = sealed(b'{"note": 1}', request_text((NOW_MS // 1000).to_bytes(4, "big") + bytes(8)))
     request = sealed(b'{"note": 2}', RequestId("client", 0, 1))
@@ -161,7 +161,7 @@ async def test_reader_in_final_gap_waits_for_record() -> None:
         part = (await service.fetch(request, caller(12))).responses[0].partitions[0]
         return part.error_code, len(read_batches(part.records or b""))
 
-    assert await fetched(0) == (ErrorCode.NONE, 0), "the position of a client that has seen control records"
+    assert await fetched(0) == (ErrorCode.NONE, 0), "a client that reads control records may be at offset 8"
     async with trio.open_nursery() as nursery:
         found: list[tuple[int, int]] = []
 
@@ -369,6 +369,6 @@ async def test_reader_at_end_waits_across_farm_change() -> None:
                 await returned.wait()
 
 
-def test_group_and_producer_entries_have_stored_form() -> None:
+def test_stored_form_of_group_and_producer_entries_is_fixed() -> None:
     assert encode(ProducerStart("p")) == b'{"kafkaProducer":{"name":"p"}}'
     assert encode(GroupOffset("g", 7)) == b'{"kafkaOffset":{"group":"g","offset":7}}'

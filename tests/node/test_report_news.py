@@ -1,4 +1,7 @@
-"""Changes of health are reported within a quarter of a period; large fields are sent only when they are new."""
+"""Changes in reports: a change of health within a quarter of a period; large fields only when they are new.
+
+The configuration is also repeated once an hour.
+"""
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 
@@ -62,7 +65,7 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(
 
 
 async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: MockClock) -> None:
-    """A new error or count waits for the next report; the failed conditions do not."""
+    """A change of the failed conditions is reported immediately; a new error or count waits for the next report."""
     stage = Stage(period_ms=PERIOD_MS)
     faults: tuple[LeafFault, ...] = ()
     looks = 0
@@ -94,7 +97,7 @@ async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: Mock
 
 
 def test_leaf_that_changes_often_has_few_events() -> None:
-    """The last health has an event, even if its change is not one of the first."""
+    """When events are limited, a later event reports the latest health and the number of skipped changes."""
     health, events = LeafHealth(), []
     failing = LeafStatus(LEAF.base64, healthy=False, faults=(LeafFault.SERVICE,))
     working = LeafStatus(LEAF.base64, healthy=True)

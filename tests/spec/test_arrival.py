@@ -1,4 +1,4 @@
-"""The arrival of a structure: the look-ups that count, and the time that a router gets to publish it."""
+"""The arrival of a Meta LeaseSet2 (a *structure*) in the network: the look-ups that count, and the time to settle."""
 
 from msgspec.structs import replace
 
@@ -55,9 +55,9 @@ def hand_over(at_ms: int, server_id: int = 1) -> tuple[Report, int]:
         "too-early",
         "not-found",
         "found-by-one",
-        "own-failure",
+        "not-found-by-publisher",
         "not-found-since-first-hand-over",
-        "first-after-pause",
+        "too-early-after-pause",
         "not-found-since-earlier-hand-over",
         "log-time-moved-back",
         "new-publisher",
@@ -100,7 +100,7 @@ def test_look_ups_of_invented_masters_are_bounded() -> None:
     assert len(look_ups) == LOOK_UPS_MAX
 
 
-def test_last_hand_over_is_newest_possible_second() -> None:
+def test_last_hand_over_is_newest_that_is_not_in_the_future() -> None:
     log = Log()
     log.append(
         report(1, last_published_time_ms=BASE_MS - 5_000),

@@ -71,9 +71,10 @@ def join(
 ) -> None:
     """Make this machine a node of a farm, with the TOKEN of `garlicfarm init` or `garlicfarm invite new`.
 
-    Without TOKEN and --token-file, the command prompts for the token. Arguments are visible to other users of this
-    machine, and stay in the history of the shell; a token at the prompt or in a file is not. Existing files are never
-    overwritten. With --json it only writes files.
+    Without TOKEN and --token-file, the command prompts for the token, or reads it from standard input without a
+    terminal. Other users of this machine can see arguments, and the shell keeps them in its history. A token from the
+    prompt or a file is safe from both. Existing files are never overwritten. With --json the command writes the files
+    and prints the result, but does not attach a router or start the node.
 
     At a terminal, or with --yes, it also attaches the I2P router of this machine as `router detect` does.
     """
@@ -101,7 +102,7 @@ def join(
 
 
 def secret_token(token_file: Path | None) -> str:
-    """Return the token from a file, standard input or the prompt; the whole printed command is accepted."""
+    """Return the token from a file, standard input or the prompt; the printed `garlicfarm join TOKEN` is valid too."""
     if token_file is not None and str(token_file) != "-":
         text = read_private_file(token_file)
     elif token_file is None and sys.stdin.isatty() and is_terminal():

@@ -3,9 +3,10 @@
     FILE, new or existing ──▶ a signing key for this node ──▶ [publishing] signing_key ──▶ the service starts again
                          └──▶ spare signing keys ──▶ `garlicfarm join` on the other machines gets one each
 
-The command reads the master key only while it runs. The operator then carries FILE to a machine that is offline, or
-runs `keys offline` there instead. Each signing key contains the session configuration for i2pd, so the keys suit each
-router that `garlicfarm router detect` finds, and also nodes without a router.
+Only this command reads the master key; the running node does not. Afterwards the operator carries FILE to a machine
+that is offline. Alternatively, the operator runs `keys offline` on such a machine, and not this command. Each signing
+key contains the session configuration for i2pd, so the keys suit each router that `garlicfarm router detect` finds, and
+also nodes without a router.
 """
 
 import time
@@ -39,7 +40,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyErr
 START_AGAIN: Final = "To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`."
 DEFAULT_FILE: Final = "master.key"
 _LATEST_S: Final = 2**32 - DAYS_LIMIT * DAY_S
-"""The end of a transient key has 32 bits."""
+"""The latest time for making a key: the end of its validity, up to `DAYS_LIMIT` days later, must fit into 32 bits."""
 WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError)
 
 
@@ -61,11 +62,11 @@ WRONG: Final = (ConfigurationError, DestinationKeyError, EditError, KeyFileError
 def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
     """Make signing keys for this node and its invited nodes, from the master key in FILE.
 
-    The first run makes a missing FILE.
+    The first run creates FILE if it is missing.
 
     Run it on the first machine of a farm, after `init` and before `join` on the others. Then move FILE to a safe place
-    off the nodes. To keep an existing address, make FILE by `keys import-destination` first. Later, --spare
-    adds keys for further machines.
+    off the nodes. To keep an existing address, create FILE with `keys import-destination` first. Later, --spare adds
+    keys for further machines.
     """
     places = node_places()
     if not places.configuration.is_file():
@@ -85,7 +86,7 @@ def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
 def make_master(
     places: Places, file: Path, spare: int | None = None, days: int = TRANSIENT_LIFE_S // DAY_S
 ) -> MasterOutput:
-    """Make the keys, and name this node's key in its configuration; raise an error of `WRONG`."""
+    """Make the keys, and name this node's key in its configuration; raise one of the errors in `WRONG`."""
     now_s = present_s()
     configuration = load_configuration(places.configuration)
     refuse_configured(configuration)
@@ -94,7 +95,7 @@ def make_master(
     own = _own_key(places, key)
     text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
     check_text(places.configuration, text)
-    # After a kill the command is repeated: the configuration does not name the files of the earlier attempt.
+    # A killed attempt leaves key files that the configuration does not name. The repeated command reuses them.
     if not _has_signing_key(places, own, key):
         save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
     with as_node_user(places):
@@ -138,7 +139,7 @@ def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S, *, i
     """Print the address, the keys, and the advice for the storage of the master key."""
     echo(f"{made.address}  is the farm's address.")
     if is_first:
-        echo(f"{made.signing_key}: this node may publish it for {days} days.")
+        echo(f"{made.signing_key}: with this key, this node may publish the address for {days} days.")
     if made.spare_keys:
         echo(f"Spare keys: {made.spare_keys}. Each machine that joins by a token of this node gets one.")
         echo("A machine that has joined already: `garlicfarm invite new` here, `garlicfarm keys receive TOKEN` there.")
@@ -147,7 +148,7 @@ def print_master(made: MasterOutput, days: int = TRANSIENT_LIFE_S // DAY_S, *, i
 
 
 def refuse_configured(configuration: NodeConfiguration) -> None:
-    """Raise KeyFileError if the node already has a master."""
+    """Raise KeyFileError if the node's configuration already names a signing key."""
     if configuration.masters:
         raise KeyFileError(
             "this node has a master already; renew its keys with `garlicfarm keys offline` (`garlicfarm help"

@@ -1,6 +1,7 @@
 """The lines of `kraft serve` and `zmq-raft serve`: one line for each event, as text or as JSON.
 
-`garlicfarm connect` runs as a server without these lines, and does not load the modules of Raft.
+A separate module, because `garlicfarm connect` also runs as a server, but does not print these lines and must not load
+Raft.
 """
 
 import time
@@ -18,7 +19,7 @@ class Lines:
     """Prints the events of a server, a line for each."""
 
     def __init__(self, output: Callable[..., Struct], server_id: object, *, as_json: bool) -> None:
-        """Set the constructor of the JSON: its first arguments are the event, the id, the time and the text."""
+        """Set the type of a JSON line: its first fields are the event, the server's id, the time and the text."""
         self._output = output
         self._server_id = server_id
         self._as_json = as_json
@@ -33,14 +34,17 @@ class Lines:
     def disk(self, notice: DiskFull) -> None:
         """Report that the disk is full, or that it has space again."""
         if notice.full:
-            text = "the disk is full: the server does not accept entries until space is free. Free some"
+            text = "the disk is full: the server does not accept entries until there is space; delete some files"
             self.report("disk-full", text, alarm=True)
         else:
             self.report("disk-writable", "the disk has space again")
 
 
 def check_network(warning: str, remedy: str, *, allow_network: bool) -> None:
-    """End with `warning` and `remedy`; if the network is allowed, only warn. The caller makes the check."""
+    """End the command with `warning` and `remedy`; with `allow_network`, only print the warning.
+
+    The caller has found that others can reach the server without authentication.
+    """
     if not allow_network:
         fail(f"{warning}\n{remedy}")
     echo(f"Warning: {warning}", err=True)

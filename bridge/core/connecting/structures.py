@@ -1,15 +1,16 @@
-"""The acceptance of a verified structure by a client, and the time of its next refresh.
+"""The acceptance by a client of a verified *structure* (a farm's Meta LeaseSet2), and the time of its next refresh.
 
     offered ─▶ refusal(…) ─▶ None: the client uses it ─▶ refresh_delay_s(…)
                          └─▶ the reason of the refusal
 
-The address signs the structure (`bridge.wire.i2p.structure_exchange.verified_structure`), so a directory cannot change
-it. It can only return an old one. Therefore a client keeps the second of the newest publication that it accepted, also
-across restarts, and refuses older ones. A publication in the far future is refused too: otherwise one such structure
-would make the client refuse all later ones.
+The address signs the structure (`bridge.wire.i2p.structure_exchange.verified_structure`), so a directory (a node that
+returns it) cannot change it. It can only return an old one. Therefore a client stores the time of publication, in
+seconds, of the newest structure that it accepted. It refuses older ones, also after a restart. `verified_structure`
+also refuses a publication in the far future: otherwise one such structure would make the client refuse all later ones.
 
-A structure of a demonstration is accepted: the address signed it, and its leaves exist only at the bridge of the
-demonstration. The client shows the mark. A router refuses the mark, because it would publish the structure.
+A structure with the mark of a demonstration is accepted: the address signed it, and its leaves exist only at the bridge
+of the demonstration. The client shows the mark. The code that hands structures to a router refuses marked ones, because
+the router would publish them.
 """
 
 from random import Random

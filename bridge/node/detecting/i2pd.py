@@ -5,8 +5,8 @@
     tunnels.conf, tunnels.d/*.conf ─▶ server tunnels
 
 A relative path is relative to the working directory of the process. To switch a service on, the operator adds a section
-to the end of `i2pd.conf` (a section may occur twice), changes its line `enabled`, or changes an option of the command
-line.
+to the end of `i2pd.conf` (a section may occur twice), sets its line `enabled` to true, or removes the option from the
+command line.
 """
 
 import shlex
@@ -144,7 +144,7 @@ def _service(
 
 
 def _switch_on(place: _I2pdPlace, name: str, switch: Option | None) -> tuple[str, tuple[str, ...]]:
-    """Return the instruction that switches a service on, and the lines to add to `i2pd.conf`."""
+    """Return the instruction that switches a service on, and the lines to add to `i2pd.conf`, if any."""
     if switch is not None and switch.line:
         file = shlex.quote(str(place.configuration))
         return f"run `sudo sed -i '{switch.line}s/=.*/= true/' {file}`", ()

@@ -4,9 +4,9 @@ Raft does not store its commit index: a server receives it again from its leader
 cannot query a leader, and the newest entries of a log may be uncommitted. So the node writes the index of its last
 applied entry periodically and when it stops.
 
-An outdated file only hides entries. An index beyond the commit index is impossible, because committed entries stay
-committed. So the file and the log may be written in any order, and a slow write may be abandoned. The write runs in a
-thread, because its two syncs wait for the disk.
+The index in the file is never above the commit index, because committed entries stay committed. An outdated file only
+hides the newest entries from its reader. So the file and the log may be written in any order, and a slow write may be
+abandoned. The write runs in a thread, because its two syncs wait for the disk.
 """
 
 import json
@@ -21,7 +21,7 @@ from consensus.storage import replace_file
 FILE_NAME = "committed.json"
 NOTE_PERIOD_SECONDS = 30.0
 END_SECONDS = 1.0
-"""Longest time that the end of a node waits for its last note."""
+"""The longest time that a stopping node waits for its last write of the file."""
 
 
 def write_commit_index(state_dir: Path, index: int) -> None:
@@ -41,9 +41,10 @@ def read_commit_index(state_dir: Path) -> int | None:
 
 
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:
-    """Write the result of `applied` every half minute and at the end, if it has risen. A full disk leaves an old file.
+    """Write the result of `applied` every half minute and at the end, if it has risen.
 
-    A hanging disk delays only the next write, and the end by at most `END_SECONDS`.
+    If the disk is full, an old file stays. If it hangs, later writes wait, and the node stops at most `END_SECONDS`
+    later.
     """
     noted = 0
     try:

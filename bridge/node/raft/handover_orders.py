@@ -3,9 +3,9 @@
     order at a follower ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
         └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?
 
-Only the leader can transfer leadership: it brings its successor up to date and holds proposals until then. So another
-node sends the order through the log, like most orders of an operator. The order does not change the farm's state
-(`bridge.wire.log.handover_entries`).
+Only the leader can transfer leadership: it brings its successor up to date and holds proposals until then. So a node
+that does not lead sends the order through the log, like most orders of an operator. The order does not change the
+farm's state (`bridge.wire.log.handover_entries`).
 
 This does not give a member more power: it could already campaign in a later term.
 """
@@ -27,16 +27,16 @@ from bridge.wire.log.handover_entries import Handover, handover_entry, handover_
 from consensus import ServerBusyError, ServerStoppedError, TransferOutcome, integer_id
 
 ORDERS_WAITING = 4
-"""The limit of waiting orders: one transfer serves all orders of a term."""
+"""The limit of waiting orders. A few suffice: a transfer ends the term, and the other orders of that term lapse."""
 LEAST_PATIENCE_S = 5.0
 
 
 async def order_handover(
     replica: Replica, signer: EntrySigner, voters: Sequence[VoterView], to: str | None, election_timeout_ms: int
 ) -> str:
-    """Transfer leadership to the named voter, regardless of the present leader; return the new leader's name.
+    """Transfer leadership to the named voter, or to any without `to`; return the new leader's name.
 
-    Raise `Refused` with the reason if the transfer fails.
+    Any node can do this, whether or not it leads. Raise `Refused` with the reason if the transfer fails.
     """
     role = replica.server.role
     if replica.leads or role.leader is None:
@@ -65,7 +65,10 @@ async def order_handover(
 
 
 class HandoverOrders:
-    """The queue of committed orders, which the leader carries out. `committed` receives every foreign entry."""
+    """The queue of committed orders, which the leader carries out.
+
+    `committed` receives each newly committed entry that the state machine does not know (a *foreign* entry).
+    """
 
     def __init__(self, trace: EventLog, name_of: Callable[[int], str | None] = lambda _: None) -> None:
         self._trace = trace

@@ -1,7 +1,8 @@
 """A connection to a node by httpcore on trio: the node's socket on this machine, or its control endpoint over TLS.
 
-It is kept for the next request. On TCP the node shows its certificate before it receives the token
-(`bridge.node.control.connections.node_address`). The text of a failed connection names the cause and the next step.
+The connection is kept for the next request. On TCP, the node proves its identity by its certificate before the client
+sends its access token (`bridge.node.control.connections.node_address`). The text of a failed connection names the cause
+and the next step.
 """
 
 import socket
@@ -89,7 +90,7 @@ class AsyncConnection:
             raise ConnectionLostError from error
 
     def _not_connected(self, error: BaseException) -> str:
-        """Return the reason why a node on TCP was not reached; for a socket `_TrustedSocket` reports it."""
+        """Return why a node on TCP was not reached; `_TrustedSocket` reports failures of local sockets."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -113,7 +114,7 @@ def _host_of(address: NodeAddress) -> str:
 
 
 def connection_failure(error: BaseException) -> str:
-    """Return the reason of a failed connection from the innermost errors: the outer one only counts attempts."""
+    """Return why a connection failed. Only the innermost errors contain the reason of each attempt."""
     errno_words = {
         ConnectionRefusedError: "it refused the connection; does the node run, with control.listen set?",
         TimeoutError: "no answer to the connection; is that machine on, and does a firewall drop this port?",
@@ -129,7 +130,7 @@ def connection_failure(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors at the ends of the chain of causes: one for each attempted address."""
+    """Yield the errors without a further cause: one for each attempted address."""
     causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__ or error.__context__,)
     known = [each for each in causes if each is not None]
     if not known:
@@ -139,7 +140,7 @@ def _innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Tcp(httpcore.TrioBackend):
-    """A backend that records an accepted connection: after it, a missing reply is the node's."""
+    """A backend that records whether the TCP connection was accepted; if it was, the node causes a missing reply."""
 
     def __init__(self) -> None:
         self.is_connected = False
@@ -159,7 +160,10 @@ class _Tcp(httpcore.TrioBackend):
 
 
 class _TrustedSocket(httpcore.TrioBackend):
-    """A backend that connects to a node's socket if this user or root has made it and runs its process."""
+    """A backend that connects to a node's socket only if a trusted user owns it and runs the listening process.
+
+    Trusted are this user and root; for root, also the user of the packages' service.
+    """
 
     def __init__(self, path: Path, user_of: UserOf) -> None:
         self._path = path

@@ -4,11 +4,12 @@
                           └─ the log has not grown for a second: nothing is charged
 
 Queries and commits use the same event loop and disk, so a client that scans the log or repeats DescribeQuorum delays
-the commits of other clients. Its connection gets about a tenth of the time, and more if pauses reach `MAX_PAUSE_S`. The
-first `BURST_S` of pauses is free, so a client with rare queries does not wait. On an idle log a scan does not pause.
+the commits of other clients. Its connection gets about a tenth of the time. It gets more if its queries are so long
+that `MAX_PAUSE_S` cuts their pauses. The first `BURST_S` of pauses is free, so a client with rare queries does not
+wait. On an idle log a scan does not pause.
 
-The reply is sent before the pause, as a broker of Kafka does (KIP-219), and the budget counts elapsed time, not
-processor time. So queries become rarer on a busy machine.
+Like a Kafka broker (KIP-219), the listener sends the reply before the pause. The budget counts elapsed time, not
+processor time, so queries become rarer on a busy machine.
 """
 
 from math import inf
@@ -18,7 +19,7 @@ import trio
 
 SHARE: Final = 0.1
 REQUEST_S: Final = 0.0005
-"""Time of a request outside its service: wake-up, decoding, encoding."""
+"""Time that each request takes in addition to the measured query: wake-up, decoding, encoding."""
 BURST_S: Final = 0.25
 MAX_PAUSE_S: Final = 1.0
 GROWS_S: Final = 1.0
@@ -32,7 +33,7 @@ class QueryBudget:
         self._high_watermark = -1
         self._grew_s = -inf
         self._used_until_s = -inf
-        """End of the time whose share the queries so far have used."""
+        """The end of the time that the queries so far have used up from the connection's share."""
 
     def charge(self, began_s: float, high_watermark: int) -> None:
         """Count a query that began at `began_s`; `high_watermark` is the present one of the log."""

@@ -3,7 +3,7 @@
     Fetch ─▶ batches ─▶ `committed_records`: from a position on, below the high watermark
     DIR/__cluster_metadata-0/storage ─▶ entries ─▶ batches ─▶ `stored_records`
 
-A directory is read without a lock and without a change, of a stopped or a running server. Records on disk need not be
+The directory of a stopped or running server is read without a lock, and is not changed. Records on disk need not be
 committed: the next leader may replace the newest ones.
 """
 
@@ -47,7 +47,7 @@ class LogRecord(Struct, frozen=True):
     epoch: int
     timestamp_ms: int
     control_type: int | None
-    """-1: its key does not contain the type."""
+    """-1 if the record's key does not contain the type."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -80,7 +80,7 @@ def log_start(part: clients.FetchResponsePartition, at: ReadPosition) -> list[Lo
 
 
 def committed_records(data: bytes, at: ReadPosition) -> list[LogRecord | LogStart]:
-    """Return the records from `at` on below its watermark; move it after them. Raises `KafkaWireError`."""
+    """Return the committed records from `at` on, and move `at` after them. Raises `KafkaWireError`."""
     found: list[LogRecord | LogStart] = []
     for record in _records(data):
         if at.offset <= record.offset < at.watermark:
@@ -108,7 +108,7 @@ def stored_records(directory: Path, first: int) -> Iterator[LogRecord | LogStart
 
 
 def stored_fault(directory: Path) -> str | None:
-    """Return the reason why a server would not start with an unused directory; None: it would.
+    """Return the reason why a server would not start with an unused directory; None if it would.
 
     Raises as `stored_records` does.
     """

@@ -6,15 +6,15 @@
 The quorum may have our servers, Kafka's controllers, or both. Only the leader knows the replicas, and the first server
 may name a dead leader. So a query continues at the next server until a server replies or the time is over.
 
-*Reading the log* is a Fetch by replica -1. Our server treats it as a consumer's and replies from below the high
-watermark. A controller of Kafka treats every Fetch as a replica's, without a state for the id -1. So it needs an epoch
-with the offset, and returns uncommitted records. This client sends the epoch of the newest record, which is valid for
-any offset in the log, and omits records beyond the high watermark.
+*Reading the log* is a Fetch by replica -1. Our server treats this as a consumer's Fetch, and returns only records below
+the high watermark. A controller of Kafka treats every Fetch as a replica's, and does not have a state for replica -1.
+So it requires an epoch with the offset, and also returns uncommitted records. This client sends the epoch of the newest
+record, which is valid for any offset in the log, and omits records beyond the high watermark.
 
 *Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
 without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
 with CreateTopics or with several topics does not have it. If the leader of a farm is not among the brokers, the first
-server reports its own view, as to Kafka's own tool (`quorum_view`).
+server reports its own view, as it does to Kafka's own tool (`quorum_view`).
 """
 
 import math

@@ -8,8 +8,8 @@
 
 *Authority.* Term and vote are in the storage, which syncs them before the reply to a vote. `quorum-state` repeats them
 after each change, for readers of Kafka's file. If the file had authority, too, each vote would need a second sync, and
-the two could contradict each other. At a start they are compared: if the file has a later epoch, the storage is an
-older copy. With it the server could vote twice, so it does not start.
+file and storage could contradict each other. They are compared at a start: if the file has a later epoch, the storage
+is an older copy. With an older copy the server could vote twice in one epoch, so it does not start.
 
 *The first voters.* A directory formatted with initial controllers begins with an empty log, and their first leader
 writes them to the log. Kafka begins with a snapshot that contains them. In this log a snapshot at offset 0 is
@@ -95,7 +95,7 @@ class QuorumDirectory(Struct, frozen=True):
         replace_file(self.path / _LOG / STATE_FILE, encode_state(state))
 
     def read_state(self) -> QuorumState | None:
-        """Return the contents of `quorum-state`; None: there is none yet. Raises `QuorumDirectoryError`."""
+        """Return the contents of `quorum-state`, or None if it does not exist yet. Raises `QuorumDirectoryError`."""
         file = self.path / _LOG / STATE_FILE
         try:
             if not file.exists():
@@ -108,7 +108,7 @@ class QuorumDirectory(Struct, frozen=True):
             ) from error
 
     def read_users(self) -> ScramUsers | None:
-        """Return the users of SCRAM; None: it was formatted without users. Raises `QuorumDirectoryError`."""
+        """Return the users of SCRAM, or None if it was formatted without users. Raises `QuorumDirectoryError`."""
         file = self.path / USERS_FILE
         try:
             return decode_users(file.read_bytes()) if file.exists() else None

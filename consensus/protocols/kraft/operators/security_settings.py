@@ -8,8 +8,8 @@
              sasl.mechanism.controller.protocol     this server's mechanism for its login at the others
              sasl.jaas.config                       … and its user name and password
 
-As in Kafka, a name may begin with `listener.name.` and the listener, in lower case, and `sasl.jaas.config` may follow a
-mechanism. A tool has `security.protocol` and `sasl.mechanism` instead.
+As in Kafka, a name may begin with `listener.name.` and the name of the listener, in lower case. Before
+`sasl.jaas.config`, the name of a mechanism may follow. A tool has `security.protocol` and `sasl.mechanism` instead.
 
 *Ineffective settings* under the chosen protocol are refused by name: a file with a keystore for a listener without TLS
 is a mistake. Stores are PEM files, which is not Kafka's default, so the type must be set: then the same settings have

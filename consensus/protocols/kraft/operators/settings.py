@@ -8,8 +8,8 @@ which lines have no effect. If a default differs from Kafka's, the field has the
 *Times.* Kafka has three times: a timeout for a follower without contact to its leader (`fetch.timeout`), a timeout for
 a candidate without a majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`).
 The core draws all three waits from one range (`core_options`). It begins at the shorter of the two timeouts. It ends at
-the longer of the fetch timeout and the sum of election timeout and pause. With the defaults of both that is 1,000 to
-2,000 ms.
+the longer of the fetch timeout and the sum of election timeout and pause. With the defaults of all three times, the
+range is 1,000 to 2,000 ms.
 """
 
 import re
@@ -61,7 +61,7 @@ class VoterSettings(Struct, frozen=True):
     """Loopback, unlike Kafka's, which listens on every address."""
     advertised_listeners: tuple[Endpoint, ...] = ()
     listener_names: str = ""
-    """If it is given: the name of the listener. Kafka's files have it."""
+    """The name of the listener, if set. Kafka's files have this setting."""
     election_timeout_ms: int = 1_000
     fetch_timeout_ms: int = 2_000
     election_backoff_max_ms: int = 1_000

@@ -8,9 +8,9 @@
     62, 63, 70              registrations and heartbeats of Kafka's brokers and controllers: NOT_CONTROLLER
 
 *A voter's first address is tested before it is recorded*: the leader connects, and refuses the address if another
-server replies (`identification`). It accepts a server of unknown identity. Only a leader can correct a wrong address in
-the record, and because of this address the voters may be unable to elect a leader. A voter that sent UpdateRaftVoter
-reports the refusal.
+server replies (`identification`). It accepts a server of unknown identity. The reason for the test: a wrong address in
+the record may prevent the election of a leader, and only a leader can correct the record. A voter that sent
+UpdateRaftVoter reports the refusal.
 
 The tools send DescribeCluster to any server, and then send requests to the leader in the reply. So the reply must
 contain the leader's address. Our server does not keep Kafka's metadata: a controller that tries to register gets
@@ -319,7 +319,7 @@ def _progress(follower: FollowerProgress) -> _Progress:
 
 
 def _objection(voters: tuple[Server, ...]) -> Outcome | None:
-    """Return the reason why other servers would stop permanently at the voters' record; None: they can read it."""
+    """Return the reason why other servers would stop permanently at the voters' record; None if they can read it."""
     try:
         voters_of(0, voters_value(Configuration(voters)))
     except KafkaWireError as error:

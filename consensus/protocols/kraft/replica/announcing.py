@@ -11,9 +11,9 @@ Otherwise an operator would notice the error only when the record is needed.
 *A leader's own address* is tried by the leader, because Kafka does not have a request for a test by another server. For
 the leader itself a loopback address always works, so a loopback address is refused if another voter is not on loopback.
 
-*A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So a server that was
-a voter since its start, by a committed record, does not join automatically until it is started again. An operator may
-still add it (KAFKA-19850).
+*A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So if a committed
+record has made a server a voter since its start, the server does not join automatically until it is started again. An
+operator may still add it (KAFKA-19850).
 """
 
 from collections.abc import Callable
@@ -150,7 +150,7 @@ class Announcing:
         return None if refusal is None else refusal[1]
 
     def _reason(self, code: int, leader: object) -> str | None:
-        """Return the reason why a leader does not record the address; None if it does, or may yet."""
+        """Return the reason why a leader does not record the address; None if it does, or may do so later."""
         if code in _LATER:
             return None
         known = next((text for each, text in _REASONS.items() if each == code), None)

@@ -3,7 +3,8 @@
 *Any log* (`KeptRecords`). Only the application can interpret its records, so none can be omitted.
 
 *The metadata of Kafka's controllers* (`KeptMetadata`), for our voters in a quorum with Kafka's. A controller ends at a
-snapshot with the marks of a transaction, which its own log has from the first batch on. So these are interpreted:
+snapshot with the marks of a transaction, which its own log has from the first batch on. So these records are
+interpreted:
 
     BeginTransaction   the following records are undecided: no snapshot until the transaction ends (`is_settled`)
     EndTransaction     they are effective
@@ -11,9 +12,9 @@ snapshot with the marks of a transaction, which its own log has from the first b
     NoOp               also omitted: an idle controller writes two each second
 
 All other records are kept unchanged and in order, so a controller reads the snapshot like the log. Kafka's own
-snapshots are shorter: of overwritten records they have the newest only.
+snapshots are shorter: they omit records that later records overwrite.
 
-*Clients' records there* (`metadata_objection`). Every controller reads every record, even a standby, and ends
+*Clients' records in such a log* (`metadata_objection`). Every controller reads every record, even a standby, and ends
 permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted. A record
 must not have a key or headers, its value begins like metadata, and all records of a batch have one time.
 
@@ -31,7 +32,7 @@ from consensus.protocols.kraft.wire.entries import BATCH_CONTINUES, entry_tail
 _FRAME_VERSION: Final = 1
 _SHORTEST_FRAME: Final = 3
 _ONE_BYTE: Final = 0x80
-"""From here on a number takes a second byte. No type of Kafka's does."""
+"""Numbers from here on take a second byte. The types of Kafka's records are below it."""
 _NO_OP: Final = 20
 _BEGIN: Final = 23
 _END: Final = 24
@@ -47,7 +48,7 @@ def metadata_type(value: bytes | None) -> int | None:
 
 
 def metadata_objection(batch: RecordBatch) -> str | None:
-    """Return the known reason why Kafka's controllers would end by these records; None: they would not."""
+    """Return the known reason why Kafka's controllers would end because of these records; None if they would not."""
     if batch.producer_id >= 0:
         return "the producer is idempotent, and its id would be a record that Kafka's controllers end at"
     if len({record.timestamp_ms for record in batch.records}) > 1:
@@ -65,7 +66,7 @@ class KeptRecords:
     def __init__(self, max_bytes: int) -> None:
         self.size_bytes = 0
         self.is_whole = True
-        """True if all records are here."""
+        """True if no record was dropped."""
         self._max_bytes = max_bytes
         self._entries: list[Entry] = []
 

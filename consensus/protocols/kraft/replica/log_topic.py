@@ -238,7 +238,7 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 
     def _known(self, batch: RecordBatch) -> Produced | None:
-        """Return the earlier reply to this batch; None: it is the next one. Raises `ProduceRefusedError`."""
+        """Return the earlier reply to this batch, or None if it is the next one. Raises `ProduceRefusedError`."""
         producer = self._machine.producers.get(batch.producer_id)
         if producer is None:
             raise ProduceRefusedError(

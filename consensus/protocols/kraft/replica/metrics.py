@@ -1,4 +1,4 @@
-"""The thirteen metrics of KIP-595, measured in their own server.
+"""The thirteen metrics of KIP-595, measured in the server itself.
 
     ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
     trio's loop ──▶ PollIdle                                         time of waiting for sockets, timers and the disk
@@ -11,8 +11,8 @@ operator the waiting time of a producer.
 *Election latency* begins with the step in which a voter becomes a candidate. It ends when the voter leads or knows a
 leader, after any number of rounds of voting. A pre-vote is part of it.
 
-*Poll idle ratio* is Kafka's for the thread that runs Raft. Here all runs in one event loop, so it is the idle part of
-that loop's time. Near 0, this process is the bottleneck.
+*Poll idle ratio.* Kafka measures it for the thread that runs Raft. Here everything runs in one event loop, so it is the
+idle part of that loop's time. Near 0, this process is the bottleneck.
 
 *Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure covers the
 last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are not a peak. Without a
@@ -42,13 +42,13 @@ _MAX_UNCOMMITTED: Final = 65_536
 
 
 class QuorumFigures(Struct, frozen=True):
-    """The metrics at one moment, named as in the KIP. Not a number: nothing was measured in the window."""
+    """The metrics at one moment, named as in the KIP. NaN if nothing was measured in the window."""
 
     current_leader: int
-    """-1: not known."""
+    """-1 if not known."""
     current_epoch: int
     current_vote: int
-    """-1: no vote given in this epoch."""
+    """-1 if this server has not voted in this epoch."""
     log_end_offset: int
     log_end_epoch: int
     high_watermark: int

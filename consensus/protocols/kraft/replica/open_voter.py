@@ -13,8 +13,8 @@ closed and retries.
 names them. A new quorum begins with the controllers of the formatted directory. A server formatted without any learns
 the voters by DescribeQuorum from the bootstrap servers. It is an observer until a leader makes it a voter, or joins
 with `controller.quorum.auto.join.enable`. A server whose log names voters does not wait for that: if all servers start
-together, no leader could reply. If it does not vote, those voters may be gone, so it queries the bootstrap servers in
-turns with them for the leader.
+together, no leader could reply. If the server is not one of these voters, they may be gone. So it queries them and the
+bootstrap servers in turns for the leader.
 
 *quorum-state* is written after each change by a separate task, after the storage. It may be late by one change: it is a
 copy (`quorum_directory`).
@@ -387,7 +387,7 @@ def _server_options(settings: VoterSettings) -> ServerOptions:
 def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRecords:
     """Return the entries that a leader writes itself.
 
-    They have the time, and `kraft.version` 1 if the log names voters.
+    The entries contain the time, and `kraft.version` 1 if the log names voters.
     """
 
     def head() -> bytes:
@@ -400,7 +400,7 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
 
 
 def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
-    """Return the voters for a log without any, from the settings or the directory; empty: they are learned."""
+    """Return the voters for a log without any, from the settings or the directory; empty if they must be learned."""
     if settings.voters:
         return Configuration(
             tuple(
@@ -431,7 +431,7 @@ async def _write_states(
     """Repeat the storage's state in `quorum-state`, after each change.
 
     The file is written only after the storage. Otherwise a server that ended in between would mistake its storage for
-    an older copy. A full disk is waited out, as in the storage, since this file is for people. Raises `VoterError`.
+    an older copy. If the disk is full, the task waits, because this file is only for people. Raises `VoterError`.
     """
     written: QuorumState | None = None
     while True:

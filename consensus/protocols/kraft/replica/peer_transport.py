@@ -8,14 +8,14 @@ The rules are in docs/reference/kraft.md: 'Connections, retries, times' has the 
 retries, 'Slow links' the sizes of fetches. Each connection is opened at its first use.
 
 *Pre-vote* does not exist before version 2 of Vote. After connecting, the core learns if the peer supports pre-votes,
-and counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for the connection is
-dropped then.
+and counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for such a connection is
+dropped.
 
 *Addresses.* An unreachable or misidentified peer is tried at other places in turn (`elsewhere`), because the recorded
-address may be wrong (docs/explanation/other-protocols.md). A place counts when its server has proven to be this peer
-(`identification`), until the configuration has another address; it is tried first. If the address of a peer changes,
-its connections end at the next request. A reply may contain the leader's address (`learned`). A reply with an error
-outside Raft is counted and dropped.
+address may be wrong (docs/explanation/other-protocols.md). When the server at a place has proven to be this peer
+(`identification`), that place is tried first, until the configuration has another address. If the address of a peer
+changes, its connections end at the next request. A reply may contain the leader's address (`learned`). A reply with an
+error outside Raft is counted and dropped.
 """
 
 import math
@@ -191,7 +191,7 @@ class _Lane:
                     self._request_queued.set()
 
     def _substitute(self) -> Place | None:
-        """Return a bootstrap server to query instead of the peer, if there are any: every other time, or always."""
+        """Return a bootstrap server to query instead: every other time, or always without a recorded address."""
         others = self._transport.bootstrap()
         self._tries += 1
         if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):

@@ -1,12 +1,12 @@
 """Replicas by id, and their addresses: from the configuration in force and from messages.
 
-A voter's address comes from the configuration. An observer is not in it; only a leader that is making it a voter
-connects to it, and then its address is among the newcomers. A removed voter stays known at its last address: a leader
-that removes itself leads until that is committed, so the others must fetch it from there.
+A voter's address comes from the configuration. An observer is not in the configuration. Only a leader that is making it
+a voter connects to it; its address is then among the newcomers. A removed voter stays known at its last address: a
+leader that removes itself leads until the removal is committed, so the others must fetch the removal from it.
 
-An address in a message is a claim of the sender, so it does not replace a voter's configured address. For other servers
-the address is used: a server that was offline during a change of the voters may find the leader only in this way. Only
-the id of such a leader is known. The last `TOLD_MAX` addresses are stored.
+An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
+the configuration it is used: a server that was offline during a change of the voters may find the leader only in this
+way. Only the id of such a leader is known. The last `TOLD_MAX` addresses are stored.
 
 The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
 kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is

@@ -61,7 +61,7 @@ def _any_caller(_caller: Caller) -> bool:
 
 
 def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
-    """Ignore addresses: they are known otherwise."""
+    """Ignore the addresses: another source has them."""
 
 
 def _ends_batch(_entry: Entry) -> bool:

@@ -9,9 +9,9 @@ ends within a batch: a server that begins from it would read the records as two 
 
 *Producers.* A client without a reply repeats its batch, maybe to another leader. So the written batches of each
 producer are replicated state: the last `BATCHES`, as in Kafka. A producer expires after `PRODUCER_EXPIRY_MS` of the
-log's time without a write. If there are too many, the user with the most loses the least recent one, so a user cannot
-displace another's. The log's time is the latest timestamp of a control record or of a record with a producer, so each
-server drops the same ones.
+log's time without a write. If there are too many, the user with the most producers loses the least recent one, so a
+user cannot displace another user's producers. The log's time is the latest timestamp of a control record or of a record
+with a producer, so each server drops the same ones.
 
 *Producer ids* are in docs/reference/kraft.md, 'Producer ids'.
 """
@@ -111,7 +111,7 @@ class QuorumLog:
         self._is_within_batch = batch_continues_after(entries[-1])
 
     def snapshot_index(self) -> Index:
-        """Return the index of a possible snapshot: the newest entry; 0: none is possible now."""
+        """Return the index of a possible snapshot, the newest entry; 0 if none is possible now."""
         is_settled = self._records.is_whole and self._records.is_settled and not self._is_within_batch
         return self._applied if is_settled else 0
 

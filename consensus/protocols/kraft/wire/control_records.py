@@ -11,9 +11,9 @@
     endpoint = name │ host │ port 2 │ tags           arrays and texts begin with length + 1, a varint without zigzag
 
 *LeaderChange is written in version 0 only.* Kafka's controllers, even standby ones, end at any other version. Version 0
-does not have directory ids, so a no-op names replicas by id alone (`ReplicaKey` without a directory). The leader's own
-log does so too, since entries must not differ between replicas. A record with more, such as tagged fields of a later
-Kafka, stays opaque: the core does not depend on a no-op's contents.
+does not have directory ids, so a no-op names replicas by id alone (`ReplicaKey` without a directory). The no-op in the
+leader's own log does so too, because entries must not differ between replicas. A record with more, such as tagged
+fields of a later Kafka, stays opaque: the core does not depend on a no-op's contents.
 
 *Voters* are interpreted or refused, since the core could not follow an unknown configuration. A configuration does not
 have room for the supported versions of each voter. All servers so far support 0 and 1; other versions are stored with

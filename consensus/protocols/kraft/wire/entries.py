@@ -1,8 +1,8 @@
 """Entries of the core as Kafka's record batches, and back; and the head of an entry's data.
 
-docs/reference/kraft.md, 'The log', maps entries to records and explains the stored ends of batches. Data of a COMMAND
-and of a CONTROL are a head and the record's tail (`record_batches`), so key, value and headers are never decoded on
-their way. The head has the fields outside the tail, once for each record. All integers are big-endian:
+docs/reference/kraft.md, 'The log', maps entries to records and explains the stored ends of batches. The data of a
+COMMAND or CONTROL entry are a head and the record's tail (`record_batches`), so key, value and headers are never
+decoded on their way. The head has the record's fields outside the tail. All integers are big-endian:
 
     flags 1 │ timestamp in ms 8 │ producer id 8 │ producer epoch 2 │ sequence 4     the last three with flag 0x02
 
@@ -15,7 +15,8 @@ A replica gets whole batches (`batches_for_replicas`); a partial one would be a 
 `entries_of` restores the leader's entries byte for byte.
 
 *Trust.* `fetched_entries` reads a leader's batches, and raises `KafkaWireError` and nothing else: offsets are without a
-gap, epochs do not fall, each record is valid. A first batch may begin before the position, and the last may be cut off.
+gap, epochs do not fall, each record is valid. The first batch may begin before the position, and the last may be cut
+off.
 """
 
 import struct
@@ -69,7 +70,7 @@ _NO_PRODUCER: Final = (-1, -1, -1)
 
 
 class EntryHead(Struct, frozen=True):
-    """The head of an entry's data. Without a producer the last three are -1."""
+    """The head of an entry's data. Without a producer the last three fields are -1."""
 
     batch_continues: bool
     timestamp_ms: int
@@ -192,7 +193,7 @@ def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMIT
 
 
 def entries_by_batch(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> Iterator[list[Entry]]:
-    """Yield the result of `entries_of`, one batch at a time: other tasks can run between two."""
+    """Yield the result of `entries_of`, one batch at a time, so that other tasks can run between two batches."""
     expected, epoch, is_first = position.index, position.term, True
     for at, head in batch_heads(data, limits):
         if head.base_offset > expected or head.last_offset < expected or not (is_first or head.base_offset == expected):

@@ -1,7 +1,7 @@
 """Maps the core's messages to those of KRaft, and back.
 
     core                          wire
-    term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; of a pre-vote the term before
+    term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; in a pre-vote the term before
     LogId(index, term)            (offset, epoch): an exclusive end offset is the index of the last entry
     ReplicaKey(id, directory)     `replica_names`
     commit                        HighWatermark
@@ -87,7 +87,7 @@ _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     }
 )
 _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reason for reason, code in _CODES.items()})
-"""The last reason of a code: FENCED_LEADER_EPOCH is STALE_TERM, which the core treats as ANOTHER_LEADER."""
+"""The last reason of each code: FENCED_LEADER_EPOCH becomes STALE_TERM, which the core treats as ANOTHER_LEADER."""
 _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyType(
     {
         kind: response
@@ -110,11 +110,11 @@ _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyTyp
         for kind in kinds
     }
 )
-"""The response that has an error alone, by the request and by the core's reply."""
+"""The response that contains only an error, by the request and by the core's reply."""
 
 
 class RefusedRequest(Struct, frozen=True):
-    """A request that the core does not get, and its answer."""
+    """A request that does not reach the core, and its response."""
 
     response: QuorumResponse
 
@@ -126,9 +126,9 @@ class Answering(Struct, frozen=True):
     """The server's leader, for replies without one."""
     log_start_offset: int = 0
     term: Term | None = None
-    """Term of `leader`. None: the reply's."""
+    """Term of `leader`; None means the reply's term."""
     began: LogId | None = None
-    """An entry of this leader's own epoch: commit indexes from there on are sent. None: all are sent."""
+    """An entry of this leader's own epoch: only commit indexes from there on are sent. None if all are sent."""
 
     def leader_in(self, term: Term) -> ServerId | None:
         """Return the leader of `term`, if known."""
@@ -247,7 +247,7 @@ def reply_from_wire(
 
 
 def named_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
-    """Return the addresses of replicas in a message, by replica id: a leader names itself or is named."""
+    """Return the addresses of replicas in a message, by replica id; only leaders are named."""
     match message:
         case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() if message.leader_endpoints:
             named = [partition.leader_id for topic in message.topics for partition in topic.partitions]
@@ -417,8 +417,8 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
     replica_id = max(request.replica_state.replica_id, request.replica_id)
     newer = partition.current_leader_epoch - partition.last_fetched_epoch
     _check_numbers(replica_id, request.max_wait_ms, partition.fetch_offset, partition.last_fetched_epoch, newer)
-    # The JVM's replicas leave the partition's limit at 0, and use the limit of the request. Both are 0 in signs of life
-    # (`quorum_service.FETCH_SIZES`).
+    # Kafka's replicas leave the partition's limit at 0, and use the limit of the request. Both are 0 in a fetch that
+    # only shows that the replica is alive (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
     is_sign_of_life = request.max_bytes == partition.partition_max_bytes == 0
     return core.Fetch(
