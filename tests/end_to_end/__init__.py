@@ -1,1 +1,1 @@
-"""Real processes of `garlicfarm` on loopback, controlled from outside, like by an operator."""
+"""Real processes of `garlicfarm` on loopback, controlled from outside, as an operator does."""

@@ -1,6 +1,7 @@
 """A farm of three processes, shared by the tests of one file, which may kill its nodes.
 
-The start of a farm takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So it ends with the file.
+The start of a farm takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So the farm ends after the tests
+of the file.
 """
 
 from collections.abc import Generator, Iterator

@@ -2,7 +2,7 @@
 
 If the file contains a number, each sync takes this many seconds longer: a slow disk.
 
-The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, like on a disk with a full queue: reads are
+The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, as on a disk with a full queue: reads are
 served from the page cache.
 """
 

@@ -1,4 +1,4 @@
-"""Configuration files of single nodes, like an operator's."""
+"""Configuration files of single nodes, as operators write them."""
 
 import shutil
 import socket

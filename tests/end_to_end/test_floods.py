@@ -1,4 +1,4 @@
-"""Floods against a running node, by unknown clients and by holders of the password: their cost, and served peers.
+"""Floods against a running node, with and without the password: their cost is bounded, and peers still connect.
 
 The node may open 1,024 files and sockets, the default of shells, and cannot raise this limit.
 """

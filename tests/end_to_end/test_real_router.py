@@ -1,4 +1,4 @@
-"""A node started like an operator's, with a router of kind `i2cp`: a fake router that uses the real protocol.
+"""A node started as operators start it, with a router of kind `i2cp`: a fake router that uses the real protocol.
 
 `tests/interop` has the same test with a Java router.
 """

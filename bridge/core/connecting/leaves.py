@@ -4,7 +4,7 @@
     streams   ─▶ replied, suspect, failed ─┴─▶ order ─▶ the leaf to try first, the next one, …
 
     weight of a leaf    1 / max(cost, 10)
-    cheapest            max(cost, 10) at most 4 times the least; a cost above 100 (unhealthy) only without any other
+    cheapest            max(cost, 10) at most 4 times the least; costs above 100 (unhealthy) only if all are above 100
 
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
 suspect leaves, then failed leaves. Among failed leaves, the order depends on three facts: no failure in the last 5 s,
@@ -31,7 +31,7 @@ from bridge.core.connecting.reply_times import NetworkDoubt, ReplyTimes
 from bridge.core.connecting.structures import ListedLeaf
 
 LEAST_WEIGHED_COST: Final = 10
-"""The margin of published costs (docs/reference/publishing-rules.md)."""
+"""The least change of a published cost (docs/reference/publishing-rules.md)."""
 CHEAPEST_FACTOR: Final = 4
 UNHEALTHY_ABOVE: Final = 100
 FAILURE_COUNTS_S: Final = 40.0

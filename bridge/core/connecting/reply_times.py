@@ -10,7 +10,7 @@
     doubt      1; doubles when a reply arrives after the timeout, and when all leaves failed twice in a row without a
                reply of any leaf: the network is slow or down
 
-A leaf without measured times has the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
+A leaf without measured times uses the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
 missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. If the
 timeout doubled after the second failure, one dead leaf and one lost packet would delay a client by half a minute.
 
@@ -32,7 +32,7 @@ _SLOW_FACTOR: Final = 1.5
 _LEAST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
 _ROUNDS: Final = 2
-"""Failed rounds over all leaves until a doubt: next to a dead leaf, the first packet to each live leaf may be lost."""
+"""Failed rounds over all leaves that double the timeouts: in one round, packets to live leaves may also be lost."""
 _FAILURES_LEAST: Final = 2
 """Minimum number of failures: with a single leaf, one failure may be only a lost packet."""
 

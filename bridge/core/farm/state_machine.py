@@ -4,17 +4,17 @@ docs/reference/application-json.md lists the kinds of entries, their authors, ef
 docs/explanation/publishing.md explains the choice of publishers and leaves, docs/explanation/state.md the tables.
 
 An entry has an effect only if its author may write it and writes it for the first time
-(`bridge.core.membership.authors`). The wire floor has verified the author's signature. Any other entry stays in the log
-and is only counted and reported. An entry of a kind above the farm's level has no effect. An older version treats it as
-a foreign entry, so applying it would make the versions differ.
+(`bridge.core.membership.authors`). `bridge.wire` has already verified the author's signature. Any other entry stays in
+the log and is only counted and reported. An entry of a kind above the farm's level does not have an effect. An older
+version treats it as a foreign entry, so applying it would make the versions differ.
 
 Three tables apply a repeated submission once: sessions (`consensus.sessions`), the reqids of ØMQ Raft
 (`bridge.core.state.reqids`), and the producers of Kafka (`bridge.core.state.kafka_clients`). An entry of a producer
 needs a member's proof: otherwise any client could use up a producer's sequences.
 
-The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
-part of the state and does not need a message. It depends only on the record, its index and the tuning. Entries up to
-the applied index are ignored, so replay is harmless.
+The publisher and the leaves of every master are chosen again after each report, clock entry and change of weights. The
+choice is part of the state and does not need a message. It depends only on the record, its index and the tuning.
+Entries up to the applied index are ignored, so replay is harmless.
 """
 
 import hashlib
@@ -283,7 +283,8 @@ class Farm:
     ) -> None:
         """Take a committed configuration: a decision needs a majority in each of these voter sets.
 
-        `members`: all servers in it, learners included. They came alive (`bridge.core.membership.admission`).
+        `members`: all servers in it, learners included. Each of them has now taken part
+        (`bridge.core.membership.admission`).
         """
         if index > self.state.applied_index:
             state, clocks = self.state, self.state.clocks.configured(majorities)
@@ -438,7 +439,7 @@ def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
-    """Note that an identity is alive: an entry of it had effect."""
+    """Record that an identity has taken part: one of its entries had an effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
     record, author_id = entry.record, entry.author.node_id

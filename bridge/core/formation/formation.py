@@ -367,7 +367,7 @@ class Formation:
         return sorted(seen, key=lambda founding: founding.cluster_id)
 
     def _may_still_be_created(self, seen: Founding) -> bool:
-        """Return True if a bystander should endorse it: promises of lost nodes stay in the directory for hours."""
+        """Return True if a node outside the set should endorse it; the directory may list promises of lost nodes."""
         reached = [member for each in seen.founders if (member := self._members.get(each)) and member.reachable]
         return len(reached) == len(seen.founders) or any(member.notice.endorses(seen) for member in reached)
 

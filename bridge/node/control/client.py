@@ -5,7 +5,8 @@ That applies only to requests without effect: a submission without a reply is ne
 `ControlError`, whose text an operator can act on.
 
 Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. The process
-must belong to this user or to root. So no other user can offer a false socket and read the requests.
+must belong to this user or to root, or for root to the user of the packages' service. So no other user can offer a
+false socket and read the requests.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping

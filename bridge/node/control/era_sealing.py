@@ -7,7 +7,7 @@ Eras increase by one, in the log and in each keyring. After a recovery from a ba
 keyrings may be ahead of the log. Then the log has to catch up first (`eras_behind`).
 
 A public key is known from the admission of its identity, or from its signed description in gossip. A member without a
-box needs the key file from an operator.
+sealed copy of the key needs the key file from an operator.
 """
 
 from collections.abc import Mapping

@@ -4,9 +4,9 @@
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; the refusal lists the steps
 
-Gossip's key manager requires running members to confirm each step. Here names replace ids. A stopped node still has its
-earlier keys. If these keys are removed, no member can open its messages after its return. So a removal is refused while
-nodes are down, unless it is forced.
+Gossip's key manager requires running members to confirm each step. These handlers replace its ids by names. A stopped
+node still has its earlier keys. If these keys are removed, no member can open its messages after its return. So a
+removal is refused while nodes are down, unless it is forced.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The verdict over time: reported at every change, its concerns as alarms, and failures of this process.
+"""Reports of the verdict at every change, alarms for its concerns, and the detection of a stuck process.
 
     view ──▶ verdict   another text than before ──▶ event `verdict-changed`, and so a line of the log
          ──▶ concerns  ──▶ alarms, while they last

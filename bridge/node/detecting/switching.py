@@ -5,8 +5,8 @@
 
 Only two files are changed: Debian's file, by root, and the file of a process of this user. A process of another system
 user chooses its own command line, so the file that it names could be any file. I2PControl gets a random password if the
-file does not contain one, because every user of the machine could control the router with the published one. Then only
-the owner of the file and the group of i2pd can read it, if i2pd runs.
+file does not contain one, because every user of the machine could control the router with the published default
+password. Then only the owner of the file and the group of i2pd can read it, if i2pd runs.
 """
 
 import secrets

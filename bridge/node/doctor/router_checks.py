@@ -1,6 +1,7 @@
 """The checks of the router in `garlicfarm doctor`: its replies, its clock and its status interface.
 
-Nothing is published and no session is made: a session for the master destination would replace the running node's.
+Nothing is published and no session is made: a session for the master destination would replace the session of the
+running node.
 """
 
 from collections.abc import Iterator, Sequence

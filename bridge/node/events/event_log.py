@@ -5,7 +5,7 @@ page contains the number of lost events, so that a gap is visible. Readers hold 
 the node grow.
 
 Cursors begin at 1 in each process. A reader whose cursor is beyond the end has read from an earlier process, and
-receives this one's events from the start.
+receives the events of this process from the start.
 
 No cause has more than a quarter of the ring: beyond that, an event replaces the oldest one of the same cause. So a
 sender that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost,

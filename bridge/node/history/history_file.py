@@ -2,14 +2,14 @@
 
     open_history ─▶ HistoryFile ─▶ write, content, close          all block: call them in a thread
 
-The file is not synced. A killed process does not lose a written record, since the system has it. A power failure may
-lose the last seconds, and the checksums of the records show the end of the file. A sync for each record would delay the
-log of the farm on the same disk.
+The file is not synced. A killed process does not lose a written record, because the operating system has it. A power
+failure may lose the last seconds, and the checksums of the records show the end of the file. A sync for each record
+would delay the log of the farm on the same disk.
 
 A new file reserves its space, so a full disk later does not interrupt the history. Operators need the history most for
 the time of a full disk.
 
-Another process of this node may not write the file (a lock). Only a regular file is used: another one, or a file
+A lock keeps other processes of this node from writing the file. Only a regular file is used: another one, or a file
 without this format, is renamed to `history.ring.aside`, which replaces an earlier one.
 """
 

@@ -2,7 +2,7 @@
 
     connect ─▶ check the user id of the peer ─▶ request ─▶ reply, within a deadline that arriving bytes extend ─▶ close
 
-Commands such as `status` send one request. An event loop would cost them more time than all the rest.
+Commands such as `status` send one request. To start an event loop would take longer than the request.
 """
 
 import errno

@@ -1,9 +1,9 @@
 """The address of a node on TCP, made of its URL, the file of a token, and the file of a certificate.
 
-A node signs the certificate of its control endpoint itself, unless an operator sets one of an authority. So
-`--certificate` accepts both. A node's own certificate (`control.crt`) is compared as a whole, so its names do not
-matter. An authority's is valid for the host in the URL. Without the option the system's authorities count. One file may
-contain the certificates of several nodes.
+A node signs the certificate of its control endpoint itself, unless an operator configures an authority's certificate.
+So `--certificate` accepts both. A node's own certificate (`control.crt`) is compared as a whole, so its names do not
+matter. An authority's certificate must be valid for the host in the URL. Without the option the system's authorities
+are used. One file may contain the certificates of several nodes.
 """
 
 import ssl
