@@ -1,16 +1,25 @@
-"""A made-up history of a day, and the made-up sights of all nodes, as a node serves them to the page for browsers."""
+"""A made-up day: the history, events, the end of the log, and the sights of all nodes, for pages and pictures."""
 
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from msgspec.json import encode as json
+
+from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.observations.history import NOT_REPORTED
+from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView
+from bridge.core.formation.member import MemberStatus
+from bridge.core.log.records import Clock
+from bridge.wire.log.entries import encode as encode_entry
 from tests.operator_views import MASTER, leaf
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 STEPS = 24 * 60
+PERIOD_MS = 30_000
+CLOCKS = 18
 SEVERITY = {"alive": "ok", "suspect": "warning", "dead": "critical", "left": "warning"}
 Json = dict[str, Any]
 
@@ -124,7 +133,67 @@ def up_to(view: FarmView, day: Json, since_ms: int) -> Json:
         for each in view.alarms
         if each.kind not in known
     ]
-    return day | {"rows": rows}
+    steps = (since_ms - day["fromMs"]) // day["stepMs"]
+    ended = {each.name for each in view.members if each.status is not MemberStatus.ALIVE} | (
+        {None} if not leader else set()
+    )
+    series = [
+        each | {"values": each["values"][:steps] + [None] * (STEPS - steps)} if each["name"] in ended else each
+        for each in day["series"]
+    ]
+    return day | {"rows": rows, "series": series}
+
+
+def trace(view: FarmView, now_ms: int, since_ms: int) -> tuple[TraceEvent, ...]:
+    """Return the events of a farm that was healthy until `since_ms`, and has the state of the view since then."""
+    node, raft, minute = view.node.name, view.raft, since_ms - 3 * MINUTE_MS
+    leader = {"leader": raft.leader_id, "leaderName": raft.leader_name, "term": raft.term}
+    found: list[tuple[int, str, dict[str, Any]]] = []
+    if raft.voters:
+        found = [
+            (now_ms - 402 * MINUTE_MS, "member-alive", {"member": "node-2"}),
+            (now_ms - 402 * MINUTE_MS + 900, "connection-restored", {"text": "TCP to node-2", "failures": 31}),
+            (now_ms - 401 * MINUTE_MS, "verdict-changed", {"text": "Healthy, can lose 1 of 3", "severity": "ok"}),
+            (minute, "structure-seen", {"master": MASTER}),
+        ]
+    else:
+        found = [(minute, "node-started", {"pid": view.node.pid, "generation": view.node.generation})]
+    late = [each for each in view.members if each.status is not MemberStatus.ALIVE]
+    found += [(since_ms - 4_000 + each.number, "member-suspect", {"member": each.name}) for each in late]
+    if raft.voters and raft.leader_id is None:
+        found += [(since_ms - 2_900, "leader-unknown", {"term": raft.term})]
+        found += [(since_ms - 1_500, "election-started", {"term": raft.term})]
+    elif raft.leader_id not in {None, 1}:
+        found += [(since_ms - 1_500, "leader-followed", leader)]
+    found += [(since_ms - 1_000 + each.number, "member-dead", {"member": each.name}) for each in late]
+    for leaf_view in (each for report in view.reports if report.raft_id == view.node.raft_id for each in report.leaves):
+        failed = [each for each in leaf_view.conditions or () if not each.holds]
+        if failed:
+            facts = {"leaf": leaf_view.destination.removesuffix(".b32.i2p"), "error": failed[0].last_error}
+            found += [(since_ms - 500, "leaf-unhealthy", {**facts, "conditions": failed[0].condition})]
+    found += [(since_ms, "alarm-raised", {"alarm": each.kind, "text": each.text}) for each in view.alarms]
+    verdict = view.verdict
+    found += [(since_ms + 10, "verdict-changed", {"text": verdict.text, "severity": verdict.severity.value})]
+    return tuple(
+        TraceEvent(place, at_ms, None, kind, node, facts) for place, (at_ms, kind, facts) in enumerate(found, 1)
+    )
+
+
+def log_tail(view: FarmView, until_ms: int) -> tuple[LogEntryView, ...]:
+    """Return the last entries of the log: two of a new leader, then a clock entry per reporting period."""
+    last, leader = view.raft.commit_index, view.raft.leader_id or 1
+    servers = [{"id": each.raft_id, "endpoint": each.endpoint} for each in view.raft.voters]
+    start_ms = until_ms - CLOCKS * PERIOD_MS
+    first = last - CLOCKS - 1
+    found = [
+        LogEntryView.of(first, view.raft.term, EntryKind.NO_OP, start_ms, json({"leader": leader})),
+        LogEntryView.of(first + 1, view.raft.term, EntryKind.CONFIGURATION, start_ms, json({"voters": servers})),
+    ]
+    for each in range(1, CLOCKS + 1):
+        at_ms = start_ms + each * PERIOD_MS
+        data = encode_entry(Clock(at_ms, leader, PERIOD_MS))
+        found.append(LogEntryView.of(first + 1 + each, view.raft.term, EntryKind.APPLICATION, at_ms, data))
+    return tuple(found)
 
 
 def flapping(start_ms: int, end_ms: int, failures: int) -> list[Json]:

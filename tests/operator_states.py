@@ -27,6 +27,9 @@ from bridge.core.publishing.score import Inability
 from tests.operator_views import farm_view, forming_view, judged, leaf
 
 SERVERS: Final = 3
+CHANGED_MS: Final = 192_000
+"""Age of the states."""
+UPTIME_MS: Final = 17 * 3_600_000
 CHOICES: Final = {
     2: "its score 880 is kept: the best of 3 is 890, of node-1; a change needs a lead of 100 points",
     3: "not chosen: its score 870 is below the 880 of node-2",
@@ -67,10 +70,20 @@ def healthy(*, leader: int = 1) -> FarmView:
         for each in view.publishing
     )
     gossip = replace(view.gossip, other_farms=())
-    reports = tuple(replace(each, attached=True) for each in view.reports)
+    reports = tuple(
+        replace(
+            each,
+            attached=True,
+            leaves=tuple(
+                replace(one, conditions=tuple(map(_in_this_run, one.conditions or ()))) for one in each.leaves
+            ),
+        )
+        for each in view.reports
+    )
     return judged(
         replace(
             view,
+            node=replace(view.node, uptime_ms=UPTIME_MS),
             gossip=gossip,
             raft=raft,
             publishing=publishing,
@@ -80,6 +93,10 @@ def healthy(*, leader: int = 1) -> FarmView:
             events=(),
         )
     )
+
+
+def _in_this_run(condition: ConditionView) -> ConditionView:
+    return replace(condition, since_ms=min(UPTIME_MS, condition.since_ms or 0))
 
 
 def states() -> dict[str, State]:
@@ -119,7 +136,7 @@ def with_alarms(view: FarmView, *kinds: str) -> FarmView:
 def _cut_off() -> FarmView:
     view = healthy()
     members = tuple(
-        each if each.is_self else replace(each, status=MemberStatus.DEAD, rtt_ms=None, status_age_ms=41_000)
+        each if each.is_self else replace(each, status=MemberStatus.DEAD, rtt_ms=None, status_age_ms=CHANGED_MS - 1_000)
         for each in view.members
     )
     raft = replace(
@@ -128,17 +145,20 @@ def _cut_off() -> FarmView:
         leader_id=None,
         leader_name=None,
         leader_endpoint=None,
-        leaderless_ms=43_000,
+        leaderless_ms=CHANGED_MS + 2_900,
         stands_still=True,
         followers=(),
         links=tuple(replace(each, connected=False) for each in view.raft.links),
     )
     reports = tuple(
-        each if each.raft_id == 1 else replace(each, stale=True, age_ms=95_000, score=None) for each in view.reports
+        each if each.raft_id == 1 else replace(each, stale=True, age_ms=CHANGED_MS + 21_000, score=None)
+        for each in view.reports
     )
     publishing = tuple(
         replace(
             each,
+            seconds_to_expiry=(each.seconds_to_expiry or 0) - CHANGED_MS // 1_000 - 20,
+            handed_over_s=(each.handed_over_s or 0) - CHANGED_MS // 1_000 - 20,
             entries=tuple(
                 one if one.name == "node-1" else replace(one, healthy=False, faults=(SERVER_FAULT,))
                 for one in each.entries
@@ -152,8 +172,8 @@ def _cut_off() -> FarmView:
 def _without_router() -> FarmView:
     view = healthy()
     failed = (
-        ConditionView("router", holds=False, since_ms=192_000, last_error=ROUTER_ERROR, failures=2),
-        ConditionView("service", holds=True, since_ms=86_400_000, failures=0),
+        ConditionView("router", holds=False, since_ms=CHANGED_MS, last_error=ROUTER_ERROR, failures=2),
+        ConditionView("service", holds=True, since_ms=UPTIME_MS, failures=0),
     )
     faults = (LeafFault.ROUTER.value,)
     broken = LeafView(leaf(1), None, healthy=False, load=0, excluded=False, faults=faults, conditions=failed)

@@ -16,12 +16,13 @@ from typing import Final
 
 import trio
 
+from bridge.node.events.event_log import EventLog
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.node.test_control_page import serving
-from tests.operator_history import MINUTE_MS, history, sights, up_to
-from tests.operator_states import State, moved_to, states
+from tests.operator_history import history, log_tail, sights, trace, up_to
+from tests.operator_states import CHANGED_MS, State, moved_to, states
 from tests.reference.site import GALLERY
 
 WIDTHS: Final = (1280, 390)
@@ -90,17 +91,26 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
     views = sights(now_ms, names, silent=silent)
     verdict, raft = state.view.verdict, state.view.raft
     if raft.voters:
-        day = up_to(state.view, day, now_ms - 20 * MINUTE_MS)
-    views["nodes"][0] |= {"verdict": verdict.kind.value, "severity": verdict.severity.value, "leader": raft.leader_name}
-    views["nodes"][0] |= {"term": raft.term, "commitIndex": raft.commit_index}
+        day = up_to(state.view, day, now_ms - CHANGED_MS)
+    story = trace(state.view, now_ms, now_ms - CHANGED_MS)
+    views["nodes"][0] |= {"verdict": verdict.kind.value, "severity": verdict.severity.value}
+    for each in (one for one in views["nodes"] if one["answered"]):
+        each.update(leader=raft.leader_name, term=raft.term, commitIndex=raft.commit_index)
+    if any(not leaf.healthy for each in state.view.reports for leaf in each.leaves):
+        # The log has the report of this leaf, so each node sees it.
+        for each in (one for one in views["nodes"] if one["answered"]):
+            each.update(verdict=verdict.kind.value, severity=verdict.severity.value)
     if not state.view.publishing:
         views["nodes"][0]["publishers"] = {}
     documents = {"/v1/history": day, "/v1/views": views}
     with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
         async with serving(Path(scratch), documents=documents) as served:
             served.node.current = moved_to(state.view, now_ms)
-            for alarm in state.view.alarms:
-                served.node.events.append("alarm-raised", {"alarm": alarm.kind, "text": alarm.text})
+            clock = iter(story)
+            served.node.events = EventLog("node-1", lambda: next(clock).time_ms)
+            for each in story:
+                served.node.events.append(each.kind, each.data)
+            served.node.log = log_tail(state.view, now_ms - (CHANGED_MS if raft.leader_id is None else 4_000))
             address = f"https://{LOOPBACK}:{served.server.remote_port}/#token={served.token}"
 
             def take() -> list[Picture]:

@@ -25,7 +25,8 @@ from bridge.tui.state import Pane, ViewState
 from bridge.tui.top import LiveView, keep_watching
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm
 from tests.gallery.page import signal_to
-from tests.operator_states import moved_to, states
+from tests.operator_history import trace
+from tests.operator_states import CHANGED_MS, moved_to, states
 from tests.reference.site import GALLERY
 
 SIZES: Final = ((60, 20), (80, 24), (120, 40), (200, 50))
@@ -68,7 +69,9 @@ def pictures() -> Iterator[Picture]:
         yield from _at_every_size("no-quorum", "Two of three nodes are killed: no quorum", live.lines)
     for name, state in states().items():
         live = LiveView(clock_s=lambda: 0.0)
-        live.take(moved_to(state.view, time.time_ns() // 1_000_000))
+        now_ms = time.time_ns() // 1_000_000
+        live.take(moved_to(state.view, now_ms))
+        live.history.story.add(trace(state.view, now_ms, now_ms - CHANGED_MS))
         live.followed.reason = ""
         yield from _at_every_size(name, f"{state.caption} (made up)", live.lines)
 

@@ -54,6 +54,7 @@ class FakeNode(FarmAdmin):
         self.leaving = False
         self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
         self.events = EventLog("node-1", lambda: 1000)
+        self.log = tuple(LogEntryView.of(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in (1, 2, 3))
         self.log_reads: list[tuple[int, int, int]] = []
         self.broken = False
         self.keys = FakeKeys()
@@ -88,9 +89,9 @@ class FakeNode(FarmAdmin):
         await trio.lowlevel.checkpoint()
         self.log_reads.append((first, limit, wait_ms))
         self.linearizable.append(linearizable)
-        last = min(3, first + limit - 1)
-        entries = (LogEntryView.of(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
-        return LogPage(1, 3, 3, last + 1, tuple(entries))
+        begin, end = self.log[0].index, self.log[-1].index
+        entries = tuple(each for each in self.log if first <= each.index < first + limit)
+        return LogPage(begin, end, end, min(end, first + limit - 1) + 1, entries)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
         """Return a page of the trace."""
