@@ -28,6 +28,8 @@ from unittest.mock import patch
 SECTOR_BYTES: Final = 512
 KEPT: Final = (0.0, 0.5, 0.5, 1.0)
 """Probabilities that an unsynced sector or name survives; each power cut draws one."""
+ROT_TRIES: Final = 200
+"""Places that rot tries, until it finds a byte in use."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
 
 
@@ -223,6 +225,10 @@ class Disk:
         place = random.choice(files)
         data = bytearray(place.read_bytes())
         offset = random.randrange(len(data))
+        for _ in range(ROT_TRIES):
+            if data[offset]:  # unused space is zero
+                break
+            offset = random.randrange(len(data))
         data[offset] ^= 1 << random.randrange(8)
         with place.open("r+b") as file:
             file.write(data)

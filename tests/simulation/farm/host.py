@@ -58,6 +58,8 @@ class Run:
     errors: BaseException | None = None
     """The exceptions of that end."""
     is_killed: bool = False
+    level: int | None = None
+    """The feature level that its version supports; None: the level of the present version (`versions.py`)."""
     ends_at_s: float | None = None
     """The deadline of the process, which it sets itself."""
 
@@ -77,6 +79,8 @@ class Host:
         self.boots = 1
         self.booted_s = 0.0
         self.run: Run | None = None
+        self.level: int | None = None
+        """The feature level of the installed version; None: the level of the present version."""
         self._time_s = time_s
         self._offset_s = 0.0
         self._drift = 0.0

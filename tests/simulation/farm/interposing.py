@@ -33,6 +33,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 import bridge.node
 import consensus
 import gossip
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.node.membership import member_directory
 from bridge.node.settings import machine
 from bridge.wire.log import proof
 from consensus.storage.disk_thread import DiskThread
@@ -42,6 +44,7 @@ from tests.simulation.farm.datagrams import HostDatagrams, MemoryDatagrams
 from tests.simulation.farm.disk_work import DiskWorker, in_place
 from tests.simulation.farm.host import Host, current_host
 from tests.simulation.farm.sockets import Sockets, interposed_sockets
+from tests.simulation.farm.versions import COMPARING, LevelOfHost, metadata_of_level
 
 NETWORK_BITS: Final = ".255"
 _PRODUCT: Final = ("bridge.", "consensus.", "gossip.")
@@ -267,11 +270,14 @@ def interposed(datagrams: MemoryDatagrams, sockets: Sockets) -> Iterator[None]:
             (resumption._read_boot_id, _of_host(resumption._read_boot_id, lambda host: host.boot_id)),
             (ec.generate_private_key, _curve_key),
             (proof.proven, lru_cache(PROOFS_MAX)(proof.proven)),
+            (member_directory.first_metadata, metadata_of_level(member_directory.first_metadata)),
         ]
         for name, clock in _clocks().items():
             replaced.append((getattr(time, name), clock))
             patches.set(time, name, clock)
         patches.rebind(replaced)
+        for each in COMPARING:
+            patches.set(each, "SUPPORTED_LEVEL", LevelOfHost(SUPPORTED_LEVEL))
         patches.set(os, "urandom", urandom)
         patches.set(random, "_urandom", urandom)
         patches.set(os, "getpid", _of_host(os.getpid, lambda host: host.process_id))

@@ -13,6 +13,8 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL
+
 
 class Nemesis(Enum):
     """Kind of a fault."""
@@ -44,6 +46,9 @@ class Nemesis(Enum):
     ROTATE = "the keys are rotated while it is stopped"
     NEW_KEYS = "the keys are replaced"
     MOVE = "has another address, then the previous one"
+    ROT = "is stopped, a bit of its stored data flips, and it starts; a damaged directory is replaced"
+    CLIENT_KEY = "a client key is admitted, signs entries, and is removed"
+    OLD_VERSION = "runs a version of this feature level, then the present one"
 
 
 ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
@@ -62,11 +67,16 @@ OF_OPERATORS: Final = (
     Nemesis.MOVE,
     Nemesis.INVITE_AND_LEAVE,
     Nemesis.HOSTILE,
+    Nemesis.ROT,
+    Nemesis.CLIENT_KEY,
 )
 """Actions of `operators.py`, one after another."""
 _VARIANTS: Final = {Nemesis.JOIN_AND_LEAVE: Nemesis.INVITE_AND_LEAVE, Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
 """Actions that replace the half of other actions."""
+LATER: Final = (Nemesis.ROT, Nemesis.CLIENT_KEY)
+"""Actions after the others, drawn separately."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
+ACTIONS_MAX: Final = 10
 FIRST_S: Final = 5.0
 SHORTEST_S: Final = 0.5
 LONGEST_S: Final = 60.0
@@ -81,7 +91,7 @@ class Fault:
     nemesis: Nemesis
     hosts: tuple[str, ...]
     amount: float = 0.0
-    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay."""
+    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay, a feature level."""
 
     @property
     def text(self) -> str:
@@ -97,12 +107,14 @@ def draw_faults(
 
     Faults that end the process of one machine never overlap.
     """
-    kinds = [each for each in Nemesis if each not in (*OF_ROUTERS, *OF_OPERATORS) for _ in range(_WEIGHTS.get(each, 1))]
+    others = (*OF_ROUTERS, *OF_OPERATORS, Nemesis.OLD_VERSION)
+    kinds = [each for each in Nemesis if each not in others for _ in range(_WEIGHTS.get(each, 1))]
     faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)
     if has_routers:
         faults += _draw(Random(f"{seed}/router faults"), OF_ROUTERS, names, trouble_s)
     if has_operator:
-        faults += _draw_actions(Random(f"{seed}/operator"), Random(f"{seed}/variants"), names, trouble_s)
+        faults += _draw_actions(seed, names, trouble_s)
+    faults += _draw_versions(Random(f"{seed}/versions"), names, trouble_s)
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
 
 
@@ -124,11 +136,12 @@ def _draw(random: Random, kinds: Sequence[Nemesis], names: Sequence[str], troubl
     return faults
 
 
-def _draw_actions(random: Random, variants: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
+def _draw_actions(seed: int, names: Sequence[str], trouble_s: float) -> list[Fault]:
     """Return the actions of an operator. A lost machine does not return, and is not the machine of a later action."""
+    random, variants, later = (Random(f"{seed}/{each}") for each in ("operator", "variants", "later actions"))
     actions: list[Fault] = []
     present, at_s = list(names), FIRST_S
-    kinds = [each for each in OF_OPERATORS if each not in _VARIANTS.values()]
+    kinds = [each for each in OF_OPERATORS if each not in (*_VARIANTS.values(), *LATER)]
     for number in range(len(names) + 1, len(names) + 1 + max(1, round(trouble_s / 30))):
         at_s = round(at_s + random.expovariate(1 / 5), 1)
         until_s = round(at_s + SHORTEST_S + random.expovariate(1 / 10), 1)
@@ -145,7 +158,26 @@ def _draw_actions(random: Random, variants: Random, names: Sequence[str], troubl
             nemesis = _VARIANTS[nemesis]
         actions.append(Fault(at_s, until_s, nemesis, hosts))
         at_s = until_s
+    while (at_s := round(at_s + later.expovariate(1 / 5), 1)) + SHORTEST_S < trouble_s and len(actions) < ACTIONS_MAX:
+        until_s = round(min(trouble_s, at_s + SHORTEST_S + later.expovariate(1 / 10)), 1)
+        actions.append(Fault(at_s, until_s, later.choice(LATER), (later.choice(present),)))
+        at_s = until_s
     return actions
+
+
+def _draw_versions(random: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
+    """Return no fault, or a farm of an older version that is upgraded step by step, or one older version for a time."""
+    drawn, level = random.random(), float(random.randint(FIRST_LEVEL, SUPPORTED_LEVEL - 1))
+    if drawn < 1 / 5:
+        ends_s = (round(random.uniform(FIRST_S, trouble_s), 1) for _ in names)
+        return [
+            Fault(0.0, until_s, Nemesis.OLD_VERSION, (name,), level)
+            for name, until_s in zip(names, ends_s, strict=True)
+        ]
+    if drawn < 2 / 5:
+        at_s, until_s = sorted(round(random.uniform(FIRST_S, trouble_s), 1) for _ in range(2))
+        return [Fault(at_s, until_s, Nemesis.OLD_VERSION, (random.choice(list(names)),), level)]
+    return []
 
 
 def _overlap(fault: Fault, other: Fault) -> bool:

@@ -63,6 +63,8 @@ class NemesisDriver:
                     nursery.start_soon(self._end_process, fault, name)
         if fault.nemesis in OF_ROUTERS:
             await self._set_router(fault)
+        elif fault.nemesis is Nemesis.OLD_VERSION:
+            await self._install(fault.hosts[0], int(fault.amount))
         elif fault.nemesis not in ENDING:
             self._disturb()
             self._set(fault, begins=True)
@@ -77,6 +79,8 @@ class NemesisDriver:
                     await self._world.start(name)
         elif fault.nemesis in OF_ROUTERS:
             await self._set_router(fault)
+        elif fault.nemesis is Nemesis.OLD_VERSION:
+            await self._install(fault.hosts[0], None)
         else:
             self._disturb()
             self._set(fault, begins=False)
@@ -88,10 +92,22 @@ class NemesisDriver:
             case Nemesis.POWER_CUT:
                 await self._world.power_cut(name)
             case _:
-                with trio.move_on_after(30):
-                    await self._world.stop(name)
-                if self._world.hosts[name].run is not None:
-                    await self._world.kill(name)
+                await self._stop(name)
+
+    async def _stop(self, name: str) -> None:
+        with trio.move_on_after(30):
+            await self._world.stop(name)
+        if self._world.hosts[name].run is not None:
+            await self._world.kill(name)
+
+    async def _install(self, name: str, level: int | None) -> None:
+        """Replace the version on a machine, and start it; the first version is installed before the farm begins."""
+        host = self._world.hosts[name]
+        if host.level != level:
+            host.level = level
+            await self._stop(name)
+            if host.run is None and not self.holds_down(name):
+                await self._world.start(name)
 
     def _disturb(self) -> None:
         """Set the network to the sum of the active faults."""

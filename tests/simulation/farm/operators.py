@@ -8,26 +8,41 @@ members as servers. A refused order is sent again, to each running node in turn.
 `waits_for` names the order of an action that does not.
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from itertools import count
+from random import Random
 from typing import Final, TypeVar
 
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.api.control import IdentityView
+from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, NODES_APPROVE
-from bridge.api.requests import CommandRequest, InvitationRequest, NodeRequest, RemovalOrder, ReplaceKeysRequest
+from bridge.api.requests import (
+    ClientOrder,
+    CommandRequest,
+    InvitationRequest,
+    NodeRequest,
+    RemovalOrder,
+    ReplaceKeysRequest,
+)
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.recover import _make
+from bridge.core.log.records import Scope
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.inviting.redeeming import JoinError, redeem
 from bridge.node.offline.state_reading import read_backup
 from bridge.node.security.key_files import replace_farm_key
 from bridge.node.settings.bundle import parse_bundle
+from bridge.wire.keys.client_key import ClientKeyFile
 from bridge.wire.keys.farm_key import farm_key_text, parse_farm_key
 from bridge.wire.keys.invitation import parse_token
+from bridge.wire.log.proof import sign_entry
 from gossip.node.state_files import load_identity
 from tests.simulation.farm.disk import Content, Disk
 from tests.simulation.farm.hostile import Hostility, Parts
@@ -40,6 +55,11 @@ END_S: Final = 30.0
 """Time for a node that leaves or is evicted; then its machine is switched off."""
 LEADING_TRIES: Final = 3
 """Handovers to a hostile member, until it has led."""
+START_S: Final = 10.0
+"""A node with a damaged directory refuses it within this time."""
+ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
+"""Patterns of the files with a flipped bit; the last pattern has all small files."""
+REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
 SERVING: Final = frozenset({"voter", "learner"})
 EMPTY: Final = Content({"": 0o700}, {}, ())
 
@@ -55,6 +75,10 @@ class Operator:
         self._active = active
         self._backup = world.directory / "operator.backup"
         self._parts = parts
+        self._random = Random(f"{world.seed}/rot and client keys")
+        self._clients: dict[str, ClientKeyFile] = {}
+        self._numbers = count(1)
+        """Numbers of entries by client keys."""
         self.down: set[str] = set()
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()
@@ -105,6 +129,10 @@ class Operator:
                 self.down.add(name)
                 await self._world.kill(name)
                 await self._rotate()
+            case Nemesis.ROT:
+                await self._rot(name)
+            case Nemesis.CLIENT_KEY:
+                await self._admit_client(name)
             case Nemesis.NEW_KEYS:
                 self._copy(await self._ordered("replace keys", _with_new_keys))
                 with trio.move_on_after(END_S):
@@ -115,26 +143,28 @@ class Operator:
 
     async def _end(self, fault: Fault) -> None:
         name = fault.hosts[0]
+        ends: dict[Nemesis, Callable[[str], Awaitable[None]]] = {
+            Nemesis.LEAVE: self._return,
+            Nemesis.JOIN_AND_LEAVE: self._leave,
+            Nemesis.INVITE_AND_LEAVE: self._leave,
+            Nemesis.JOIN_AND_EVICT: self._evict,
+            Nemesis.HOSTILE: self._resist,
+            Nemesis.RESTORE: self._restore,
+            Nemesis.ROT: self._replace_damaged,
+            Nemesis.CLIENT_KEY: self._remove_client,
+        }
         match fault.nemesis:
-            case Nemesis.LEAVE:
-                await self._return(name)
-            case Nemesis.JOIN_AND_LEAVE | Nemesis.INVITE_AND_LEAVE:
-                await self._leave(name)
-            case Nemesis.JOIN_AND_EVICT:
-                await self._evict(name)
-            case Nemesis.HOSTILE:
-                await self._resist(name)
             case Nemesis.REPLACE:
                 await self._join(fault.hosts[1])
-            case Nemesis.RESTORE:
-                await self._restore(name)
             case Nemesis.ROTATE:
                 self.down.discard(name)
                 await self._start(name)
-            case Nemesis.NEW_KEYS:
-                pass
-            case _:
+            case Nemesis.MOVE:
                 self._world.move(name, f"10.0.0.{self._world.hosts[name].number}")
+            case nemesis if nemesis in ends:
+                await ends[nemesis](name)
+            case _:
+                pass
 
     async def _leave(self, name: str) -> None:
         """Have a node leave. If it cannot, its machine is switched off, and `_settle` removes its server."""
@@ -253,6 +283,73 @@ class Operator:
         self.joining.add(name)
         await self._start(name)
         await self._admit(name)
+
+    async def _rot(self, name: str) -> None:
+        """Flip a bit of a stopped node, and start it. After a kill, damage at the end would look like a torn write."""
+        self.down.add(name)
+        with trio.move_on_after(END_S):
+            await self._world.stop(name)
+        if self._world.hosts[name].run is not None:
+            await self._world.kill(name)
+        else:
+            place = self._disk(name).rot(self._random, self._random.choice(ROTTING))
+            self._world.note(None, f"operator: {name} has rot in {place}")
+        await self._start(name)
+
+    async def _replace_damaged(self, name: str) -> None:
+        """Do what the refusal of a damaged directory prints. A node that starts has repaired or ignored the damage."""
+        run = self._world.hosts[name].run
+        if run is not None:
+            with trio.move_on_after(START_S):
+                await run.ended.wait()
+        failures = [each for each in self._world.failures if each[0] == name]
+        if self._world.hosts[name].run is None and failures:
+            self._world.failures.remove(failures[-1])
+            if REMEDY.search(failures[-1][1]) is None:
+                self.wrong.append(f"{name} does not start, and does not print a remedy: {failures[-1][1]}")
+            self.completed["replaced directories"] += 1
+            self._go(name)
+            self.down.discard(name)
+            self._disk(name).restore(EMPTY)
+            await self.export()
+            set_seeds(self._world.hosts[name], self._world.present_seeds(name))
+            self.joining.add(name)
+            await self._start(name)
+            await self._admit(name)
+        self.down.discard(name)
+
+    async def _admit_client(self, name: str) -> None:
+        """Admit a client key; an entry that it signs must have an effect."""
+        key = Ed25519PrivateKey.from_private_bytes(self._random.randbytes(32))
+        self._clients[name] = ClientKeyFile(f"program-{name}", key)
+        public = self._clients[name].public_key
+        order = ClientOrder(f"program-{name}", admitted=True, key=public, scopes=(Scope.OPERATOR,))
+        await self._ordered(f"admit client key {name}", lambda client: client.command(CommandRequest(client=order)))
+        if reason := await self._ordered(f"submit by {name}", partial(self._submit_signed, name)):
+            self.wrong.append(f"an entry of the admitted client key of {name} is refused: {reason}")
+
+    async def _remove_client(self, name: str) -> None:
+        """Remove the client key; a later entry must not have an effect."""
+        order = CommandRequest(client=ClientOrder(f"program-{name}", admitted=False))
+        await self._ordered(f"remove client key {name}", lambda client: client.command(order))
+        if not await self._ordered(f"submit by {name}", partial(self._submit_signed, name)):
+            self.wrong.append(f"an entry of the removed client key of {name} had an effect")
+
+    async def _submit_signed(self, name: str, client: ControlClient) -> str:
+        """Submit an entry; return the reason why the farm refuses it, or an empty text."""
+        view, cluster_id = await client.view(), (await client.cluster()).cluster_id
+        leaves = [leaf.destination for each in view.reports for leaf in each.leaves]
+        if not leaves or cluster_id is None:
+            raise ControlError("it does not know a leaf")
+        number = next(self._numbers)
+        factor = {"hash": leaves[0].removesuffix(".b32.i2p"), "factor": 1 + number % 5}
+        data = sign_entry(
+            json.dumps({"cost": factor}).encode(), self._clients[name].key, bytes.fromhex(cluster_id), number
+        )
+        answer = await client.submit(data)
+        if answer.outcome is not SubmitOutcome.COMMITTED:
+            raise ControlError(answer.reason or answer.outcome.value)
+        return answer.reason
 
     async def _rotate(self) -> None:
         async def rotated(client: ControlClient) -> None:

@@ -53,6 +53,7 @@ _NETWORK: Final = (
     Nemesis.KILL,
     Nemesis.POWER_CUT,
     Nemesis.STOP,
+    Nemesis.OLD_VERSION,
     Nemesis.PAUSE,
     *OF_OPERATORS,
 )
@@ -65,6 +66,7 @@ _JOINS: Final = (
     Nemesis.HOSTILE,
     Nemesis.REPLACE,
     Nemesis.RESTORE,
+    Nemesis.ROT,
 )
 _SEEDS: Final = (
     Nemesis.REPLACE,
@@ -72,6 +74,7 @@ _SEEDS: Final = (
     Nemesis.INVITE_AND_LEAVE,
     Nemesis.JOIN_AND_EVICT,
     Nemesis.HOSTILE,
+    Nemesis.ROT,
 )
 """These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
 _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(

@@ -27,6 +27,7 @@ from bridge.api.view import VerdictKind
 from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Farm
 from bridge.core.formation.member import MemberStatus
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import Approval, Eviction, KeyReplacement, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.log.weights import Weights
@@ -38,6 +39,7 @@ from bridge.node.control import view_builder
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.events.alarms import Alarms
 from bridge.node.inviting.invitations import Invitation
+from bridge.node.membership import level_raising
 from bridge.node.membership.address_watch import AddressWatch
 from bridge.node.raft import notices, replica
 from bridge.node.raft.submitting import Submitting
@@ -83,6 +85,13 @@ REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
 DEPARTURE: Final = (Fault(2.0, 25.0, Nemesis.JOIN_AND_LEAVE, ("node-4",)),)
 LOST_DISK: Final = (Fault(2.0, 6.0, Nemesis.RESTORE, ("node-2",)),)
+OLD_VOTERS: Final = (
+    Fault(0.0, 3.0, Nemesis.OLD_VERSION, ("node-1",), 2.0),
+    Fault(0.0, 45.0, Nemesis.OLD_VERSION, ("node-2",), 2.0),
+    Fault(0.0, 46.0, Nemesis.OLD_VERSION, ("node-3",), 2.0),
+    Fault(10.0, 20.0, Nemesis.ISOLATE, ("node-2",)),
+    Fault(25.0, 35.0, Nemesis.ISOLATE, ("node-3",)),
+)
 LATER_INDEX: Final = 30
 Replacement = tuple[Any, str, Callable[..., Any]]
 """Owner, name, and a function from the real method to the faulty method."""
@@ -369,6 +378,10 @@ def _snapshot_lacks_weights(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, state, *more: real(self, replace(state, weights=Weights()), *more)
 
 
+def _own_level(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda current, voters: real(current, [SUPPORTED_LEVEL for _ in voters])
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -381,7 +394,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "reads do not wait for the leader": Planted(3, "linearizability", ((FarmAdmin, "read_log", _stale_reads),)),
     "an unknown result is acknowledged": Planted(
-        4, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
+        11, "nothing acknowledged lost", ((Submitting, "_submit", _unknown_is_committed),)
     ),
     "repeated requests count again": Planted(
         1, "formation", ((SessionTable, "admit", lambda _: lambda *_: RequestStatus.NEW),)
@@ -392,7 +405,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
     "the alarm of isolation never ends": Planted(
-        2, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
+        3, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
     ),
     "dead members stay dead": Planted(
         1, "healing", ((Updates, "apply_alive", _dead_members_stay_dead),), LONG_ISOLATION, 22.0
@@ -513,8 +526,11 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "bounded memory", ((Farm, "apply", _each_entry_adds(lambda: [[] for _ in range(1000)])),)
     ),
     "the commit index is stored before the entry": Planted(
-        1, "stored commit index", ((replica, "keep_commit_index", _index_of_the_next_entry),)
+        2, "stored commit index", ((replica, "keep_commit_index", _index_of_the_next_entry),)
     ),
     "a view has a former leader": Planted(1, "true view", ((view_builder, "build_view", _view_of_the_first_leader),)),
+    "the level is raised without the old voters": Planted(
+        1, "true alarm", ((level_raising, "next_level", _own_level),), OLD_VOTERS
+    ),
     "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
 }

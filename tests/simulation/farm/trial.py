@@ -12,6 +12,7 @@ judgment    `checks` of the whole trial
 
 import errno
 import os
+import re
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from tests.simulation.farm.checks import (
 from tests.simulation.farm.disk import Disk, disk_calls
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.hostile import Parts
+from tests.simulation.farm.nemeses import Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
@@ -111,6 +113,9 @@ class _Trial:
         for host in world.hosts.values():
             assert isinstance(host.disk, Disk)
             host.disk.flush()
+        for fault in self._plan.faults:
+            if fault.nemesis is Nemesis.OLD_VERSION and fault.at_s == 0:
+                world.hosts[fault.hosts[0]].level = int(fault.amount)
         await world.start_all()
         if await self._healthy_within(FORM_S) is None:
             self._violate("formation", f"not healthy after {FORM_S:g} s: {self._verdicts()}")
@@ -225,7 +230,8 @@ class _Trial:
         outcome.violations += [
             Violation("running process", f"{name}: {failure}")
             for name, failure in world.failures
-            if os.strerror(errno.ENOSPC) not in failure  # without space a node does not start
+            # Without space a node does not start. An older version does not continue beyond its level.
+            if os.strerror(errno.ENOSPC) not in failure and not self._is_outdated(name, failure)
         ]
         outcome.violations += check_acknowledged(calls, writes)
         outcome.violations += check_linearizable(calls, writes)
@@ -242,6 +248,15 @@ class _Trial:
             "publications": len(observer.publications),
             **{f"snapshots {done}": number for done, number in sorted(observer.snapshots.items())},
         }
+
+    def _is_outdated(self, name: str, failure: str) -> bool:
+        """Return True if an older version has refused the level of a farm that it had left, or that is newer."""
+        old = {
+            each.hosts[0]
+            for each in self._plan.faults
+            if each.nemesis is Nemesis.OLD_VERSION and (each.at_s > 0 or self._plan.has_operator)
+        }
+        return name in old and re.search(r"has reached feature level \d.*Install garlicfarm", failure) is not None
 
     async def _compare_states(self) -> None:
         """Compare the state machines of all nodes at the same index."""

@@ -186,7 +186,7 @@ class World:
         host.starts += 1
         if not host.is_powered:
             host.boot()
-        host.run = Run()
+        host.run = Run(level=host.level)
         self.note(host, "start")
         self._nursery.start_soon(self._run, host, host.run)
         await trio.lowlevel.checkpoint()
