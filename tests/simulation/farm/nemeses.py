@@ -166,7 +166,7 @@ def _draw_actions(seed: int, names: Sequence[str], trouble_s: float) -> list[Fau
 
 
 def _draw_versions(random: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:
-    """Return no fault, or a farm of an older version that is upgraded step by step, or one older version for a time."""
+    """Return no fault, or an old version on each machine until its upgrade, or an old version on one machine."""
     drawn, level = random.random(), float(random.randint(FIRST_LEVEL, SUPPORTED_LEVEL - 1))
     if drawn < 1 / 5:
         ends_s = (round(random.uniform(FIRST_S, trouble_s), 1) for _ in names)

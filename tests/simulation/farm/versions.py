@@ -1,10 +1,10 @@
-"""Older versions of the product on some machines, as far as the feature level shows them.
+"""Older versions of the product on some machines: their feature level.
 
     Host.level   ──▶ Run.level at a start    the highest level of this process; None: the level of the present version
     LevelOfHost                              takes the place of `SUPPORTED_LEVEL` in the modules that compare levels
     metadata_of_level                        announces the level of the machine in gossip
 
-An older version differs here in its level only: what it announces, proposes, applies, and refuses to store or restore.
+An older version differs here in its level only. It announces and proposes this level, and refuses a higher one.
 Its code for entries is the present one, which applies the kinds of entries of the farm's level. So the simulation
 checks the rules for raises and refusals, not the differences between two builds; `make soak-upgrade` runs two builds.
 """
