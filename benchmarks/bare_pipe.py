@@ -3,8 +3,9 @@
     client ──frames──▶ leader ──all waiting frames, as one──▶ both followers: fdatasync ──one byte──▶ leader ──▶ client
                          └── its own fdatasync concurrently; a frame is acknowledged after it and one follower
 
-    python -m benchmarks.bare_pipe server DIRECTORY     stdin: the followers (JSON), then nothing until its end
-    python -m benchmarks.bare_pipe client TARGET        (JSON: the leader, the load)
+    python -m benchmarks.bare_pipe SPECIFICATION      (JSON: a server's `directory`; a client's `leader` and `load`)
+
+A server prints its port and certificate, and reads the list of its followers; it ends when its standard input closes.
 
 A frame is a length of four bytes and that many bytes of entries. There is no term, index or checksum, and no failure is
 handled. The bare group has as many bytes, processes and syncs. As in its servers, one round is pending at a time, and
@@ -16,10 +17,11 @@ import os
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -28,6 +30,7 @@ from benchmarks.client import measured
 from benchmarks.load import Load
 from consensus.net import TlsStream, load_or_create_certificate, secured
 
+MODULE = "benchmarks.bare_pipe"
 HOST = "127.0.0.1"
 ACKNOWLEDGED = b"\x01"
 SERVERS = 3
@@ -57,9 +60,8 @@ class Pipe:
 
     async def client(self, load: Load) -> Child:
         """Start a client process with this load."""
-        document = json.dumps({"leader": asdict(self.leader), "load": asdict(load)})
-        command = [sys.executable, "-m", "benchmarks.bare_pipe", "client", document]
-        return await Child.start("the pipe's client", command, self.log)
+        document = {"leader": asdict(self.leader), "load": asdict(load)}
+        return await Child.start_module("the pipe's client", MODULE, document, self.log)
 
 
 @asynccontextmanager
@@ -71,8 +73,8 @@ async def running_pipe(directory: Path) -> AsyncIterator[Pipe]:
         for number in range(SERVERS):
             home = directory / str(number)
             await trio.Path(home).mkdir(mode=0o700, parents=True)
-            command = [sys.executable, "-m", "benchmarks.bare_pipe", "server", str(home)]
-            servers.append(await Child.start(f"pipe {number}", command, directory / f"{number}.log"))
+            log = directory / f"{number}.log"
+            servers.append(await Child.start_module(f"pipe {number}", MODULE, {"directory": str(home)}, log))
             announced.append(PipeTarget(**await servers[-1].receive_document()))
         for number, server in enumerate(servers):
             await server.send_line(json.dumps([] if number else [asdict(each) for each in announced[1:]]))
@@ -84,16 +86,16 @@ async def running_pipe(directory: Path) -> AsyncIterator[Pipe]:
 
 def main() -> None:
     """Run one process."""
-    role, argument = sys.argv[1:]
-    trio.run({"server": _serve, "client": _load}[role], argument)
+    document = json.loads(sys.argv[1])
+    trio.run(_serve if "directory" in document else _load, document)
 
 
 class _SyncedFile:
     """A zero-filled file, overwritten repeatedly; each write is synced in a thread."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.write(self._descriptor, bytes(_FILE_BYTES))
+        path.write_bytes(bytes(_FILE_BYTES))
+        self._descriptor = os.open(path, os.O_RDWR)
         os.fsync(self._descriptor)
         self._at = 0
 
@@ -127,21 +129,22 @@ class _Rounds:
                 nursery.start_soon(self._receive, number)
             rounds = 0
             while True:
-                await self._until(lambda: bool(self._waiting))
+                while not self._waiting:
+                    await self._change()
                 batch, self._waiting = self._waiting, []
                 data = b"".join(each for _, each in batch)
                 rounds += 1
                 for follower in self._followers:
                     await follower.send_all(_frame(data))
                 await self._file.append(data)
-                await self._until(lambda number=rounds: max(self._acknowledged) >= number)  # type: ignore[misc]
+                while max(self._acknowledged) < rounds:
+                    await self._change()
                 for client, count in Counter(client for client, _ in batch).items():
                     client.send_now(ACKNOWLEDGED * count)
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            self._changed = trio.Event()
-            await self._changed.wait()
+    async def _change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
 
     async def _receive(self, number: int) -> None:
         while data := await self._followers[number].receive_some():
@@ -149,28 +152,25 @@ class _Rounds:
             self._changed.set()
 
 
-async def _serve(directory: str) -> None:
-    home = Path(directory)
+async def _serve(document: dict[str, str]) -> None:
+    home = Path(document["directory"])
     certificate = load_or_create_certificate(home)
     file = _SyncedFile(home / "file")
     handle: Callable[[TlsStream, list[bytes]], Awaitable[None]] = partial(_follow, file)
 
     async def accept(transport: trio.SocketStream) -> None:
         stream = TlsStream(transport, certificate.server_context(), server_side=True)
-        try:
-            await stream.do_handshake()
-            data = bytearray()
-            while received := await stream.receive_some():
-                data += received
-                await handle(stream, take_frames(data))
-        except trio.BrokenResourceError:
-            return  # the other process ended
-        finally:
-            await trio.aclose_forcefully(stream)
+        with suppress(trio.BrokenResourceError):  # the other process ended
+            async with stream:
+                await stream.do_handshake()
+                data = bytearray()
+                while received := await stream.receive_some():
+                    data += received
+                    await handle(stream, take_frames(data))
 
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, accept, 0, host=HOST))
-        port = listeners[0].socket.getsockname()[1]
+        (listener,) = await nursery.start(partial(trio.serve_tcp, accept, 0, host=HOST))
+        port = listener.socket.getsockname()[1]
         print(json.dumps(asdict(PipeTarget(port, certificate.fingerprint.hex()))), flush=True)
         followers = json.loads(await trio.to_thread.run_sync(sys.stdin.readline))
         if followers:
@@ -187,8 +187,7 @@ async def _follow(file: _SyncedFile, leader: TlsStream, frames: list[bytes]) -> 
         leader.send_now(ACKNOWLEDGED)
 
 
-async def _load(argument: str) -> None:
-    document = json.loads(argument)
+async def _load(document: dict[str, Any]) -> None:
     load = Load(**document["load"])
     data = _frame(b"x" * load.entry_bytes * load.batch)
     streams = [await PipeTarget(**document["leader"]).connect() for _ in range(load.connections)]
@@ -201,8 +200,7 @@ async def _load(argument: str) -> None:
 
     async def submit(client: int, _number: int) -> str:
         number = client % load.connections
-        acknowledged = trio.Event()
-        waiting[number].append(acknowledged)
+        waiting[number].append(acknowledged := trio.Event())
         if not streams[number].send_now(data):
             return "the kernel does not take more"
         await acknowledged.wait()
@@ -223,8 +221,7 @@ def take_frames(data: bytearray) -> list[bytes]:
     """Remove the complete frames from the data, and return their contents."""
     found, at = [], 0
     while (begin := at + _LENGTH_BYTES) <= len(data):
-        end = begin + int.from_bytes(data[at:begin], "big")
-        if end > len(data):
+        if (end := begin + int.from_bytes(data[at:begin], "big")) > len(data):
             break
         found.append(bytes(data[begin:end]))
         at = end
