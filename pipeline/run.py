@@ -101,7 +101,7 @@ class Progress:
     removed: frozenset[str] | None = None
     """With many farms: the clusters that have left the file of farms."""
     problems: Mapping[str, str] | None = None
-    """The problems of unread farms, by name. None: the query has not reported yet."""
+    """The problems of unread farms, by name; None if the query has not reported yet."""
     unread: Unread = field(default_factory=Unread)
     """Farms without a known state."""
 

@@ -27,7 +27,7 @@ class StandardOutput(io.FileIO):
     """A descriptor whose first failed write is reported with the name of the stream, and no later one."""
 
     def __init__(self, descriptor: int, stream_name: str | None) -> None:
-        """Set the name of the stream for the error; None: an error is not raised."""
+        """Set the name of the stream for the error; without a name, an error is not raised."""
         super().__init__(descriptor, "wb", closefd=False)
         self._stream_name = stream_name
         self._is_lost = False

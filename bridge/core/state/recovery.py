@@ -45,7 +45,7 @@ class Reset(Struct, frozen=True):
     term: bool = False
     """Reset each term to `FIRST_TERM`."""
     log_time_ms: int | None = None
-    """Log time starts here; None: it continues."""
+    """The start of log time; None if log time continues."""
     second: bool = False
     """Drop the last second of each publication."""
     era: bool = False

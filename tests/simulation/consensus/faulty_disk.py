@@ -1,7 +1,7 @@
 """A disk that also fills up and rots, on top of `CrashDisk`, which loses and tears unsynced writes.
 
 A full disk stops a job midway. The job continues after its last sync, as on a real disk. Rot flips one bit of synced
-data, in the cache and on the platter.
+data, in the cache and on the disk itself.
 """
 
 from collections.abc import Sequence

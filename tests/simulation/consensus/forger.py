@@ -2,10 +2,10 @@
 
 A forged message ends at the end of its recipient's log and claims that all of it is committed. A server that accepts it
 at its own term, not at the forged one, commits entries without a majority. Nothing else is forged: Raft trusts its
-voters, and a forger that knows the current term is a voter. A leader's messages go only to a server that has a term
-already: at term 0 a server accepts any leader, and the transport must have authenticated it. A server without a vote in
-the newest committed configuration receives no forged message. No server adopts its term, so it could not work until the
-voters reach that term, and its operator would have to replace it.
+voters, and a forger that knows the current term is a voter. Forged messages of a leader go only to a server with a term
+above 0. At term 0 a server accepts any leader, so the transport must authenticate it. A server without a vote in the
+newest committed configuration receives no forged message. Other servers do not adopt a term from it. So with a forged
+term it could not work until the voters reach that term, and its operator would have to replace it.
 """
 
 from collections.abc import Callable

@@ -9,8 +9,8 @@ bytes and the present ones. Each sector of it survives or not, one is torn, and 
 Names of one file change together, as a rename does. A failed sync is final, as on Linux: its writes become durable only
 if they are made again.
 
-`full`, `fail` and `rot` are the other faults. Inodes identify files, so the file system must not reuse them; a tmpfs
-does not.
+`full`, `fail` and `rot` are the other faults. Inodes identify files, so the file system must not reuse them, and a
+tmpfs does not reuse them.
 """
 
 import errno

@@ -1,6 +1,6 @@
 """One machine of the simulation: its clock, its addresses, its disk, its random source, and the process on it.
 
-    current_host    the machine whose task runs now; tasks inherit it, so each interposed call is one of a known machine
+    current_host    the machine whose task runs now; tasks inherit it, so the machine of each interposed call is known
 
 The wall clock is `epoch + time * (1 + drift) + offset`. `jump` and `drift_by` change it while the machine runs. The
 monotonic clock counts from the last boot and does not drift, because all machines share trio's timers.

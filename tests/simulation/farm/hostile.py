@@ -8,8 +8,8 @@ The entries of a leader reach the log, so each server applies them, now and afte
 remove servers by right, so it does not do that here. The datagrams claim that members are dead, or have other addresses
 and incarnations, and come from members that do not exist.
 
-An eviction ends both: the member loses its rights, and the farm replaces its keys. The liar has the keys of the time
-before. Afterwards the farm must be healthy, and all state machines must be equal.
+An eviction ends both: the member loses its rights, and the farm replaces its keys. The liar still has the earlier keys.
+Afterwards the farm must be healthy, and all state machines must be equal.
 """
 
 import json

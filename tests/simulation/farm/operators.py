@@ -1,6 +1,6 @@
 """The operator of a trial: one person who changes the members, the keys and the addresses of the farm, step by step.
 
-    Operator.run    the actions of a plan, one after another; each has a begin and an end, like a fault
+    Operator.run    the actions of a plan, one after another; each has a start and an end, like a fault
     away            machines whose nodes are not members of the farm (`World.away`)
 
 An operator does not begin an action while the previous one is incomplete, and waits until the log has exactly the

@@ -76,7 +76,7 @@ class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | None:
-    """Return the answer for the end of a proposal; None: the outcome is unknown, so the connection ends."""
+    """Return the answer for the end of a proposal; None if the outcome is unknown, so that the connection ends."""
     match found.outcome:
         case Outcome.COMMITTED:
             at = found.position or LogId(0, role.term)

@@ -139,7 +139,7 @@ class Dialer:
 
 
 async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
-    """Perform the handshake. None: the server has sent a challenge, and its answer needs another connection."""
+    """Perform the handshake. Return None if the server has sent a challenge, which needs another connection."""
     await stream.send_all(client.request())
     outcome = None
     while outcome is None:

@@ -60,7 +60,7 @@ class JoiningPeer:
     trusting: bool = False
     """True if it belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
-    """The next index after the requests under way. None: unknown; a peer without extensions then gets nothing."""
+    """The next index after the requests under way; None if unknown: then a peer without extensions does not get any."""
     _confirmed_end: Index = 1
     """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False

@@ -74,9 +74,9 @@ class PendingConnection:
     proven: ProvenPeer | None = None
     """The peer's identity after the handshake; None before it, and for a peer that has shown the password only."""
     voucher: bytes | None = None
-    """The identity whose share an established connection uses; None: its own share."""
+    """The identity whose share an established connection uses; None if it uses its own share."""
     account: bytes | None = None
-    """The member that has its place; None: it has a place of its source."""
+    """The member whose place the connection uses; None if it uses a place of its source."""
 
 
 class ConnectionPlaces:

@@ -203,7 +203,7 @@ class MemberRequests(TaskOwner):
         self._ended(resolved, ConnectionEvent.SERVERS_REMOVED, _removing(leaving))
 
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
-        """Invite a server and replicate to it, without a vote; None: it has not accepted the invitation.
+        """Invite a server and replicate to it, without a vote. Return None if it has not accepted the invitation.
 
         It is a member immediately, and gets log packs until it has the log that existed at its arrival.
         """

@@ -22,7 +22,7 @@ class Claim(Struct, frozen=True):
     """A key that has signed the handshake, and its claim."""
 
     server_id: int | None
-    """None: it does not claim an id, as before a cluster exists, or as a client that is not a server."""
+    """The claimed id; None before a cluster exists, or for a client that is not a server."""
     role: ConnectionRole
     public_key: bytes
     admissions: tuple[bytes, ...] = ()

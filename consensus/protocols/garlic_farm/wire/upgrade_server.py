@@ -65,7 +65,7 @@ class Upgraded(Struct, frozen=True):
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """The proven identity; None: the peer has proven no more than the password."""
+    """The proven identity; None if the peer has proven only the password."""
 
 
 UpgradeResult = RefusedUpgrade | Upgraded

@@ -26,7 +26,7 @@ class ListenerSecurity(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
     """From `consensus.net.server_context`."""
     credentials: UserSource | None = None
-    """Credentials of users who log in by SASL; None: a login is neither required nor possible."""
+    """Credentials of users who log in by SASL; None if a login is neither required nor possible."""
     mechanisms: tuple[Mechanism, ...] = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
 

@@ -36,7 +36,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ReplicaView(Struct, frozen=True):
-    """One replica. Ages are in milliseconds; None: not known."""
+    """One replica. Ages are in milliseconds; None if not known."""
 
     node_id: int
     log_end_offset: int | None = None

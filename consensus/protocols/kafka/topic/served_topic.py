@@ -171,4 +171,4 @@ class ServedTopic(Protocol):
         """Return an id that no other producer of this log ever had. Raises as `append` does."""
 
     def groups(self) -> GroupOffsets | None:
-        """Return the offsets of consumer groups; None: the APIs of groups are not served."""
+        """Return the offsets of consumer groups; None if the APIs of groups are not served."""

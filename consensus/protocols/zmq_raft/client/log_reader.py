@@ -257,7 +257,7 @@ class LogReader:
         raise NoProgressError
 
     async def _next(self, stream: _EntryStream) -> EntriesBatch | SnapshotPiece | None:
-        """Return the next message, if it continues the previous one. None: request again."""
+        """Return the next message if it continues the previous one; None if the reader must send its request again."""
         ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX) * self._slowness
         reply = await stream.next(min(ttl_s, max(0.0, self._deadline_s - trio.current_time())))
         if stream.link.leftover_s >= self._gave_up_s:

@@ -45,7 +45,7 @@ class EndpointAddress(Struct, frozen=True):
     ident: bytes
     broadcast_url: str | None = None
     clients: ListedClients | None = None
-    """None: any client gets replies."""
+    """Keys of clients that get replies; None if any client gets them."""
     max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
     """Size limit of a client's message. libzmq closes the connection of a larger frame; a larger message is dropped."""
 

@@ -83,4 +83,5 @@ class ServedLog(Protocol):
         """
 
     def broadcast_url(self) -> str | None:
-        """Return the URL of the PUB socket for applied entries; None: query the leader, or there is none."""
+        """Return the URL of the PUB socket for applied entries. None without one: a client may then query the leader.
+        """

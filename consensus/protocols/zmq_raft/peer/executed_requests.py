@@ -87,7 +87,7 @@ class ExecutedRequests:
         return 0 if self._prepared is None else self._prepared.index
 
     def prepare(self, snapshot: PreparedSnapshot | None) -> None:
-        """Set the bytes of the next snapshot; None: there are none."""
+        """Set the bytes of the next snapshot, if any."""
         self._prepared = snapshot
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:

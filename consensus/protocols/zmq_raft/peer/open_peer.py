@@ -95,11 +95,11 @@ class PeerOptions(Struct, frozen=True):
     bind_url: str | None = None
     """Address to listen on, if it differs from the peer's own URL."""
     broadcast_url: str | None = None
-    """Address of the PUB socket for clients; None: there is none."""
+    """Address of the PUB socket for clients, if any."""
     broadcast_bind_url: str | None = None
     """Address of the PUB socket, if it differs."""
     compactor: Compactor | None = None
-    """None: the log is never compacted."""
+    """The compaction of the log; None if the log is never compacted."""
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     election_timeout_ms: tuple[Milliseconds, Milliseconds] = (200, 300)
     max_request_ids: int = DEFAULT_LIMIT

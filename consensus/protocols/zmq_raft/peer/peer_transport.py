@@ -267,7 +267,7 @@ class PeerTransport:
         return encode_request(replace(request, entries=())) + frames
 
     def _interval_ms(self, request: PeerRequest) -> int | None:
-        """Return the interval for repeating a request without a reply; None: it is not repeated."""
+        """Return the interval for repeating a request without a reply; None if it is not repeated."""
         match request:
             case RequestVoteRpc():
                 return self._times.vote_ms
