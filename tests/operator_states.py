@@ -114,7 +114,11 @@ def moved_to(view: FarmView, now_ms: int) -> FarmView:
     later_ms = now_ms - view.taken_at_ms
     log_time_ms = None if view.raft.log_time_ms is None else view.raft.log_time_ms + later_ms
     publishing = tuple(
-        each if each.handed_over_s is None else replace(each, handed_over_s=each.handed_over_s + later_ms // 1000)
+        replace(
+            each,
+            handed_over_s=None if each.handed_over_s is None else each.handed_over_s + later_ms // 1000,
+            entries=tuple(replace(one, end_s=one.end_s + later_ms // 1000) for one in each.entries),
+        )
         for each in view.publishing
     )
     raft = replace(view.raft, log_time_ms=log_time_ms)
@@ -135,6 +139,7 @@ def with_alarms(view: FarmView, *kinds: str) -> FarmView:
 
 def _cut_off() -> FarmView:
     view = healthy()
+    missed_s = CHANGED_MS // 1_000 + 20
     members = tuple(
         each if each.is_self else replace(each, status=MemberStatus.DEAD, rtt_ms=None, status_age_ms=CHANGED_MS - 1_000)
         for each in view.members
@@ -157,11 +162,11 @@ def _cut_off() -> FarmView:
     publishing = tuple(
         replace(
             each,
-            seconds_to_expiry=(each.seconds_to_expiry or 0) - CHANGED_MS // 1_000 - 20,
-            handed_over_s=(each.handed_over_s or 0) - CHANGED_MS // 1_000 - 20,
+            seconds_to_expiry=(each.seconds_to_expiry or 0) - missed_s,
+            handed_over_s=(each.handed_over_s or 0) - missed_s,
             entries=tuple(
                 one if one.name == "node-1" else replace(one, healthy=False, faults=(SERVER_FAULT,))
-                for one in each.entries
+                for one in (replace(entry, end_s=entry.end_s - missed_s) for entry in each.entries)
             ),
         )
         for each in view.publishing

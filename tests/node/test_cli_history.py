@@ -141,6 +141,8 @@ def test_history_states_unrecorded_begin_of_window(
     monkeypatch.setattr("time.time", lambda: now_ms / 1000)
     lines = garlicfarm("history", *options).stdout.splitlines()
     assert lines[0].startswith(expected)
+    axis = next(each for each in lines if each.endswith("now")).split()
+    assert len(axis) == len(set(axis)) > 1
     assert lines[1].startswith("Nothing is recorded in the ") is (options != ("--since", "2m"))
 
 

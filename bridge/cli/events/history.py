@@ -153,9 +153,12 @@ def _axis(found: HistoryAnswer, width: int) -> str:
         else slice(len("2026-11-28 "), -len(":00 UTC"))
     )
     places = range(0, width - len("00:00"), max(len("00:00 "), -(-width // 4)))
-    text = ""
+    text = before = ""
     for place in places:
-        text = text.ljust(place) + clock_text(found.from_ms + length_ms * place // width, dated=True)[shown]
+        label = clock_text(found.from_ms + length_ms * place // width, dated=True)[shown]
+        # The window of a new node may be shorter than two minutes.
+        text = text.ljust(place) + (label if label != before else "")
+        before = label
     return text.ljust(width - len("now")) + "now" if len(text) < width - len("now") else text
 
 
