@@ -1,13 +1,13 @@
 """Worker processes of a test session, forked from the process that has collected the tests.
 
-    the session: collects ── fork ──▶ a worker ── asks for a group of tests ──▶ the session
+    the session: collects ── fork ──▶ a worker ── requests a group of tests ──▶ the session
                                           │ ◀────────── the group ──────────────────┘
                                           └── each start and each report ──▶ hooks of the session
 
 The import of all tests takes 5 s of processor time, and 18 s in a new clone, which compiles them. pytest-xdist is the
 ordinary way, but each of its workers imports all tests again. Forked workers also share the memory of the modules.
 
-A worker asks for the next group before the last test of a group, because pytest ends the fixtures that the next test
+A worker requests the next group before the last test of a group, because pytest ends the fixtures that the next test
 does not need. If a worker ends, its test fails, and a new worker runs its other tests.
 """
 
@@ -187,7 +187,7 @@ def _work(session: pytest.Session, number: int, connection: Connection) -> NoRet
 
 
 def _separate(config: pytest.Config, number: int) -> None:
-    """Separate files and output from those of the other workers, and print no results."""
+    """Use a separate directory and separate capture files, and print no results."""
     factory = config._tmp_path_factory  # type: ignore[attr-defined] # also used by pytest-xdist
     factory._basetemp = factory.getbasetemp() / f"worker-{number}"
     factory._basetemp.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""A Spark session has the settings of the command and, in a separate process, those of an operator's files."""
+"""A Spark session has the settings of the command and, in a separate process, the settings in an operator's files."""
 
 import json
 import os
