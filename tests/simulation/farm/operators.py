@@ -55,8 +55,6 @@ END_S: Final = 30.0
 """Time for a node that leaves or is evicted; then its machine is switched off."""
 LEADING_TRIES: Final = 3
 """Handovers to a hostile member, until it has led."""
-START_S: Final = 10.0
-"""A node with a damaged directory refuses it within this time."""
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
 """Patterns of the files with a flipped bit; the last pattern has all small files."""
 REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
@@ -77,6 +75,8 @@ class Operator:
         self._parts = parts
         self._random = Random(f"{world.seed}/rot and client keys")
         self._clients: dict[str, ClientKeyFile] = {}
+        self._failures = 0
+        """Number of failed processes before the last rot."""
         self._numbers = count(1)
         """Numbers of entries by client keys."""
         self.down: set[str] = set()
@@ -287,6 +287,7 @@ class Operator:
     async def _rot(self, name: str) -> None:
         """Flip a bit of a stopped node, and start it. After a kill, damage at the end would look like a torn write."""
         self.down.add(name)
+        self._failures = len(self._world.failures)
         with trio.move_on_after(END_S):
             await self._world.stop(name)
         if self._world.hosts[name].run is not None:
@@ -297,26 +298,37 @@ class Operator:
         await self._start(name)
 
     async def _replace_damaged(self, name: str) -> None:
-        """Do what the refusal of a damaged directory prints. A node that starts has repaired or ignored the damage."""
-        run = self._world.hosts[name].run
-        if run is not None:
-            with trio.move_on_after(START_S):
-                await run.ended.wait()
-        failures = [each for each in self._world.failures if each[0] == name]
-        if self._world.hosts[name].run is None and failures:
-            self._world.failures.remove(failures[-1])
-            if REMEDY.search(failures[-1][1]) is None:
-                self.wrong.append(f"{name} does not start, and does not print a remedy: {failures[-1][1]}")
-            self.completed["replaced directories"] += 1
-            self._go(name)
-            self.down.discard(name)
-            self._disk(name).restore(EMPTY)
-            await self.export()
-            set_seeds(self._world.hosts[name], self._world.present_seeds(name))
-            self.joining.add(name)
-            await self._start(name)
-            await self._admit(name)
+        """Do what the refusal of a damaged directory prints. A node that works has repaired or ignored the damage."""
         self.down.discard(name)
+        world = self._world
+        while not (failures := [each for each in world.failures[self._failures :] if each[0] == name]):
+            if await self._works(name):
+                return
+            await trio.sleep(RETRY_S)
+        if REMEDY.search(failures[0][1]) is None:
+            self.wrong.append(f"{name} does not start, and does not print a remedy: {failures[0][1]}")
+        self.completed["replaced directories"] += 1
+        self._go(name)
+        await world.kill(name)
+        for each in failures:
+            world.failures.remove(each)
+        self._disk(name).restore(EMPTY)
+        await self.export()
+        set_seeds(world.hosts[name], world.present_seeds(name))
+        self.joining.add(name)
+        await self._start(name)
+        await self._admit(name)
+
+    async def _works(self, name: str) -> bool:
+        """Return True if the node has opened its log."""
+        host = self._world.hosts[name]
+        if host.run is None or host.is_paused:
+            return False
+        try:
+            async with self._world.control(name) as client:
+                return (await client.cluster()).raft_id is not None
+        except ControlError:
+            return False
 
     async def _admit_client(self, name: str) -> None:
         """Admit a client key; an entry that it signs must have an effect."""
