@@ -12,8 +12,8 @@ from consensus.core.replication.progress import ProgressState
 class FollowerProgress(Struct, frozen=True):
     """One follower as its leader sees it. `contact_ms` is the time since its last reply in this term.
 
-    Without such a reply, it is None. `caught_up_ms` is the time since the follower last held the leader's whole log;
-    None if never in this term.
+    Without such a reply, its value is None. `caught_up_ms` is the time since the follower last held the leader's whole
+    log; None if never in this term.
     """
 
     server_id: ServerId

@@ -83,5 +83,4 @@ class ServedLog(Protocol):
         """
 
     def broadcast_url(self) -> str | None:
-        """Return the URL of the PUB socket for applied entries. None without one: a client may then query the leader.
-        """
+        """Return the URL of the PUB socket for applied entries; None without such a socket."""
