@@ -12,9 +12,10 @@ ext4 0.8 ms with its two syncs. No test depends on a sync, because none interrup
 A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
 process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
 
-Several workers (`tests/workers.py`) share the tests by group. A file is a group, because its tests share farms and
-simulations that take long to set up. The folder tests/spark is one group, so that its tests share one JVM. Groups start
-in the order of collection. The longest come first, so that none of them runs alone at the end.
+Several workers share the tests by group. A file is a group, because its tests share farms and simulations that take
+long to set up. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of
+collection. The longest come first, so that none of them runs alone at the end. (`--dist loadgroup` would be the
+ordinary way; pytest 9.2 ignores its marks.)
 """
 
 import gc
@@ -22,16 +23,19 @@ import os
 import signal
 import tempfile
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tests.effort import EXAMPLES, IS_SOAK
 from tests.loop_watch.findings import as_text, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
 from tests.process_state import changes, process_state, restore_garbage_collector
-from tests.workers import Workers
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -61,6 +65,8 @@ LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 CLOCK = "autojump_clock"
 YOUNG_OBJECTS = 20_000
 """Threshold of garbage collections: with Python's 700, collections need a tenth of the processor time."""
+STARTED_TESTS = 2
+"""xdist starts a test only when the next test is known, so a worker with so few tests receives more."""
 
 
 def _group(nodeid: str) -> str:
@@ -89,14 +95,43 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run the tests in `-n` worker processes; without the option, pytest runs them in this one."""
-    count = session.config.getoption("workers")
-    if not count or session.config.option.collectonly or session.testsfailed:
-        return None
-    Workers(session, _group).run(count)
-    return True
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Assigns groups to workers one by one.
+
+    When a worker ends, xdist 3.8 queues its finished groups again: another worker receives a group without tests and
+    waits forever. It also gives the next worker a single test, which does not start before the worker has a second one,
+    and repeats the test that ended the worker.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that ended the worker, and queue the tests after it."""
+        waiting = {
+            group: {test: done for test, done in tests.items() if not done}
+            for group, tests in self.assigned_work.pop(node).items()
+        }
+        fatal = next((test for tests in waiting.values() for test in tests), None)
+        if fatal is not None:
+            del waiting[_group(fatal)][fatal]
+        self.workqueue.update({group: tests for group, tests in waiting.items() if tests})
+        for other in self.nodes:
+            self._reschedule(other)
+        return fatal
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        # A worker that has just ended refuses the group. `remove_node` follows and queues it again.
+        with suppress(OSError):
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if node.shutting_down or node not in self.registered_collections:
+            return
+        while self.workqueue and self._pending_of(self.assigned_work[node]) <= STARTED_TESTS:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -122,23 +157,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
         pytest.fail(f"the test changed the process: {'; '.join(found)}")
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Return the scheduler for `-n`, regardless of `--dist`."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the number of workers, and the option of `make watch-loop`."""
-    workers = parser.getgroup("workers of tests")
-    # pytest reserves letters for its own options, and does not use this one.
-    workers._addoption("-n", dest="workers", type=int, default=0, help="number of worker processes")
+    """Add the option of `make watch-loop`."""
     parser.addoption("--watch-loop", action="store_true", help="fail if a process blocks its event loop")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch all processes of the session; workers inherit the variables."""
-    if config.getoption("--watch-loop"):
+    """Watch all processes of the session; workers of xdist inherit the variables."""
+    if config.getoption("--watch-loop") and not hasattr(config, "workerinput"):
         os.environ.update(watched_environment(Path(tempfile.mkdtemp(prefix="loop-watch-"))))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if a finding is not allowed by an exception."""
-    if not session.config.getoption("--watch-loop"):
+    if not session.config.getoption("--watch-loop") or hasattr(session.config, "workerinput"):
         return
     directory = Path(os.environ[ENVIRONMENT])
     found = not_allowed(findings_in(directory))

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import GroupScheduling
 from tests.processes import END_S
 
 ROOT = Path(__file__).parents[2]
@@ -68,23 +70,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         indent = len(lines[0]) - len(lines[0].lstrip())
         (directory / f"test_{name}.py").write_text("\n".join(line[indent:] for line in lines))
     (directory / "pytest.ini").write_text("[pytest]\n")
-    options = [
-        "-p",
-        "tests.conftest",
-        "-n",
-        "2",
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        *(f"-o{limit}" for limit in LIMITS),
-    ]
+    options = ["-p", "tests.conftest", "-n", "2", "-v", "-p", "no:cacheprovider", *(f"-o{limit}" for limit in LIMITS)]
     command = [sys.executable, "-c", START, *options, f"--rootdir={directory}", str(directory)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * END_S)
     found: dict[str, list[str]] = {}
     for line in run.stdout.splitlines():
-        reported = re.match(r"\[worker \d+\].*? (PASSED|FAILED|ERROR) (?:.*/)?test_(\S+)\.py::test_(\S+)", line)
+        reported = re.match(r"\[gw\d+\].*? (PASSED|FAILED|ERROR) (?:.*/)?test_(\S+)\.py::test_(\S+)", line)
         if reported:
             found.setdefault(f"{reported[2]}.{reported[3]}", []).append(reported[1])
     assert "f_changes_process.follows" in found, run.stdout + run.stderr
@@ -118,6 +109,38 @@ def test_finished_test_of_an_ended_worker_runs_once(outcomes: dict[str, list[str
 def test_hang_after_the_limit_ends_its_worker_alone(outcomes: dict[str, list[str]]) -> None:
     assert outcomes["d_hangs_after_limit.hangs"] == ["FAILED"]
     assert outcomes["d_hangs_after_limit.follows"] == ["PASSED"]
+
+
+class _Worker:
+    """A worker of xdist that accepts tests, or one that has ended before its controller knows."""
+
+    shutting_down = False
+
+    def __init__(self, *, ended: bool = False) -> None:
+        self.ended = ended
+        self.received: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        if self.ended:
+            raise OSError("cannot send (already closed?)")
+        self.received += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_group_for_an_ended_worker_goes_to_the_next_one() -> None:
+    config = SimpleNamespace(getvalue=lambda _: ["popen"], option=SimpleNamespace(loadscopereorder=False))
+    scheduling = GroupScheduling(config)
+    ended, following = _Worker(ended=True), _Worker()
+    collected = ["tests/test_a.py::test_1", "tests/test_a.py::test_2", "tests/test_b.py::test_1"]
+    scheduling.add_node(ended)
+    scheduling.add_node_collection(ended, collected)
+    scheduling.schedule()
+    scheduling.add_node(following)
+    scheduling.add_node_collection(following, collected)
+    assert scheduling.remove_node(ended) == collected[0]
+    assert sorted(following.received) == [1, 2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
