@@ -78,7 +78,7 @@ _SEEDS: Final = (
 )
 """These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
 _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
-    ("peers-refused", "refused-by-peers"), QUIET_AFTER_S + LATE_S
+    ("peers-refused", "refused-by-peers", "forged-verdicts"), QUIET_AFTER_S + LATE_S
 )
 """Alarms that last longer: only a remedy ends them (`remedies.py`), or a time without incidents."""
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS
+from bridge.api.alarms import FORGED_VERDICTS, PEERS_REFUSED, REFUSED_BY_PEERS
 from bridge.api.control_routes import NODES_APPROVE
 from bridge.api.requests import CommandRequest, NodeRequest, RemovalOrder
 from bridge.api.view import AlarmView
@@ -24,7 +24,7 @@ from tests.simulation.farm.world import World
 
 REMEDY_S: Final = 120.0
 LOOK_S: Final = 5.0
-INCIDENTS: Final = frozenset({PEERS_REFUSED.kind, REFUSED_BY_PEERS.kind})
+INCIDENTS: Final = frozenset({FORGED_VERDICTS.kind, PEERS_REFUSED.kind, REFUSED_BY_PEERS.kind})
 """Alarms about incidents: they end some minutes after the last one."""
 
 
