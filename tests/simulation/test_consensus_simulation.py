@@ -115,7 +115,7 @@ def test_history_keeps_invariants_and_recovers(block: int, strategy: str) -> Non
         counts += report.counts
     # Faults must have occurred, and work must have been done.
     for what in ("elections", "crashes", "commits", "writes answered", "reads answered", "messages lost", "snapshots"):
-        assert counts[what] > BLOCK, counts
+        assert counts[what] >= BLOCK, counts
     assert counts["keys judged"] >= BLOCK
 
 
