@@ -214,7 +214,7 @@ def request(endpoint: str, method: str, body: dict[str, str], certificate: Path,
 
 
 def leads(status: dict[str, Any]) -> bool:
-    """Return True if a member's status names itself as the leader; "0" means no leader."""
+    """Return True if a member's status names itself as the leader; it names "0" without a leader."""
     leader = status.get("leader", "0")
     return bool(leader != "0" and leader == status["header"]["member_id"])
 
