@@ -32,7 +32,7 @@ from bridge.api.words import (
 )
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
-from bridge.cli.node_queries import call_node, node_option, patient_node_option
+from bridge.cli.node_queries import call_current, call_node, node_option, patient_node_option
 from bridge.cli.options import json_option, output_options, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -47,7 +47,7 @@ POLL_SECONDS = 0.3
 @watchable
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show the replicated state of the farm: reports, candidates, leaves, weights, publications."""
-    view = call_node(node, VIEW)
+    view = call_current(node, VIEW)
     if as_json:
         print_json(
             FarmOutput(
@@ -191,7 +191,7 @@ def _print_weights(weights: WeightsView) -> None:
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group, and the loss if each fails; remove one, or allow it to join again."""
     if context.invoked_subcommand is None:
-        _show_servers(call_node(node, VIEW), as_json=as_json)
+        _show_servers(call_current(node, VIEW), as_json=as_json)
 
 
 @servers.command(name="list")
@@ -200,7 +200,7 @@ def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
 @watchable
 def list_(node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group, and the loss to the farm if each fails."""
-    _show_servers(call_node(node, VIEW), as_json=as_json)
+    _show_servers(call_current(node, VIEW), as_json=as_json)
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.control_routes import LOG_TIME
 from bridge.api.printable import clock_text
 from bridge.api.requests import CommandRequest, CorrectionOrder
-from bridge.cli.node_queries import call_node, node_option
+from bridge.cli.node_queries import call_current, node_option
 from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -30,7 +30,7 @@ def log_time() -> None:
 @watchable
 def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and compare each server's clock with the clocks of a majority."""
-    answer = call_node(node, LOG_TIME)
+    answer = call_current(node, LOG_TIME)
     if as_json:
         print_json(answer)
         return

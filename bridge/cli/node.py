@@ -19,7 +19,7 @@ from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
-from bridge.cli.node_queries import call_node, node_option, nodes_option, query_leader
+from bridge.cli.node_queries import call_current, node_option, nodes_option, query_leader
 from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -38,7 +38,7 @@ def node() -> None:
 @watchable
 def list_nodes(node: str | None, *, as_json: bool) -> None:
     """Show every identity in the log or in gossip: its name, Raft id and status."""
-    found = call_node(node, NODES)
+    found = call_current(node, NODES)
     if as_json:
         print_json(found)
         return
@@ -155,7 +155,7 @@ def _print_client_keys(done: NodeEvicted) -> None:
 @watchable
 def list_clients(node: str | None, *, as_json: bool) -> None:
     """Show all client keys, removed ones included, and their scopes."""
-    found = call_node(node, NODES)
+    found = call_current(node, NODES)
     if as_json:
         print_json(ClientsOutput(found.clients))
         return

@@ -26,6 +26,7 @@ from bridge.node.control.client import (
     ORDER_TIMEOUT_S,
     ControlClient,
     ControlError,
+    ask_blocking,
     call_blocking,
     send_request,
 )
@@ -158,6 +159,28 @@ def call_node(node: str | None, route: Route[A], body: RequestBody | None = None
     with interruptible(), failures(ControlError):
         return call_blocking(
             find_node(node), route, body, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S)
+        )
+
+
+def call_current(node: str | None, route: Route[A]) -> A:
+    """Return the node's answer, with all changes acknowledged before, also by other nodes.
+
+    A follower applies entries later than the leader. If the leader does not confirm the commit index, a line on
+    standard error reports that changes may be missing.
+    """
+
+    async def caught_up(client: ControlClient) -> A:
+        cluster = await client.cluster()
+        if cluster.leader_id not in {None, cluster.raft_id}:
+            try:
+                await client.log(limit=0, linearizable=True)
+            except ControlError as error:
+                echo(f"The last changes may be missing: {error}", err=True)
+        return await client.call(route)
+
+    with interruptible(), failures(ControlError):
+        return ask_blocking(
+            find_node(node), caught_up, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S)
         )
 
 

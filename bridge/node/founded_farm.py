@@ -43,10 +43,12 @@ from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
 from bridge.sam.connection import SamBridge
-from consensus import ServerStoppedError, integer_id
+from consensus import NotLeaderError, ServerBusyError, ServerStoppedError, integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered
 
+KEYS_PATIENCE_S = 5.0
+"""Longest wait for the storage of a new key, in seconds."""
 NO_SERVER = "this node is not a server of a farm yet; see `garlicfarm status`"
 
 
@@ -99,6 +101,37 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
             if each.contact_ms is not None and integer_id(each.server_id) == server_id
         ]
         return any(age_ms < within_s * 1000 for age_ms in ages_ms)
+
+    async def catch_up(self, no_quorum: Callable[[], str | None] = lambda: None) -> None:
+        """Apply all entries acknowledged before the call; raise `Refused` with the reason if that fails.
+
+        If nothing can be committed now, `no_quorum` returns the reason.
+        """
+        try:
+            await self.replica.read_barrier()
+        except NotLeaderError as error:
+            text = "no leader has confirmed the commit index in time, so this node may lack changes; try again"
+            raise Refused(503, "no-leader", no_quorum() or text) from error
+        except ServerBusyError as error:
+            raise Refused(503, "busy", f"{error}; try again in a moment") from error
+        except ServerStoppedError as error:
+            raise Refused(503, "stopping", f"this node stops: {error}") from error
+
+    async def catch_up_keys(self) -> None:
+        """Begin the era of all replacements of the keys acknowledged before the call; raise `Refused` if that fails.
+
+        Without a leader it returns with the keys of the present state: the farm cannot replace keys then.
+        """
+        if self.replica.server.role.leader is not None and not self.replica.leads:
+            await self.catch_up()
+        with trio.move_on_after(KEYS_PATIENCE_S) as limit:
+            await self.identities.wait_era()
+        if limit.cancelled_caught:
+            text = (
+                f"the farm's keys were replaced (era {self.state.rekeying.era}), and this node has not stored the new"
+                f" key within {KEYS_PATIENCE_S:g} s: try again, or query another node of the farm (--node)"
+            )
+            raise Refused(503, "busy", text)
 
     @property
     def applied_state(self) -> AppliedState:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -231,6 +231,30 @@ async def test_admissions_of_log_are_kept_across_restart(tmp_path: Path) -> None
     again = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     assert [again.node_id_of(number) for number in range(6)] == [None, A, B, C, D, None]
     assert again.own_id == 1
+
+
+async def test_admission_applied_during_write_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for the next entry began after the write, so the admission was stored at a later entry."""
+    fake, notes = FakeFarm(), AdmissionStore(tmp_path, FOUNDING, A, founded=True)
+    fake.state = replace(fake.state, admitted={**fake.state.admitted, 3: Admitted(C, "c")})
+    real = notes._note
+
+    async def write(*changed: Any) -> None:
+        if fake.state.applied_index < 2:
+            table = {**of_founders(FOUNDING.founders), 3: Admitted(C, "c"), 4: Admitted(D, "d")}
+            fake.state = replace(fake.state, applied_index=2, admitted=table)
+            fake.something_new.set()
+            fake.something_new = trio.Event()  # The event is set only for a task that waits already.
+        await real(*changed)
+
+    monkeypatch.setattr(notes, "_note", write)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notes.follow, fake.applied_state)
+        with trio.move_on_after(5):
+            while notes.node_id_of(4) != D:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert notes.node_id_of(4) == D
 
 
 async def pass_through(

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import structs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.core.log.records import Level
 from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.membership.eviction import Rekeying
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -50,6 +52,8 @@ class FakeAgent:
     identity: NodeIdentity
     keyring: Keyring
     changes: list[Keyring] = field(default_factory=list)
+    disk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Held by a test while the disk does not store a ring."""
 
     @property
     def node_id(self) -> bytes:
@@ -58,7 +62,8 @@ class FakeAgent:
 
     async def change_keyring(self, chain: Keyring) -> None:
         """Merge a changed ring."""
-        self.keyring = self.keyring.merge(chain)
+        async with self.disk:
+            self.keyring = self.keyring.merge(chain)
         self.changes.append(self.keyring)
 
 
@@ -100,14 +105,19 @@ class Node:
     async def news(self) -> None:
         """Wait for the next change of the log."""
         await self._changed.wait()
-        self._changed = trio.Event()
 
     async def set_standing(self, server_id: int, standing: Standing) -> None:
         """Set the standing of a server's identity, as an entry of the log does."""
         each = Admitted(identity(server_id).node_id, standing=standing)
         self.state.admitted[server_id] = each  # type: ignore[index]  # a dict here
-        self._changed.set()
+        self.put_entry()
         await wait_all_tasks_blocked()
+
+    def put_entry(self) -> None:
+        """Apply one more entry."""
+        self.state = structs.replace(self.state, applied_index=self.state.applied_index + 1)
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def receive_offer(self, offer: bytes) -> None:
         """Receive a key offered by a member that refuses this node's key."""
@@ -198,6 +208,28 @@ async def test_eviction_without_gossip_ends_all_connections(
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
     assert node.ended == ([] if recorded else [started + END_CONNECTIONS_AFTER_S])
+
+
+async def test_eviction_during_storage_of_new_key_is_followed(farm_key: Path) -> None:
+    """The wait for the next entry began after the storage, so the node followed the eviction at a later entry."""
+    node, content = Node(1, farm_key), EraKey(1, 9, new_key())
+    box = seal_key(content, public(1), node.keys.filed.label)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery, node.agent.disk:
+            nursery.start_soon(node.identities.run)
+            await wait_all_tasks_blocked()
+            node.state = structs.replace(node.state, rekeying=Rekeying(1, {node.agent.node_id.hex(): box}))
+            node.put_entry()
+            await wait_all_tasks_blocked()
+            # The key of the log is not in use before it is stored.
+            with trio.move_on_after(0):
+                await node.identities.wait_era()
+                raise AssertionError("the era began before its key was stored")
+            node.state.admitted[1] = Admitted(node.agent.node_id, standing=Standing.EVICTED)  # type: ignore[index]
+            node.put_entry()
+        await node.identities.wait_era()
+    assert node.agent.keyring.primary == content.key
+    assert len(node.halted) == 1
 
 
 async def test_unsupported_level_stops_log_naming_version() -> None:

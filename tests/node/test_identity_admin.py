@@ -92,7 +92,9 @@ class FakeLeader:
     refusal: Refused | None = None
     """The end of a handover to this server."""
     learned: FarmState | None = None
-    """The state after a handover, if it differs."""
+    """The state after a barrier of this node as the leader, if it differs."""
+    learns_first: bool = False
+    """True if also a barrier of this node as a follower gives that state."""
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
     requested: list[tuple[str, set[int]]] = field(default_factory=list)
@@ -125,7 +127,7 @@ class FakeLeader:
         """Apply what the former leader has committed."""
         await trio.lowlevel.checkpoint()
         self.requested.append(("barrier", self.losing_vote))
-        if self.learned is not None:
+        if self.learned is not None and (self.leads or self.learns_first):
             self.state = self.learned
         return 9
 
@@ -193,26 +195,28 @@ async def test_follower_takes_over_leadership_and_evicts() -> None:
     node = FakeLeader(leads=False)
     reply = await evict_stolen(node.admin)
     steps = [what for what, _ in node.requested]
-    assert steps == ["hand over to 1", "barrier", "change", "eviction"]
+    assert steps == ["barrier", "hand over to 1", "barrier", "change", "eviction"]
     assert reply["raftId"] == STOLEN
 
 
-async def test_follower_judges_eviction_again_after_handover() -> None:
-    """Another operator has evicted the node: the follower had not applied that entry."""
-    node = FakeLeader(leads=False)
+@pytest.mark.parametrize("learns_first", [False, True])
+async def test_follower_judges_eviction_by_current_state(*, learns_first: bool) -> None:
+    """Another operator evicts the node during the handover, or has evicted it just before."""
+    node = FakeLeader(leads=False, learns_first=learns_first)
     entry = Eviction(identity(STOLEN), 1, ())
     admitted, rekeying, _ = evict(node.state.admitted, node.state.rekeying, entry, node.state.level)
     node.learned = replace(node.state, admitted=admitted, rekeying=rekeying)
     with pytest.raises(Refused, match=r"is evicted already|no identity has the name"):
         await evict_stolen(node.admin)
-    assert [what for what, _ in node.requested] == ["hand over to 1", "barrier"]
+    handover = [] if learns_first else ["hand over to 1", "barrier"]
+    assert [what for what, _ in node.requested] == ["barrier", *handover]
 
 
 async def test_check_at_follower_does_not_take_over_leadership() -> None:
     node = FakeLeader(leads=False)
     call = Call(EVICT_STOLEN, "", {"check": 1}, body_of(NODES_EVICT, EVICT_STOLEN.body))
     assert isinstance(await node.admin.handlers[NODES_EVICT](call), CheckedAnswer)
-    assert (node.requested, node.leads) == ([], False)
+    assert ([what for what, _ in node.requested], node.leads) == (["barrier"], False)
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -222,7 +226,7 @@ async def test_node_does_not_evict_itself(*, leads: bool) -> None:
     call = Call(request, "", {"check": 0}, body_of(NODES_EVICT, request.body))
     with pytest.raises(Refused, match="a node cannot evict itself: run the command at another voter"):
         await node.admin.handlers[NODES_EVICT](call)
-    assert node.requested == []
+    assert [what for what, _ in node.requested] == ["barrier"] * (not leads)
 
 
 async def test_node_without_vote_names_the_voters() -> None:
@@ -237,7 +241,7 @@ async def test_failed_handover_evicts_nothing() -> None:
     node = FakeLeader(leads=False, refusal=Refused(409, "transfer-timed-out", "node-2 has the order, but still leads"))
     with pytest.raises(Refused, match="node-2 has the order, but still leads"):
         await evict_stolen(node.admin)
-    assert node.requested == []
+    assert [what for what, _ in node.requested] == ["barrier"]
 
 
 async def test_order_without_known_leader_is_refused() -> None:
@@ -255,7 +259,7 @@ async def test_invited_node_does_not_get_name_of_other_node() -> None:
     farm.admin._member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
     with pytest.raises(Refused, match="node-4"):
         await farm.admin.approve_invited(identity(9))
-    assert farm.requested == [], "no leadership was taken for an order that is refused"
+    assert [what for what, _ in farm.requested] == ["barrier"], "no leadership was taken for a refused order"
 
 
 async def test_vote_stays_removed_until_eviction_is_applied() -> None:

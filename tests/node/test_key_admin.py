@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trio
 from msgspec.structs import replace
 
 from bridge.api.control import FarmKeyState, Refused
@@ -13,15 +15,18 @@ from bridge.api.view import AlarmView, FarmView, ServerRole, VoterView
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.node.control.key_admin import GossipKeyAdmin
 from bridge.node.events.event_log import EventLog
+from bridge.node.founded_farm import CurrentFarm
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key, parse_farm_key
 from bridge.wire.membership.metadata import encode_metadata
+from consensus import NotLeaderError
 from gossip.core.keyring import key_id
 from gossip.node.group import Group
 from tests.node.gossip_farm import in_simulated_time, next_event, running_farm, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
+from tests.node.partial_farm import partial_farm
 from tests.operator_views import farm_view
 
 
@@ -35,6 +40,7 @@ class Stage:
     trace: EventLog
     network: MemoryNetwork
     view: FarmView
+    current: CurrentFarm = field(default_factory=CurrentFarm)
 
 
 def all_alive(view: FarmView) -> FarmView:
@@ -55,7 +61,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         farm_keys = FarmKeys(directory / "farm.key", farm_key, lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
-        stage.admin = GossipKeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
+        stage.admin = GossipKeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace, stage.current)
         while not any(each.metadata for each in agents[0].members()):
             await next_event(agents[0])
         member_directory.refresh()
@@ -171,3 +177,41 @@ async def test_invalid_step_is_refused_with_reason(tmp_path: Path) -> None:
         ):
             with pytest.raises(Refused, match=reason):
                 await step
+
+
+class Follower:
+    """Replica, server and identities of a server that does not lead; its log has a new era."""
+
+    leads = False
+    role = SimpleNamespace(leader=2)
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.server = self.identities = self
+        self.state = SimpleNamespace(rekeying=SimpleNamespace(era=1))
+        self._failure = failure
+
+    async def read_barrier(self) -> int:
+        """Fail, or return an index."""
+        await trio.lowlevel.checkpoint()
+        if self._failure is not None:
+            raise self._failure
+        return 1
+
+    async def wait_era(self) -> None:
+        """Wait for the disk."""
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"), [(NotLeaderError(2), "no leader has confirmed"), (None, "has not stored the new key within")]
+)
+@in_simulated_time
+async def test_outdated_key_is_not_exported(tmp_path: Path, failure: Exception | None, text: str) -> None:
+    async with staged(tmp_path) as stage:
+        node = Follower(failure)
+        with (
+            stage.current.of(partial_farm(node, replica=node, identities=node)),
+            pytest.raises(Refused, match=text) as refused,
+        ):
+            await stage.admin.export()
+        assert refused.value.status == 503

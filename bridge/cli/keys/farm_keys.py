@@ -25,7 +25,15 @@ from bridge.cli.keys.destination_keys import import_destination, new_destination
 from bridge.cli.keys.master import master
 from bridge.cli.keys.receive import receive
 from bridge.cli.keys.rotation import RotationError, rotate
-from bridge.cli.node_queries import call_node, node_option, nodes_option, patient_node_option, query_leader, query_node
+from bridge.cli.node_queries import (
+    call_current,
+    call_node,
+    node_option,
+    nodes_option,
+    patient_node_option,
+    query_leader,
+    query_node,
+)
 from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.log.fields import NAME, NAME_FORM
@@ -210,7 +218,7 @@ keys.add_command(receive)
 @watchable
 def list_keys(node: str | None, *, as_json: bool) -> None:
     """Show the key ring by key ids, and which members have it."""
-    answer = call_node(node, KEYS)
+    answer = call_current(node, KEYS)
     if as_json:
         print_json(answer)
         return

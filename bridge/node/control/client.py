@@ -333,8 +333,18 @@ def call_blocking(
     order_timeout_s: float = ORDER_TIMEOUT_S,
 ) -> A:
     """Send one request from code that is not async, to a node of this machine without an event loop."""
+    return ask_blocking(address, lambda client: client.call(route, body), timeout_s, order_timeout_s)
+
+
+def ask_blocking(
+    address: NodeAddress,
+    question: Callable[[ControlClient], Coroutine[Any, Any, T]],
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    order_timeout_s: float = ORDER_TIMEOUT_S,
+) -> T:
+    """Send requests as `call_blocking` does; `question` must not wait with trio."""
     if isinstance(address, RemoteNode):
-        return send_request(address, lambda client: client.call(route, body), timeout_s, order_timeout_s)
+        return send_request(address, question, timeout_s, order_timeout_s)
     # Imported here: only this function needs the module's parser of replies.
     from bridge.node.control.connections.blocking_connection import BlockingConnection  # noqa: PLC0415
 
@@ -342,7 +352,7 @@ def call_blocking(
         address, timeout_s, order_timeout_s=order_timeout_s, connection=partial(BlockingConnection, address)
     )
     with _readable(address):
-        return _result(client.call(route, body))
+        return _result(question(client))
 
 
 def _result(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -50,7 +50,7 @@ from bridge.node.raft.handover_orders import order_handover
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import entry_refusal
 from bridge.wire.log.entries import decode, is_plainly_foreign
-from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus import Entry, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId, parse_request_id
 
 PAGE_LIMIT = 1000
@@ -240,21 +240,13 @@ class FarmAdmin:
         )
 
     async def _catch_up(self) -> None:
-        replica = self._current.replica()
-        if replica is None:
+        farm = self._current.farm
+        if farm is None:
             raise Refused(503, "no-leader", NO_SERVER)
-        lost = await self._quorum_lost(replica)
+        lost = await self._quorum_lost(farm.replica)
         if lost is not None:
             raise Refused(503, "no-quorum", lost)
-        try:
-            await replica.read_barrier()
-        except NotLeaderError as error:
-            text = "no leader has confirmed the commit index in time; read without `linearizable`, or try again"
-            raise Refused(503, "no-leader", self._no_quorum() or text) from error
-        except ServerBusyError as error:
-            raise Refused(503, "busy", f"{error}; try again in a moment") from error
-        except ServerStoppedError as error:
-            raise Refused(503, "stopping", f"this node stops: {error}") from error
+        await farm.catch_up(self._no_quorum)
 
     async def _read(self, replica: Replica, first: int, limit: int) -> tuple[Entry, ...]:
         try:
@@ -316,11 +308,18 @@ class FarmAdmin:
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
-        return await self._commands(self._current.required()).grant(command)
+        return await (await self._current_commands()).grant(command)
 
     async def check_command(self, command: CommandRequest) -> None:
         """Raise `Refused` if the node would refuse this command now; nothing is committed."""
-        self._commands(self._current.required()).check(command)
+        (await self._current_commands()).check(command)
+
+    async def _current_commands(self) -> OperatorCommands:
+        """Return the commands; a follower first applies all entries acknowledged before."""
+        farm = self._current.required()
+        if not farm.replica.leads:
+            await self._catch_up()
+        return self._commands(farm)
 
     async def log_time(self) -> LogTimeAnswer:
         """Return the farm's time, and the servers' clocks for comparison."""

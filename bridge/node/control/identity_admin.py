@@ -187,7 +187,7 @@ class IdentityAdmin:
 
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
         farm, node = self._current.required(), call.body.node
-        check_can_lead(farm)
+        await self._prepare(farm)
         self._decision(farm.state, node)
         if call.is_check:
             return CheckedAnswer()
@@ -196,7 +196,7 @@ class IdentityAdmin:
     async def approve_invited(self, node_id: bytes) -> None:
         """Admit a node with an invitation, if no other identity has its name; raise `Refused`."""
         farm = self._current.required()
-        check_can_lead(farm)
+        await self._prepare(farm)
 
         def decision() -> Admission:
             return self._admission(farm.state, self._newcomer(farm.state, node_id.hex()))
@@ -279,7 +279,7 @@ class IdentityAdmin:
 
     async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
         farm, which = self._current.required(), call.body
-        check_can_lead(farm)
+        await self._prepare(farm)
         self._check_eviction(farm, which)
         if call.is_check:
             return CheckedAnswer()
@@ -491,6 +491,13 @@ class IdentityAdmin:
         return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
 
     # -- common --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    async def _prepare(farm: FoundedFarm) -> None:
+        """Raise `Refused` unless this node can lead; a follower first applies all entries acknowledged before."""
+        check_can_lead(farm)
+        if not farm.replica.leads:
+            await farm.catch_up()
 
     def _runs(self, node_id: bytes) -> bool:
         if node_id == self._agent.node_id:

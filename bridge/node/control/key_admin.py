@@ -25,6 +25,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.node.control.routes import Call, Handlers
 from bridge.node.events.event_log import EventLog
+from bridge.node.founded_farm import CurrentFarm
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
@@ -99,10 +100,11 @@ def key_admin(
     farm_keys: FarmKeys,
     make_view: Callable[[], FarmView],
     trace: EventLog,
+    current: CurrentFarm,
 ) -> KeyAdmin:
     """Return the administrator for the node's membership."""
     if isinstance(membership, Group):
-        return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace)
+        return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace, current)
     return StaticKeyAdmin(farm_keys)
 
 
@@ -116,7 +118,9 @@ class GossipKeyAdmin(KeyAdmin):
         farm_keys: FarmKeys,
         make_view: Callable[[], FarmView],
         trace: EventLog,
+        current: CurrentFarm,
     ) -> None:
+        self._current = current
         self._room = KeyManager(agent)
         self._own_id = agent.node_id
         self._member_directory = member_directory
@@ -193,6 +197,8 @@ class GossipKeyAdmin(KeyAdmin):
 
     async def export(self) -> str:
         """Return the text of the farm key file with the present keys. Secret."""
+        if self._current.farm is not None:
+            await self._current.farm.catch_up_keys()
         self._require_membership()
         self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
         return farm_key_text(self._farm_keys.exported)

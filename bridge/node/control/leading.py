@@ -6,6 +6,10 @@ The leader writes approvals, evictions and new keys. A node never passes such an
 have others evicted. Instead the node takes over leadership, which the same user could request by `garlicfarm transfer`,
 and carries out the order. So the user of an order does not get more rights than the two commands give, and no secret
 leaves the node. A node without a vote cannot lead; its refusal names the voters.
+
+A follower gets committed entries some time after the leader. So before it judges an order, it applies all entries that
+were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at
+different nodes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -10,6 +10,7 @@ gives a node the name of another identity: an operator decides about that.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 from bridge.api.control import Refused
 from bridge.core.log.records import PublishConfig
 from bridge.core.membership.admission import raft_id_of
-from bridge.node.founded_farm import FoundedFarm
+from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.inviting.invitations import Invitations, Joiner, Use
 from bridge.node.inviting.spare_keys import SpareKeys
 from bridge.node.joined_node import JoinedNode
@@ -61,6 +62,7 @@ class Granting(Struct, frozen=True):
 
     node: JoinedNode
     spare_keys: SpareKeys
+    current: CurrentFarm
 
     def masters(self) -> tuple[str, ...]:
         """Return each master of this node in base64."""
@@ -72,6 +74,9 @@ class Granting(Struct, frozen=True):
         local, masters = self.node.local, self.masters()
         settings = settings_for(local.configuration, masters)
         settings.setdefault("gossip", {})["seeds"] = self.seeds()
+        if self.current.farm is not None:
+            with suppress(Refused):  # The present key may still be the farm's.
+                await self.current.farm.catch_up_keys()
         with trio.CancelScope(shield=True):
             keys = await trio.to_thread.run_sync(self.spare_keys.assign, joiner.node_id, masters)
         return Granted(bundle_text(self.node.farm_keys.exported, settings), local.configuration.name, keys)

@@ -152,7 +152,7 @@ class Inviting:
                     host=listened_host(self.node.local.configuration),
                     invitations=self.invitations,
                     certificate=certificate,
-                    grant=Granting(self.node, self._spare_keys).grant,
+                    grant=Granting(self.node, self._spare_keys, self.current).grant,
                     redeemed=self._redeemed,
                     refused=self._refused,
                     failed=self._port_failed,

@@ -99,7 +99,7 @@ class AdmissionStore:
         """Store the log's admissions, until cancelled."""
         shown: tuple[int, bytes] | None = None
         while True:
-            admitted = applied_state.state.admitted
+            seen, admitted = applied_state.state.applied_index, applied_state.state.admitted
             servers = _standing(self._servers, admitted)
             out = self.out.union(each.node_id for each in admitted.values() if each.is_out)
             own = _settled(self._own, admitted, self.node_id)
@@ -110,7 +110,8 @@ class AdmissionStore:
                 chain, shown = chain_of(admitted, own_id, self._cluster_id), (own_id, row.entry)
             if (servers, out, chain, own) != (self._servers, self.out, self.chain, self._own):
                 await self._note(servers, out, chain, self._announced, own)
-            await applied_state.news()
+            if applied_state.state.applied_index == seen:  # Otherwise entries were applied during the write.
+                await applied_state.news()
 
     async def _note(
         self,

@@ -60,6 +60,9 @@ class Identities:
     trace: EventLog
     alarms: Alarms
     _offers: dict[EraKey, set[bytes]] = field(default_factory=dict, init=False)
+    _era: int = field(default=0, init=False)
+    """The last era of the log that this node has begun, or could not begin."""
+    _era_begun: trio.Event = field(default_factory=trio.Event, init=False)
     _evicted: set[bytes] = field(init=False)
     """The evicted identities whose connections have ended, or never began."""
 
@@ -77,9 +80,20 @@ class Identities:
             while True:
                 if self._is_out():
                     return
+                seen, era = self._state.applied_index, self._state.rekeying.era
                 if await self._follow_era() or self._has_evictions():
                     nursery.start_soon(_after_a_moment, self.end_connections)
-                await self.known.applied_state.news()
+                if era > self._era:
+                    self._era = era
+                    self._era_begun.set()
+                    self._era_begun = trio.Event()
+                if self._state.applied_index == seen:  # Otherwise entries were applied during the work above.
+                    await self.known.applied_state.news()
+
+    async def wait_era(self) -> None:
+        """Wait until this node has begun the era of the applied log, or could not: its alarm then has the reason."""
+        while self._era < self._state.rekeying.era:
+            await self._era_begun.wait()
 
     # -- this node's own status ----------------------------------------------------------------------------------------
 

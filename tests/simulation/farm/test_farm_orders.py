@@ -4,6 +4,7 @@ A thread runs the command line, while virtual time does not advance. Its request
 command either succeeds, or its refusal names the voters.
 """
 
+import json
 import queue
 import re
 import shlex
@@ -29,6 +30,7 @@ from bridge.node.control.client import ControlClient
 from bridge.node.inviting import inviting as inviting_module
 from bridge.node.inviting.listener import PORT
 from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.client_key import new_client_key
 from tests.node.test_cli_spelling import commands
 from tests.simulation.farm.fault_walk import FORMED_S
@@ -139,10 +141,15 @@ class CommandLine:
         thread.join(20)
         return question
 
+    async def at(self, name: str, *arguments: str) -> Result:
+        """Run a command at a node."""
+        return await self.run(*arguments, "--node", str(self.world.hosts[name].directory / SOCKET_NAME))
+
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Replace the requests and the clock of the commands, and the search for the leader on the same machine."""
         patch.setattr(node_queries, "send_request", self._send)
         patch.setattr(node_queries, "call_blocking", self._call)
+        patch.setattr(node_queries, "ask_blocking", self._send)
         patch.setattr(node_queries, "_beside", lambda first: (first,))
         patch.setattr(inviting_module, "_free_port", lambda _: PORT)
         patch.setattr(
@@ -220,6 +227,8 @@ async def run_cases(directory: Path, patch: pytest.MonkeyPatch) -> set[str]:
         for number, (place, cases) in enumerate(ROUNDS):
             (files := directory / str(number)).mkdir()
             await run_at(line, place, cases, files)
+            if place == FOLLOWER and EVICT not in cases:
+                await check_own_writes(line, files)
         return line.posted
 
 
@@ -235,7 +244,7 @@ async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directo
                 primary = (await client.keys()).primary
         name = place if place == LEARNER else voter_that_follows(view)
         words = words_of(case, view, made, primary, directory)
-        done = await line.run(*words, "--node", str(line.world.hosts[name].directory / SOCKET_NAME))
+        done = await line.at(name, *words)
         if found := re.search(r"\b([0-9a-f]{8})\b", done.output):
             made = found[1]
         refusal = case.refused or (case.at_learner if place == LEARNER else "")
@@ -243,6 +252,29 @@ async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directo
         assert re.search(refusal, done.output), f"{words} at {name}: {done.output}"
         if not refusal and case.line in JOINING:
             await view_of_voter(line.world, with_learner=True)
+
+
+async def check_own_writes(line: CommandLine, directory: Path) -> None:
+    """Read at each node immediately after a change was acknowledged at another node."""
+    view = await view_of_voter(line.world, with_learner=True)
+    leaf = view.reports[0].leaves[0].destination
+    for reader in line.world.hosts:
+        writer = "node-1" if reader != "node-1" else "node-2"
+        assert (await line.at(writer, "publish", "exclude", leaf, "--yes")).exit_code == 0
+        shown = json.loads((await line.at(reader, "farm", "--json")).output)
+        assert [each["destination"] for each in shown["weights"]["excluded"]] == [leaf], f"{reader} after {writer}"
+        done = await line.at(reader, "publish", "include", leaf)
+        assert done.exit_code == 0, f"{reader} after {writer}: {done.output}"
+        done = await line.at(writer, "publish", "include", leaf)
+        assert "is not excluded" in done.output, f"{writer} after {reader}: {done.output}"
+    voters = [name for name in line.world.hosts if name != LEARNER]
+    for number, writer in enumerate(voters):
+        assert (await line.at(writer, "keys", "replace", "--yes")).exit_code == 0
+        written = {name: directory / f"{name}-{number}.key" for name in line.world.hosts}
+        for name, file in written.items():
+            done = await line.at(name, "keys", "export", str(file))
+            assert done.exit_code == 0, f"{name}: {done.output}"
+        assert {load_farm_key(file).era for file in written.values()} == {number + 2}, f"replaced at {writer}"
 
 
 def test_each_changing_command_works_at_any_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
