@@ -95,15 +95,14 @@ function memberDetail(each, report) {
 }
 
 // -- publications ------------------------------------------------------------------------------------------------------------
-function healthOf(entry, isStale) {
-  if (isStale) return h("span", { class: "old" }, "? its last report is too old");
+function healthOf(entry) {
   if (entry.healthy) return h("span", { class: "ok" }, "● healthy");
   const found = entry.faults || [], own = found.filter((each) => each !== "server").map((each) => SHARED.faults[each] || each);
   const faults = [found.includes("server") && SHARED.faults.server, own.join(" and ")].filter(Boolean).join("; in its last report: ");
   return h("span", { class: "critical" }, faults ? `✕ unhealthy: ${faults}` : "✕ unhealthy");
 }
 const lastReport = (report) => isOutdated(report) ? "in its last report: " : "";
-const leafHealth = (leaf, report) => healthOf(isOutdated(report) ? { healthy: false, faults: ["server", ...(leaf.faults || [])] } : leaf, report.stale);
+const leafHealth = (leaf, report) => healthOf(isOutdated(report) ? { healthy: false, faults: ["server", ...(leaf.faults || [])] } : leaf);
 function standingText(each) {
   const text = each.choice || each.inability || (each.standby ? "standby" : "able to publish");
   return h("p", { class: each.inability ? "warning" : "" }, `${text}${each.failure ? ` – its router refused: ${each.failure}` : ""}`);
