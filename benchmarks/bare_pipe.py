@@ -7,9 +7,9 @@
 
 A server prints its port and certificate, and reads the list of its followers; it ends when its standard input closes.
 
-A frame is a length of four bytes and that many bytes of entries. The pipe omits terms, indexes and checksums, and does not
-handle failures. The bare group has as many bytes, processes and syncs. As in its servers, one round is pending at a time, and
-frames that arrive during a round form the next one. TLS and certificates are the servers' own.
+A frame is a length of four bytes and that many bytes of entries. The pipe omits terms, indexes and checksums, and does
+not handle failures. The bare group has as many bytes, processes and syncs. As in its servers, one round is pending at a
+time, and frames that arrive during a round form the next one. TLS and certificates are the servers' own.
 """
 
 import json
