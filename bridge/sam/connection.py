@@ -58,6 +58,10 @@ class SamUnreachableError(SamError):
     """The bridge does not reply, or ended the connection or the session."""
 
 
+class SamAbsentError(SamUnreachableError):
+    """A bridge that does not accept connections: it is stopped, or its port is closed."""
+
+
 class LeafUnreachableError(SamError):
     """The router cannot open a stream to the peer; `result` is SAM's result, for example CANT_REACH_PEER."""
 
@@ -172,7 +176,7 @@ async def open_connection(bridge: SamBridge) -> SamConnection:
             stream = await trio.open_tcp_stream(bridge.host, bridge.port)
     except (OSError, trio.TooSlowError) as error:
         reason = connection_failure(error) if isinstance(error, OSError) else f"no reply within {CONNECT_TIMEOUT_S:g} s"
-        raise SamUnreachableError(f"nothing answers at {bridge}: {reason}: {_ENABLE}") from None
+        raise SamAbsentError(f"nothing answers at {bridge}: {reason}: {_ENABLE}") from None
     with closed_on_error(stream):
         connection = SamConnection(bridge, stream)
         await connection.negotiate()

@@ -190,6 +190,26 @@ def test_leaf_checks_name_their_faults(tmp_path: Path) -> None:
     assert "its service does not answer the probe" in lines[2].text
 
 
+def test_closed_ports_of_running_router_have_own_causes(tmp_path: Path) -> None:
+    """The status interface answers, so the router runs; or another program has the port of SAM."""
+    write_private_file(tmp_path / "word", "word\n")
+    closed = Link("127.0.0.1", 1)
+    with behind_ports(FakeRouter(garbage=b"220 mail.example ESMTP\r\n"), FakeControl()) as (other_port, control_port):
+        for control, sam, causes in (
+            (Link("127.0.0.1", control_port), closed, {"router status": "", "router sam": ""}),
+            (closed, Link("127.0.0.1", other_port), {"router status": "", "router sam": ""}),
+            (closed, closed, {"router status": "router", "router sam": "router"}),
+        ):
+            settings = I2cpRouterSettings(
+                i2cp=closed,
+                i2pcontrol=ControlUrl(control, is_encrypted=False, path="/jsonrpc/"),
+                i2pcontrol_password_file=tmp_path / "word",
+                sam=sam,
+            )
+            _, *services = router_checks(settings, [])
+            assert {each.name: each.cause for each in services} == causes
+
+
 def test_stopped_router_is_one_problem(tmp_path: Path) -> None:
     """Its other services and its leaves follow from it; a service that fails too has its own line."""
     write_private_file(tmp_path / "word", "word\n")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.leaf_checks import ROUTER, leaf_checks
@@ -20,7 +21,7 @@ from bridge.node.router.link import ControlAccess, Link, RouterAbsent, RouterLos
 from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import FileRouterSettings, RouterSettings
-from bridge.sam.connection import SamBridge, SamError, open_connection
+from bridge.sam.connection import SamAbsentError, SamBridge, SamError, open_connection
 
 STATUS, SAM = "router status", "router sam"
 
@@ -58,17 +59,20 @@ def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Ch
 async def _query(
     i2cp: I2cpAccess, control: ControlAccess | None, sam: Link | None, leaves: Sequence[ServedLeaf]
 ) -> list[Check]:
-    cause = ""
+    is_absent = False
     try:
         async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
             found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)
     except RouterLost as error:
-        cause = ROUTER if isinstance(error, RouterAbsent) else ""
+        is_absent = isinstance(error, RouterAbsent)
         action = (
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
         )
         found, of_leaves = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)], await leaf_checks(leaves, None)
-    return [*found, await _status_check(control, cause), await sam_check(sam, cause), *of_leaves]
+    services = ((control, await _status_check(control)), (sam, await sam_check(sam)))
+    # A router that answers at one port runs: each closed port then has its own cause.
+    runs = not is_absent or any(access is not None and not check.cause for access, check in services)
+    return [*found, *(replace(check, cause="") if runs else check for _, check in services), *of_leaves]
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
@@ -86,11 +90,8 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     return Check(ROUTER, CheckResult.OK, text)
 
 
-async def sam_check(sam: Link | None, cause: str = "") -> Check:
-    """Check the SAM bridge, without a session. Without SAM only the node's directory does not work.
-
-    `cause` is the check with the cause of a missing reply, if it is known.
-    """
+async def sam_check(sam: Link | None) -> Check:
+    """Check the SAM bridge, without a session. Without SAM only the node's directory does not work."""
     if sam is None:
         text = "router.sam is off: this node does not return structures to clients (`garlicfarm link`)"
         return Check(SAM, CheckResult.OK, text)
@@ -98,12 +99,13 @@ async def sam_check(sam: Link | None, cause: str = "") -> Check:
         connection = await open_connection(SamBridge(sam.host, sam.port))
     except SamError as error:
         action = 'enable SAM in the router, correct router.sam, or set it to "off"; without it the farm works as before'
+        cause = ROUTER if isinstance(error, SamAbsentError) else ""
         return Check(SAM, CheckResult.WARNING, str(error), action, cause)
     await trio.aclose_forcefully(connection.stream)
     return Check(SAM, CheckResult.OK, f"{sam} answers: clients can get structures from this node")
 
 
-async def _status_check(access: ControlAccess | None, cause: str) -> Check:
+async def _status_check(access: ControlAccess | None) -> Check:
     if access is None:
         action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it each unknown figure counts half"
         return Check(
@@ -115,7 +117,8 @@ async def _status_check(access: ControlAccess | None, cause: str) -> Check:
         action = (
             "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
         )
-        return Check(STATUS, CheckResult.PROBLEM, str(error), action, cause if isinstance(error, RouterAbsent) else "")
+        cause = ROUTER if isinstance(error, RouterAbsent) else ""
+        return Check(STATUS, CheckResult.PROBLEM, str(error), action, cause)
     uptime = "unknown" if facts.report.uptime_ms is None else f"{facts.report.uptime_ms // 60_000} min"
     text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
     if facts.network_error is not None:
