@@ -5,8 +5,9 @@
 
 The state has a row for each server of each farm, so with many farms it is too large for the driver's memory. A farm's
 rows are in one file, and the commit states the first and the last farm of each file. Entries of a new farm go to the
-file before it. A file with more than `FILE_ROWS` rows is divided when it is written. Files with common farms count as
-one, for example after another program has merged them. If there is only one file, its rows stay in memory.
+file before it. A file with more than `FILE_ROWS` rows is divided into equal parts when it is written, so there is room
+in each. Files with common farms count as one, for example after another program has merged them. If there is only one
+file, its rows stay in memory.
 """
 
 from bisect import bisect_left
@@ -75,15 +76,15 @@ class FarmFiles:
 
 
 def pieces(rows: pa.Table, most: int) -> Iterator[pa.Table]:
-    """Divide rows in order of farm into parts of about `most` rows, each with whole farms."""
+    """Divide rows in order of farm into about equal parts of about `most` rows at most, each with whole farms."""
     if rows.num_rows <= most:
         if rows.num_rows:
             yield rows
         return
     ends = pc.run_end_encode(rows.column("farm").combine_chunks()).run_ends.to_pylist()
-    begin = 0
+    begin, size = 0, -(-rows.num_rows // -(-rows.num_rows // most))
     while begin < rows.num_rows:
-        end = ends[min(bisect_left(ends, begin + most), len(ends) - 1)]
+        end = ends[min(bisect_left(ends, begin + size), len(ends) - 1)]
         yield rows.slice(begin, end - begin)
         begin = end
 

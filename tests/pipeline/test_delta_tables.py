@@ -346,6 +346,13 @@ def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: py
     assert table.files() == after
 
 
+def test_full_file_of_state_is_divided_equally() -> None:
+    """A full file that gave away only its last farm would make a file for each new farm."""
+    rows = pa.table({"farm": [*"aabccdefghi"]})
+    assert [each.column("farm").to_pylist() for each in farm_files.pieces(rows, 10)] == [[*"aabccd"], [*"efghi"]]
+    assert [*farm_files.pieces(rows, 11)] == [rows]
+
+
 def test_last_row_with_equal_key_and_position_is_kept() -> None:
     rows = pa.table({"key": ["a", "b", "a", "a"], "place": [3, 1, 4, 4], "said": [1, 2, 3, 4]})
     assert sorted(last_rows(rows, ["key"], "place").column("said").to_pylist()) == [2, 4]
