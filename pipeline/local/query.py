@@ -22,6 +22,8 @@ from itertools import chain
 from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
@@ -144,7 +146,8 @@ class LocalQuery:
             self._follow()
         except _StoppedError:
             pass
-        except (FarmLogError, OSError) as error:
+        # The run loop finds the cause in an error of Spark's tasks, and repeats a lost start.
+        except (FarmLogError, OSError, Py4JError, PySparkException) as error:
             self._failure = error
         # This includes errors that end a process: in a thread they would not be reported.
         except BaseException as error:  # noqa: BLE001 - the run loop raises any error

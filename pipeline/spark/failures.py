@@ -7,7 +7,7 @@ traceback is shown, or else Spark's own first line.
 
 import re
 
-_OWN = re.compile(r"(?:FarmLogError|TableDamagedError): (.*)")
+_OWN = re.compile(r"(?:FarmLogError|FarmSilentError|TableDamagedError|BucketError): (.*)")
 _LOST_STARTS = (
     "Python worker failed to connect back",
     "Timed out while waiting for the Python worker to connect back",

@@ -5,8 +5,9 @@ A kill is an error of a write, before or after its effect. All later writes of t
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
@@ -33,6 +35,8 @@ from pipeline.repair.damage import examine
 from pipeline.run import RunSettings, run_once
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
+from pipeline.spark.lost_starts import Patience
+from pipeline.spark.side_by_side import QueryState, SideBySide
 from pipeline.tables import batch_notes, delta
 from pipeline.tables.current import read
 from pipeline.tables.files import TableDamagedError
@@ -207,6 +211,36 @@ def test_error_of_source_ends_query_with_its_text(tmp_path: Path) -> None:
         numbers_written(source, tmp_path / "a")
     # The next run repeats the batch.
     assert numbers_written(Numbers(5), tmp_path / "a") == {0: [0, 1, 2], 1: [3, 4]}
+
+
+def test_lost_start_of_sparks_tasks_is_repeated_and_other_error_is_short(tmp_path: Path) -> None:
+    source, found, notes = Numbers(2), list[int](), list[str]()
+    reports = [
+        "An error occurred while calling z:x.\n: java.io.IOException: Python worker failed to connect back.\n\tat x",
+        "An error occurred while calling z:x.\n: x\npipeline.output.buckets.BucketError: s3 is closed\n\tat x",
+    ]
+
+    def read(tasks: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
+        if reports:
+            raise Py4JError(reports.pop(0))
+        for task in tasks:
+            yield from source.read(task)
+
+    def write(rows: Any, _: int) -> None:
+        found.extend(number for each in rows for number in each.column("number").to_pylist())
+
+    def run_to_end() -> None:
+        kept = QueryState("the run", lambda: LocalQuery(source, write, tmp_path / "a", None, read=read).start())
+        clock = map(float, count())
+        queries = SideBySide([kept], Patience(notify=notes.append, count=lambda: None, clock=lambda: next(clock)))
+        while queries.step():
+            queries.wait(1)
+
+    with pytest.raises(FarmLogError, match=r"^s3 is closed$"):
+        run_to_end()
+    assert ["lost starts in a row: 1" in each for each in notes] == [True]
+    run_to_end()
+    assert found == [0, 1]
 
 
 def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
