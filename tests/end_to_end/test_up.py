@@ -6,7 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
+from bridge.cli.up import _cancel_on_signal
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
 from bridge.wire.i2p.key_file import destination_of_sam_key
@@ -85,6 +88,18 @@ def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: s
         if code == 0:
             assert "SIGKILL" not in up.output
             assert "Traceback" not in up.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_up_is_cancelled_by_each_signal(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            assert signal.getsignal(number) is not before, "the signal would end this process"
+            signal.raise_signal(number)
+    assert scope.cancelled_caught
 
 
 def test_second_up_on_same_directory_is_refused(tmp_path: Path) -> None:
