@@ -7,7 +7,8 @@ Processes started by tests use compiled modules, even if the environment disable
 a farm would compile some three hundred modules before its first step, which doubles the time of a short test.
 
 Temporary directories are in memory if the machine has room: a new file takes 0.02 ms of processor time there, and on
-ext4 0.8 ms with its two syncs. No test depends on a sync, because none interrupts the machine itself.
+ext4 0.8 ms with its two syncs. No test depends on a sync, because none interrupts the machine itself. An
+interrupted run leaves files there; the next run deletes them.
 
 A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
 process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
@@ -32,7 +33,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.effort import EXAMPLES, IS_SOAK
+from tests.effort import EXAMPLES, IS_SOAK, room_in_memory
 from tests.loop_watch.findings import as_text, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
 from tests.process_state import changes, process_state, restore_garbage_collector
@@ -41,10 +42,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a private directory in it
 IN_MEMORY_BYTES = 4 * 1024**3
-if not IS_SOAK and "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK):
-    system = os.statvfs(IN_MEMORY)
-    if not system.f_flag & os.ST_NOEXEC and system.f_bavail * system.f_frsize >= IN_MEMORY_BYTES:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
+if not IS_SOAK and "TMPDIR" not in os.environ and room_in_memory(IN_MEMORY) >= IN_MEMORY_BYTES:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

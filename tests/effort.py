@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -23,6 +24,21 @@ EXAMPLES = 300 if IS_SOAK else 25
 """Examples of a Hypothesis test."""
 GROUP_SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3)))
 """Seeds of simulated gossip groups."""
+
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def room_in_memory(place: Path, limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
+    """Return how many bytes files in `place` may have: its size, and at most the free memory of machine and container.
+
+    It is 0 if `place` is missing, cannot be written, or does not execute files.
+    """
+    if not os.access(place, os.W_OK):
+        return 0
+    system = os.statvfs(place)
+    texts = [each.read_text().strip() for each in limits if each.is_file()]
+    size = 0 if system.f_flag & os.ST_NOEXEC else system.f_bavail * system.f_frsize
+    return min(size, psutil.virtual_memory().available, *(int(each) for each in texts if each.isdecimal()))
 
 
 def few_of(cases: Mapping[str, object], *quick: str) -> list[ParameterSet]:

@@ -1,4 +1,4 @@
-"""Checks of the structure find planted violations and accept correct code. Also: `each_case` and the website."""
+"""Checks of the structure find planted violations and accept correct code. Also: `tests/effort.py` and the website."""
 
 import ast
 from collections import Counter
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import each_case
+from tests.effort import each_case, room_in_memory
 from tests.reference import site
 from tests.structure import __main__ as structure
 from tests.structure import modules
@@ -45,6 +45,15 @@ def test_each_case_reports_all_failures_with_their_cases(tmp_path: Path) -> None
     assert len(paths) == 3
     with pytest.raises(ValueError, match="no case"):
         each_case("first", [])
+
+
+def test_room_in_memory_is_at_most_memory_of_container(tmp_path: Path) -> None:
+    unlimited, small = tmp_path / "unlimited", tmp_path / "small"
+    unlimited.write_text("max\n")
+    small.write_text("64\n")
+    assert room_in_memory(tmp_path, (unlimited, small, tmp_path / "missing")) == 64
+    assert room_in_memory(tmp_path, (unlimited,)) > 64
+    assert room_in_memory(tmp_path / "missing") == 0
 
 
 def test_address_field_found_by_type_and_name() -> None:
