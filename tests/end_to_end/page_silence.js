@@ -1,5 +1,5 @@
-// Runs the script of the page in a simulated browser. Its stream delivers at most one view, and then nothing.
-// argv: the page. Prints the text of the element "state" after each step as one JSON list.
+// Runs the script of the page in a simulated browser. Its stream delivers at most one view, and then nothing; the views of
+// all nodes come before that. argv: the page. Prints the text of the element "state" after each step as one JSON list.
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
@@ -18,6 +18,7 @@ class Clock extends Date {
 }
 const RESPONSE = () => ({ ok: true, status: 200, body: { pipeThrough: () => ({ getReader: () => ({
   read: () => new Promise((resolve) => { feed = (text) => resolve({ value: text, done: false }); }) }) }) } });
+const SIGHTS = { takenAtMs: nowMs, nodes: [{ nodeId: "1", name: "node-1", answered: true, verdict: "healthy", severity: "ok", members: {}, publishers: {} }] };
 const store = { getItem: () => "", setItem() {}, removeItem() {} };
 const world = {
   document: { body: element(), getElementById: at, createElement: element, createElementNS: element, createTextNode: element,
@@ -25,6 +26,7 @@ const world = {
   window: { addEventListener() {} }, location: { hash: "", pathname: "/" }, history: { replaceState() {} },
   sessionStorage: store, localStorage: store,
   fetch: (target, options) => {
+    if (target === "/v1/views") return Promise.resolve({ ok: true, json: async () => SIGHTS });
     if (!target.startsWith("/v1/stream")) return new Promise(() => {});
     options.signal.addEventListener("abort", () => { aborted += 1; });
     return process.argv[3] === "unanswered" ? new Promise(() => {}) : Promise.resolve(RESPONSE());

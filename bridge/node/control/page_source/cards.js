@@ -167,10 +167,11 @@ function sightOf(each, name, isOdd) {
   if (!seen) return h("span", { class: "dim", title: `${each.name} does not list ${name}` }, "·");
   return { cell: h("span", { class: STATUS[seen]?.[1], title: `${each.name} sees ${name}: ${seen}`, role: "img", "aria-label": seen }, name === each.name ? "–" : (STATUS[seen] || ["?"])[0]), class: isOdd ? "differs" : "" };
 }
-// True if this node has another leader, term or verdict now than when the views were requested.
+// True if this node has another leader, term or verdict now than when the views were requested. The views may come before
+// the first view of the stream.
 function areSightsPast() {
-  const own = sights.nodes.find((each) => each.nodeId === view.node.nodeId);
-  return own !== undefined && (own.leader !== view.raft.leaderName || own.term !== view.raft.term || own.verdict !== view.verdict.kind);
+  const own = view && sights.nodes.find((each) => each.nodeId === view.node.nodeId);
+  return Boolean(own) && (own.leader !== view.raft.leaderName || own.term !== view.raft.term || own.verdict !== view.verdict.kind);
 }
 let everyNode = false, sightsArePast = false;
 function showSights() {
