@@ -135,24 +135,37 @@ def test_history_states_unrecorded_begin_of_window(
     now_ms = NOW_MS - NOW_MS % 60_000
     spans = (HistorySpan(now_ms - 20 * 60_000, now_ms, "alive", Severity.OK),)
     hours = int(options[1]) if options[:1] == ("--hours",) else 24
-    node.answer = replace(
-        ANSWER, from_ms=now_ms - hours * HOUR_MS, to_ms=now_ms, rows=(replace(ANSWER.rows[0], spans=spans),)
-    )
+    rows = (replace(ANSWER.rows[0], spans=spans),)
+    node.answer = HistoryAnswer("oslo", now_ms - hours * HOUR_MS, now_ms, 60_000, rows)
     monkeypatch.setattr("time.time", lambda: now_ms / 1000)
     lines = garlicfarm("history", *options).stdout.splitlines()
     assert lines[0].startswith(expected)
     axis = next(each for each in lines if each.endswith("now")).split()
     assert len(axis) == len(set(axis)) > 1
     assert lines[1].startswith("Nothing is recorded in the ") is (options != ("--since", "2m"))
+    if not options:
+        node.answer = replace(node.answer, spans_left_out=1)
+        lines = garlicfarm("history").stdout.splitlines()
+        assert lines[0].startswith("The last 24 h, as"), "the first state in the window is left out"
+        assert "Nothing is recorded" not in lines[1]
 
 
 def test_history_since_begins_there(
     monkeypatch: pytest.MonkeyPatch, node: HistoryNode, garlicfarm: Callable[..., Result]
 ) -> None:
-    node.answer = replace(ANSWER, series=(HistorySeries(SeriesKind.COMMIT_LAG, None, "ms", tuple(range(60))),))
+    earlier = (1.0,) + 59 * (None,)
+    values = tuple(float(each) for each in range(60))
+    node.answer = replace(
+        ANSWER,
+        series=(
+            HistorySeries(SeriesKind.ROUND_TRIP, "kyoto", "ms", earlier),
+            HistorySeries(SeriesKind.COMMIT_LAG, None, "ms", values),
+        ),
+    )
     monkeypatch.setattr("time.time", lambda: NOW_MS / 1000)
     found = json.loads(garlicfarm("history", "--since", "1m", "--json").stdout)
-    assert (found["fromMs"], found["series"][0]["values"], node.hours) == (NOW_MS - 60_000, [59.0], [1])
+    assert (found["fromMs"], node.hours) == (NOW_MS - 60_000, [1])
+    assert [each["values"] for each in found["series"]] == [[59.0]], "a series without a measurement is left out"
     assert [each["startMs"] for each in found["rows"][0]["spans"]] == [NOW_MS - 60_000]
     for wrong in (("--since", "1m", "--hours", "2"), ("--since", "40d"), ("--since", "2300-01-01")):
         assert garlicfarm("history", *wrong).exit_code == 2

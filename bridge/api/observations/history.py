@@ -221,5 +221,10 @@ def part_since(answer: HistoryAnswer, from_ms: int) -> HistoryAnswer:
         )
         for row in answer.rows
     )
-    series = tuple(replace(each, values=each.values[steps:]) for each in answer.series)
-    return replace(answer, from_ms=start_ms, rows=tuple(each for each in rows if each.spans), series=series)
+    series = (replace(each, values=each.values[steps:]) for each in answer.series)
+    return replace(
+        answer,
+        from_ms=start_ms,
+        rows=tuple(each for each in rows if each.spans),
+        series=tuple(each for each in series if any(value is not None for value in each.values)),
+    )

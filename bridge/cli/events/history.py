@@ -99,7 +99,9 @@ def _stored(state_dir: Path, hours: int) -> HistoryAnswer:
 
 
 def _print_strips(found: HistoryAnswer, *, is_fitted: bool) -> None:
-    first_ms, from_ms = first_record_ms(found), found.from_ms
+    from_ms = found.from_ms
+    # If states are left out, the first state of the window is not known.
+    first_ms = from_ms if found.spans_left_out else first_record_ms(found)
     if is_fitted and found.rows:
         found = part_since(found, first_ms)
     length = _length_text(found.to_ms - found.from_ms)
