@@ -11,7 +11,7 @@ members as servers. A refused order is sent again, to each running node in turn.
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -58,10 +58,17 @@ LEADING_TRIES: Final = 3
 ROTTING: Final = ("raft/*.segment", "raft/ballot", "raft/*", "history.ring", "*")
 """Patterns of the files with a flipped bit; the last pattern has all small files."""
 REMEDY: Final = re.compile(r"[Mm]ove |[Rr]emove |[Rr]estore |\bmv |copy the ")
+UNDAMAGED: Final = re.compile(r"no space left on|has reached feature level \d", re.IGNORECASE)
+"""Failures of a start that other faults cause; the trial judges them."""
 SERVING: Final = frozenset({"voter", "learner"})
 EMPTY: Final = Content({"": 0o700}, {}, ())
 
 T = TypeVar("T")
+
+
+def damage_reports(failures: Sequence[tuple[str, str]], name: str) -> list[tuple[str, str]]:
+    """Return the failures of a node that its damaged directory may have caused."""
+    return [each for each in failures if each[0] == name and UNDAMAGED.search(each[1]) is None]
 
 
 class Operator:
@@ -301,12 +308,13 @@ class Operator:
         """Do what the refusal of a damaged directory prints. A node that works has repaired or ignored the damage."""
         self.down.discard(name)
         world = self._world
-        while not (failures := [each for each in world.failures[self._failures :] if each[0] == name]):
+        while not (failures := damage_reports(world.failures[self._failures :], name)):
             if await self._works(name):
                 return
             await trio.sleep(RETRY_S)
-        if REMEDY.search(failures[0][1]) is None:
-            self.wrong.append(f"{name} does not start, and does not print a remedy: {failures[0][1]}")
+        for _, failure in failures:
+            if REMEDY.search(failure) is None:
+                self.wrong.append(f"{name} does not start, and does not print a remedy: {failure}")
         self.completed["replaced directories"] += 1
         self._go(name)
         await world.kill(name)

@@ -1,10 +1,12 @@
 """The plans and the checks of trials, without a farm: each check finds the fault that it is for."""
 
+import errno
 import json
+import os
 
 from msgspec.structs import replace
 
-from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.effort import each_case, over_seeds
@@ -20,6 +22,7 @@ from tests.simulation.farm.checks import (
     writes_in,
 )
 from tests.simulation.farm.nemeses import ENDING, Nemesis, draw_faults
+from tests.simulation.farm.operators import damage_reports
 from tests.simulation.farm.workload import Call, Kind
 
 NOW_S = 1_800_000_000
@@ -110,3 +113,9 @@ def test_wrong_structures_are_found() -> None:
 def test_published_excluded_leaf_is_found() -> None:
     assert not list(check_exclusions([publication()]))
     assert list(check_exclusions([publication(excluded=frozenset({base32_of(LEAF.hash)}))]))
+
+
+def test_failures_of_other_faults_are_not_reports_of_damage() -> None:
+    texts = (os.strerror(errno.ENOSPC), str(UnsupportedLevelError(3, "0.1.0")), "damage at byte 7: move it away")
+    failures = [(name, text) for text in texts for name in ("node-1", "node-2")]
+    assert damage_reports(failures, "node-2") == [("node-2", texts[-1])]

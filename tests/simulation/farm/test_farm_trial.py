@@ -53,6 +53,20 @@ def test_verdict_of_node_without_disk_is_true(nemesis: Nemesis) -> None:
     assert any(f"text=Degraded: alarm {alarm} at node-2" in line for line in outcome.trace)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "other",
+    [
+        Fault(4.0, 60.0, Nemesis.OLD_VERSION, ("node-2",), 2.0),
+        Fault(4.0, 20.0, Nemesis.FULL_DISK, ("node-2",)),
+    ],
+)
+def test_operator_does_not_mistake_another_fault_for_rot(other: Fault) -> None:
+    plan = Plan(1, 3, 70.0, (other, Fault(8.0, 20.0, Nemesis.ROT, ("node-2",))), has_operator=True)
+    outcome = run_trial(plan)
+    assert not outcome.violations, story_of(outcome)
+
+
 def test_smaller_plan_keeps_the_fault_that_fails() -> None:
     plan = draw_plan(6)
     needed = next(each for each in plan.faults if each.nemesis is not Nemesis.LOSSY)
