@@ -44,9 +44,9 @@ _MARKS = {Severity.OK: "  ", Severity.WARNING: "! ", Severity.CRITICAL: "!!"}
 @click.option(
     "--hours",
     type=click.IntRange(1, HOURS_MAX),
-    help=f"Length of the window.  [default: {HOURS_DEFAULT}, without an empty beginning]",
+    help=f"Length of the window.  [default: {HOURS_DEFAULT}, from the first record]",
 )
-@click.option("--since", metavar="WHEN", help="Begin of the window: 90s, 10m, 2h, 1d ago, or a UTC time.")
+@click.option("--since", metavar="WHEN", help="Start of the window: 90s, 10m, 2h, 1d ago, or a UTC time.")
 @click.option(
     "--state-dir",
     type=directory_path,
@@ -126,7 +126,7 @@ def _print_strips(found: HistoryAnswer, *, is_fitted: bool) -> None:
 
 
 def _length_text(length_ms: int) -> str:
-    """Return the length of a window; its begin is rounded to a minute, so whole hours are rounded."""
+    """Return the length of a window, in hours if it differs by at most a minute an hour: its start is rounded."""
     hours = round(length_ms / HOUR_MS)
     return f"{hours} h" if hours and abs(length_ms - hours * HOUR_MS) <= MINUTE_MS * hours else duration(length_ms)
 
