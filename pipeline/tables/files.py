@@ -98,7 +98,7 @@ class _Part:
             "maxValues": {name: _in_statistics(each.most, up=True) for name, each in known.items()},
             "nullCount": {name: each.nulls for name, each in self.ranges.items()},
         }
-        return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats))
+        return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats, ensure_ascii=False))
 
 
 class PartWriter:

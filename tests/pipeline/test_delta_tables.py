@@ -346,6 +346,15 @@ def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: py
     assert table.files() == after
 
 
+def test_file_of_state_states_any_first_and_last_farm(tmp_path: Path) -> None:
+    """The nodes of a farm state its name."""
+    for batch, names in enumerate((["", "\0/../"], ["\U0010fffe", "\U0010ffff"])):
+        rows = [{"farm": farm, "server_id": 1, "index": 5, "log_time": NOON} for farm in names]
+        write_current_state(tmp_path / str(batch), 0, {"routers": rows})
+        (file,) = stored_files(tmp_path / str(batch) / "current_routers")
+        assert [file.first_farm, file.last_farm] == names
+
+
 def test_full_file_of_state_is_divided_equally() -> None:
     """A full file that gave away only its last farm would make a file for each new farm."""
     rows = pa.table({"farm": [*"aabccdefghi"]})
