@@ -43,6 +43,7 @@ from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import entries_between
+from pipeline.source.shares import SHARE_LEAST
 from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
@@ -307,7 +308,9 @@ def start_query(
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.alerting is not None:
-            settings.alerting.batch_done(newest_of(outcome), is_full=may_have_more(outcome, settings.source))
+            settings.alerting.batch_done(
+                newest_of(outcome), is_full=may_have_more(outcome, settings.source), in_turn=may_be_in_turn(outcome)
+            )
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
@@ -346,6 +349,11 @@ def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
     farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
     spanned: int = sum(each["index"] - each["first_index"] + 1 for each in farms if each["first_index"] is not None)
     return spanned >= most * TOPIC_FULL
+
+
+def may_be_in_turn(outcome: Outcome) -> bool:
+    """Return True if the farms of a full batch may be too many for one batch, so that others wait for their turn."""
+    return len(newest_of(outcome)) * SHARE_LEAST >= entries_in(outcome)
 
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:

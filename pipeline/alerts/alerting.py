@@ -49,6 +49,8 @@ from pipeline.tables.upkeep import Upkeep
 
 NEAR_S = 600.0
 SHRINKS_S = 600.0
+TURN_S = 3_600.0
+"""The longest time between two turns of a farm; after it, its servers alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Backlog:
     this age does not shrink, the delay is permanent: the log time of the farm is wrong, or the pipeline is too slow.
     Then an alert from late entries is better than no alert.
 
-    Each farm is judged separately, so a farm with a long log does not delay alerts of another farm.
+    Each farm is judged separately, so a farm with a long log does not delay alerts of another farm. If farms take turns
+    (`pipeline/source/shares.py`), a farm without an entry in a batch may have a backlog; its next turn decides.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -82,11 +85,18 @@ class Backlog:
         """The farms whose servers do not alert."""
         return frozenset(farm for farm, seen in self._seen.items() if seen.is_held)
 
-    def take(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
-        """Record a batch: the log time of the newest entry of each farm in it."""
+    def take(self, newest: Mapping[str, datetime], *, is_full: bool, in_turn: bool = False) -> None:
+        """Record a batch: the log time of the newest entry of each farm in it; `in_turn`: other farms may wait."""
         now_s = self._clock()
+        waiting = {
+            farm: seen
+            for farm, seen in (self._seen.items() if is_full and in_turn else ())
+            if farm not in newest and now_s - seen.at_s < TURN_S
+        }
         ages_s = {farm: now_s - moment.timestamp() for farm, moment in newest.items()} if is_full else {}
-        self._seen = {farm: self._checked(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S}
+        self._seen = waiting | {
+            farm: self._checked(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S
+        }
 
     def _checked(self, farm: str, now_s: float, age_s: float) -> _FarmAge:
         seen = self._seen.get(farm)
@@ -210,10 +220,10 @@ class Alerting:
         self._receivers = [Receiver(each, self._done) for each in channels]
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
-    def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
-        """Record a batch and the log time of each farm's newest entry; `is_full`: more may follow."""
+    def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool, in_turn: bool = False) -> None:
+        """Record a batch and the log time of each farm's newest entry; `is_full`, `in_turn`: more may follow."""
         with self._changed:
-            self._backlog.take(newest, is_full=is_full)
+            self._backlog.take(newest, is_full=is_full, in_turn=in_turn)
             self._has_begun = True
             self._is_nudged = True
             self._changed.notify_all()

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.alerts import alerting as module
-from pipeline.alerts.alerting import NEAR_S, SHRINKS_S, Alerting, AlertStore, Backlog, note_run_without_alerts
+from pipeline.alerts.alerting import NEAR_S, SHRINKS_S, TURN_S, Alerting, AlertStore, Backlog, note_run_without_alerts
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences
@@ -754,6 +754,20 @@ def test_farm_without_entries_in_full_batch_is_not_held_back() -> None:
     backlog.take({"stopped": now - timedelta(days=1)}, is_full=True)
     backlog.take({"other": now - timedelta(days=1)}, is_full=True)
     assert backlog.farms == {"other"}
+
+
+def test_farm_that_waits_for_its_turn_is_held_back() -> None:
+    now = [EPOCH_MS / 1000]
+    day_before = datetime.fromtimestamp(now[0], UTC) - timedelta(days=1)
+    backlog = Backlog(lambda: now[0])
+    for farm in ("one", "other"):
+        backlog.take({farm: day_before}, is_full=True, in_turn=True)
+    assert backlog.farms == {"one", "other"}
+    now[0] += TURN_S
+    backlog.take({"third": day_before}, is_full=True, in_turn=True)
+    assert backlog.farms == {"third"}
+    backlog.take({}, is_full=False, in_turn=True)
+    assert not backlog.farms
 
 
 @pytest.mark.parametrize(("read_s", "is_held"), [(0, False), (SHRINKS_S, False), (SHRINKS_S + 60, True)])

@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from pipeline.cli.commands import run
 from pipeline.cli.options import serving_metrics
 from pipeline.lake import Lake
-from pipeline.run import count_batch, may_have_more, places
+from pipeline.run import count_batch, entries_in, may_be_in_turn, may_have_more, places
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS
+from pipeline.source.shares import SHARE_LEAST
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import arrow_entries_of, three_servers
 
@@ -72,6 +73,14 @@ def test_topic_batch_is_full_by_span_of_indexes(tmp_path: Path, most: int, *, is
     assert may_have_more(outcome, {SERVERS: "127.0.0.1:9092", MOST_OFFSETS: str(most)}) is is_full
     assert may_have_more(outcome, {"node": "a", "maxEntriesPerBatch": "15"})
     assert not may_have_more(outcome, {"node": "a", "maxEntriesPerBatch": "16"})
+
+
+@pytest.mark.parametrize(("count", "expected"), [(SHARE_LEAST, True), (SHARE_LEAST + 1, False)])
+def test_batch_with_small_shares_may_be_a_turn(tmp_path: Path, count: int, *, expected: bool) -> None:
+    log = three_servers(minutes=20)
+    log.entries = log.entries[:count]
+    outcome = outcome_of(work(Lake(tmp_path, 60_000).plan, arrow_entries_of(log).to_batches()))
+    assert (entries_in(outcome), may_be_in_turn(outcome)) == (count, expected)
 
 
 def test_lag_is_unknown_before_first_batch() -> None:
