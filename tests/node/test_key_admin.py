@@ -11,7 +11,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import FarmKeyState, Refused
-from bridge.api.view import AlarmView, FarmView, ServerRole, VoterView
+from bridge.api.view import AlarmView, FarmView, Phase, RaftRole, ServerRole, VoterView
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.node.control.key_admin import GossipKeyAdmin
 from bridge.node.events.event_log import EventLog
@@ -149,6 +149,56 @@ async def test_node_without_majority_refuses_forced_key_changes(tmp_path: Path) 
                     await refused
                 assert refusal.value.code == "no-majority"
             assert len((await stage.admin.listing()).keys) == 2
+
+
+def without_role(phase: Phase, *, running: int, is_created: bool = False) -> FarmView:
+    """Return the view of a node without a log, in a farm of three; `running` nodes are alive, itself included."""
+    view = all_alive(farm_view(servers=3))
+    roleless = tuple(
+        replace(
+            each,
+            status=MemberStatus.ALIVE if number < running else MemberStatus.DEAD,
+            raft_id=each.raft_id if is_created and number else None,
+            server_role=ServerRole.NONE,
+        )
+        for number, each in enumerate(view.members)
+    )
+    raft = replace(view.raft, role=RaftRole.NONE, voters=(), learners=())
+    return replace(view, node=replace(view.node, phase=phase, raft_id=None), members=roleless, raft=raft)
+
+
+def learner(*, running: int) -> FarmView:
+    """Return the view of a learner and three voters; `running` of the voters are alive."""
+    view = all_alive(farm_view(4, servers=3))
+    own = replace(view.members[0], node_id="4" * 16, name="node-4", raft_id=4, server_role=ServerRole.LEARNER)
+    down = (replace(each, status=MemberStatus.DEAD) for each in view.members[running:])
+    return replace(view, members=(*view.members[:running], *down, own))
+
+
+@pytest.mark.parametrize(
+    ("view", "refusal"),
+    [
+        (learner(running=1), "reaches only 1 of 3 voters"),
+        (learner(running=2), None),
+        (without_role(Phase.OBSERVER, running=3), "run the command at a server"),
+        (without_role(Phase.FOUNDED, running=3), "wait until the farm admits this node"),
+        (without_role(Phase.DISCOVERING, running=3, is_created=True), "run the command at a server"),
+        (without_role(Phase.DISCOVERING, running=1), "reaches only 1 of 3 nodes that create the farm"),
+        (without_role(Phase.FORMING, running=2), None),
+    ],
+)
+@in_simulated_time
+async def test_node_without_vote_needs_majority_for_keys(tmp_path: Path, view: FarmView, refusal: str | None) -> None:
+    async with staged(tmp_path) as stage:
+        stage.view = view
+        if refusal is None:
+            assert await stage.admin.install()
+            return
+        key = (await stage.admin.listing()).primary
+        for step in (stage.admin.install(), stage.admin.use(key, force=True), stage.admin.remove(key, force=True)):
+            with pytest.raises(Refused, match=refusal) as refused:
+                await step
+            assert refused.value.code == "no-majority"
 
 
 @in_simulated_time

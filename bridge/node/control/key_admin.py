@@ -20,7 +20,7 @@ from bridge.api import control_routes as routes
 from bridge.api.alarms import KEY_RETIRED
 from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
 from bridge.api.requests import KeyRequest
-from bridge.api.view import FarmView, ServerRole, counted_members
+from bridge.api.view import FarmView, Phase, ServerRole, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.node.control.routes import Call, Handlers
@@ -38,6 +38,7 @@ _STATES = {
     KeyState.RETIRED: FarmKeyState.REMOVED,
 }
 _RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
+_BEFORE_CREATION = frozenset({Phase.DISCOVERING, Phase.FORMING})
 
 _BY_HAND = (
     'with transport = "i2p" gossip does not distribute keys: append the new key to `gossip_keys` in the farm key '
@@ -218,19 +219,33 @@ class GossipKeyAdmin(KeyAdmin):
     def _require_majority(self) -> None:
         """Raise `Refused` unless gossip reaches a majority of the voters: the others would keep the old keys.
 
-        Two parts of a farm with different keys do not find each other again. `force` does not permit this.
+        Before the farm is created, the nodes that create it count. Two parts of a farm with different keys do not find
+        each other again. `force` does not permit this.
         """
         self._require_membership()
         view = self._make_view()
-        voters = {each.raft_id for each in view.raft.voters if not each.evicted}
-        here = voters & {each.raft_id for each in counted_members(view) if each.status in _RUNNING}
-        if voters and 2 * len(here) <= len(voters):
+        running = [each for each in counted_members(view) if each.status in _RUNNING]
+        if view.raft.voters:
+            voters = {each.raft_id for each in view.raft.voters if not each.evicted}
+            here, count, unit = len(voters & {each.raft_id for each in running}), len(voters), "voters"
+            remedy = "If they will not return, first create a farm from this node: `garlicfarm help recover`"
+        elif view.node.phase in _BEFORE_CREATION and all(each.raft_id is None for each in running):
+            here, count, unit = len(running), view.farm.expect, "nodes that create the farm"
+            remedy = "If this node is alone, check its seeds, broadcast and the firewall: `garlicfarm doctor`"
+        else:
             raise Refused(
                 409,
                 "no-majority",
-                f"gossip reaches only {len(here)} of {len(voters)} voters, counting this node: the others would keep"
-                " the old key, and refuse this node afterwards. Repair the network or start them, or run the command at"
-                " another node. If they will not return, first create a farm from this node: `garlicfarm help recover`",
+                "this node is not a server of the farm, so it does not know the voters, and cannot check for a majority"
+                " of them: run the command at a server (--node), or wait until the farm admits this node",
+            )
+        if 2 * here <= count:
+            raise Refused(
+                409,
+                "no-majority",
+                f"gossip reaches only {here} of {count} {unit}, counting this node: the others would keep the old key,"
+                " and refuse this node afterwards. Repair the network or start them, or run the command at another"
+                f" node. {remedy}",
             )
 
     def _absent(self) -> tuple[str, ...]:
