@@ -46,7 +46,7 @@ pipeline: $(VENV)/pipeline.stamp
 
 # A farm of three nodes on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
 run: $(VENV)/base.stamp
-	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
+	$(BIN)/garlicfarm up --nodes 3 $(if $(FOR),--for $(FOR))
 
 # Two runs at the same time. Tests with real processes or Spark mostly wait, so they have five workers; the other tests use
 # the processors that they leave: `nice` prefers the real processes, which would fail without processor time. Each

@@ -41,7 +41,7 @@ def measure(directory: Path, repetitions: int) -> list[Figure]:
             times[PUBLISHED].append(Path(path).stat().st_mtime - began_s)
             for step, reached_s in steps(lines, began_s).items():
                 times[step].append(reached_s)
-    group = f"garlicfarm up --servers {SERVERS}, empty directory"
+    group = f"garlicfarm up --nodes {SERVERS}, empty directory"
     return [
         Figure(group, f"until {step}", "s", tuple(values), GOAL if step == PUBLISHED else "")
         for step, values in times.items()
@@ -67,7 +67,7 @@ def steps(lines: Iterable[str], began_s: float) -> dict[str, float]:
 
 
 def _output(state: Path) -> list[str]:
-    command = [*(sys.executable, "-m", "bridge.cli.main"), "up", "--servers", str(SERVERS), "--state-dir", str(state)]
+    command = [*(sys.executable, "-m", "bridge.cli.main"), "up", "--nodes", str(SERVERS), "--state-dir", str(state)]
     try:
         done = subprocess.run(  # noqa: S603 - our own program
             [*command, "--exit-when-published"],

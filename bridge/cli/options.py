@@ -5,7 +5,7 @@
     --timeout SECONDS   the limit for replies
     --watch             print new items as they come, or repeat a view, until Ctrl-C
 
-Earlier spellings (`--follow`, `--out`, `-w json`) still work; the help does not show them.
+Earlier spellings (`--follow`, `--out`, `-w json`, `up --servers`) still work; the help does not show them.
 """
 
 import re

@@ -25,7 +25,7 @@ from msgspec import Struct
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
-from bridge.cli.options import directory_path, timeout_option
+from bridge.cli.options import RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
 from bridge.node.local.leaf_services import LeafServices, start_bridge
@@ -47,7 +47,7 @@ NOTICE = "Demonstration: throwaway destinations, loopback only. Nothing here lea
 class Options(Struct, frozen=True):
     """The options of the command."""
 
-    servers: int
+    nodes: int
     directory: Path
     for_seconds: float
     exit_when_published: bool
@@ -61,7 +61,16 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
 
 
 @click.command()
-@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="Number of nodes.")
+@click.option(
+    "--nodes",
+    "--servers",
+    "nodes",
+    cls=RespelledOption,
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, SERVERS_MAX),
+    help="Number of nodes.",
+)
 @click.option(
     "--state-dir",
     "directory",
@@ -85,14 +94,14 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
 )
 def up(
     *,
-    servers: int,
+    nodes: int,
     directory: Path,
     for_seconds: float,
     exit_when_published: bool,
     timeout_seconds: float,
 ) -> None:
     """Run a farm of several nodes on this machine's loopback."""
-    options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds, _program())
+    options = Options(nodes, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     ends: list[str] = []
     try:
         with locked(directory), written_apart():
@@ -106,7 +115,7 @@ def up(
 async def _run(options: Options) -> None:
     async with trio.open_nursery() as nursery:
         services = await start_bridge(nursery)
-        farm = await trio.to_thread.run_sync(prepare, options.directory, options.servers, services.bridge)
+        farm = await trio.to_thread.run_sync(prepare, options.directory, options.nodes, services.bridge)
         await _run_farm(farm, services, options)
         nursery.cancel_scope.cancel()
 

@@ -89,7 +89,7 @@ class Nodes(_Place):
         found = sorted(Path("farm-state").glob(f"*/{CONTROL_SOCKET}"))
         if not found:
             raise FarmLogError(
-                "no farm found below ./farm-state; start one (`garlicfarm up --servers 3`)"
+                "no farm found below ./farm-state; start one (`garlicfarm up --nodes 3`)"
                 " or name a node's control socket with --node",
             )
         return tuple(str(path.resolve()) for path in found)

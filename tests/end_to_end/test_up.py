@@ -22,7 +22,7 @@ from tests.end_to_end.up_process import all_ended, running_up
 def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) -> None:
     directory = tmp_path / "farm"
     ended = call(
-        *("up", "--servers", str(servers), "--state-dir", directory, "--exit-when-published", "--timeout", "60"),
+        *("up", "--nodes", str(servers), "--state-dir", directory, "--exit-when-published", "--timeout", "60"),
         timeout_s=90,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -45,9 +45,7 @@ def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) 
 
 
 def test_up_reports_state_of_farm_at_timeout(tmp_path: Path) -> None:
-    ended = call(
-        *("up", "--servers", "2", "--state-dir", tmp_path / "farm", "--exit-when-published", "--timeout", "0.5")
-    )
+    ended = call(*("up", "--nodes", "2", "--state-dir", tmp_path / "farm", "--exit-when-published", "--timeout", "0.5"))
     assert ended.returncode == 1
     assert "nothing was published within 0.5 s" in ended.stderr
     assert "node-1: does not answer" in ended.stderr
@@ -55,10 +53,10 @@ def test_up_reports_state_of_farm_at_timeout(tmp_path: Path) -> None:
 
 def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
-    first = call("up", "--servers", "2", "--state-dir", directory, "--for", "0")
+    first = call("up", "--nodes", "2", "--state-dir", directory, "--for", "0")
     assert first.returncode == 0, first.stderr
     assert "A new farm of 2 nodes" in first.stdout
-    with running_up(directory, "--servers", "2", "--for", "3") as up:
+    with running_up(directory, "--nodes", "2", "--for", "3") as up:
         up.wait_for("process-started", 2)
         children = up.children()
         assert up.process.wait(30) == 0, up.output
@@ -75,7 +73,7 @@ def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
     ],
 )
 def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
-    with running_up(tmp_path / "farm", "--servers", "2") as up:
+    with running_up(tmp_path / "farm", "--nodes", "2") as up:
         up.wait_for("process-started", 2)
         if signal_number in {signal.SIGINT, signal.SIGKILL}:
             up.wait_for("leader-elected")
@@ -103,9 +101,9 @@ async def test_up_is_cancelled_by_each_signal(number: signal.Signals) -> None:
 
 
 def test_second_up_on_same_directory_is_refused(tmp_path: Path) -> None:
-    with running_up(tmp_path / "farm", "--servers", "1") as up:
+    with running_up(tmp_path / "farm", "--nodes", "1") as up:
         up.wait_for("process-started")
-        second = call("up", "--servers", "1", "--state-dir", tmp_path / "farm", "--for", "1")
+        second = call("up", "--nodes", "1", "--state-dir", tmp_path / "farm", "--for", "1")
         assert second.returncode == 1
         assert "another `garlicfarm up` runs on" in second.stderr
         assert "--state-dir" in second.stderr
@@ -114,7 +112,7 @@ def test_second_up_on_same_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_up_reports_killed_processes_and_ends_after_last_one(tmp_path: Path) -> None:
-    with running_up(tmp_path / "farm", "--servers", "2") as up:
+    with running_up(tmp_path / "farm", "--nodes", "2") as up:
         up.wait_for("process-started", 2)
         one, other = up.children()
         one.kill()
@@ -128,16 +126,16 @@ def test_up_reports_killed_processes_and_ends_after_last_one(tmp_path: Path) -> 
 def test_directory_with_farm_of_another_size_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path, 3)
     key = (tmp_path / "farm.key").read_bytes()
-    ended = call("up", "--servers", "5", "--state-dir", tmp_path, "--for", "1")
+    ended = call("up", "--nodes", "5", "--state-dir", tmp_path, "--for", "1")
     assert ended.returncode == 1
-    assert "holds a farm of 3 nodes, not of 5: start it with --servers 3" in ended.stderr
+    assert "holds a farm of 3 nodes, not of 5: start it with --nodes 3" in ended.stderr
     assert (tmp_path / "farm.key").read_bytes() == key
     assert not (tmp_path / "node-5").exists()
 
 
 @pytest.mark.parametrize(
     "options",
-    [("--servers", "0"), ("--servers", "many"), ("--for", "-1"), ("--timeout", "0"), ("--no-such-option",), ("extra",)],
+    [("--nodes", "0"), ("--nodes", "many"), ("--for", "-1"), ("--timeout", "0"), ("--no-such-option",), ("extra",)],
 )
 def test_up_usage_error_exits_two(tmp_path: Path, options: tuple[str, ...]) -> None:
     ended = call("up", "--state-dir", tmp_path / "farm", *options)
@@ -148,7 +146,7 @@ def test_up_usage_error_exits_two(tmp_path: Path, options: tuple[str, ...]) -> N
 
 def test_up_resumes_killed_farm(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
-    with running_up(directory, "--servers", "2") as up:
+    with running_up(directory, "--nodes", "2") as up:
         up.wait_for("publication-accepted")
         clusters = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
         children = up.children()
@@ -156,7 +154,7 @@ def test_up_resumes_killed_farm(tmp_path: Path) -> None:
             child.kill()
         up.process.kill()
         assert all_ended(children, 10)
-    with running_up(directory, "--servers", "2") as up:
+    with running_up(directory, "--nodes", "2") as up:
         up.wait_for("leader-elected")
         wait_until(
             lambda: up.output.count(", start number 2") == 2,

@@ -89,7 +89,7 @@ def test_ctrl_c_before_signal_handling_is_not_a_fault(end_node: Callable[[BaseEx
 
 
 def up(directory: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["up", "--servers", "1", "--state-dir", str(directory), *arguments])
+    return CliRunner().invoke(cli, ["up", "--nodes", "1", "--state-dir", str(directory), *arguments])
 
 
 def test_up_names_program_on_path_by_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

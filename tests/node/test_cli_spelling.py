@@ -152,13 +152,23 @@ def test_wrong_usage_names_the_right_words(
     assert capsys.readouterr().err.endswith(f"{end}\n")
 
 
-@pytest.mark.parametrize("path", ["events", "log", "kraft log"])
-def test_follow_is_accepted_and_not_shown(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "spelling", "earlier", "value"),
+    [
+        *((path, "--watch", ["--follow"], True) for path in ("events", "log", "kraft log")),
+        ("up", "--nodes", ["--servers", "5"], 5),
+    ],
+)
+def test_earlier_spelling_is_accepted_and_not_shown(
+    path: str, spelling: str, earlier: list[str], value: object
+) -> None:
     shown = CliRunner().invoke(cli, [*path.split(), "--help"]).output
-    assert "--watch" in shown
-    assert "--follow" not in shown
+    assert spelling in shown
+    assert earlier[0] not in shown
     command = dict(commands())[path]
-    assert command.make_context(path, ["--follow"]).params["follow"] is True
+    respelled = next(each for each in command.params if spelling in each.opts)
+    assert respelled.name is not None
+    assert command.make_context(path, earlier).params[respelled.name] == value
 
 
 class EndedError(Exception):

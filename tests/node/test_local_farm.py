@@ -127,7 +127,7 @@ def test_damaged_configuration_is_rewritten(tmp_path: Path, text: str) -> None:
 def test_farm_of_other_size_is_refused_unchanged(tmp_path: Path) -> None:
     prepare(tmp_path, 3)
     before = contents(tmp_path)
-    with pytest.raises(LocalFarmError, match="holds a farm of 3 nodes, not of 5: start it with --servers 3"):
+    with pytest.raises(LocalFarmError, match="holds a farm of 3 nodes, not of 5: start it with --nodes 3"):
         prepare(tmp_path, 5)
     assert contents(tmp_path) == before
 

@@ -98,7 +98,7 @@ CASES: Final[dict[str, str]] = {
     "top": "tests/node/test_cli_terminals.py::test_top_is_drawn_with_limited_encoding",
     "transfer": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
     "up": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
-    "up --servers": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
+    "up --nodes": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
 }
 APART: Final = ("help", "kraft", "zmq-raft", "pipeline", "simulate")
 """All pages of `help` are run. The other commands do not act on a farm: they are parsed here and run elsewhere."""

@@ -150,7 +150,7 @@ def _farm_key(directory: Path, servers: int) -> bool:
     expect = farm_key.expect
     if expect != servers:
         raise LocalFarmError(
-            f"{directory} holds a farm of {expect} nodes, not of {servers}: start it with --servers {expect},"
+            f"{directory} holds a farm of {expect} nodes, not of {servers}: start it with --nodes {expect},"
             " or choose another directory with --state-dir",
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
