@@ -404,10 +404,15 @@ class _FarmPart:
         return tuple(self._master(*each, unreachable) for each in shown or masters)
 
     def _is_of_outsiders(self, destination: str, master: MasterState) -> bool:
-        """Return True if only evicted or retired identities have reported or published a master."""
+        """Return True if only evicted or retired identities have reported or published a master.
+
+        If another server has a leaf in its published structure, clients of this leaf depend on the master.
+        """
         state = self._seen
         authors = {server_id for server_id, each in state.servers.items() if each.report.part_in(destination)}
-        authors |= set() if master.publication is None else {master.publication.server_id}
+        if master.publication is not None:
+            authors.add(master.publication.server_id)
+            authors.update(server.report.server_id for server, _ in state.leaves_of(destination))
         known = [state.admitted.get(each) for each in authors]
         return bool(known) and all(each is not None and each.is_out for each in known)
 

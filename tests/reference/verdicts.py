@@ -29,7 +29,9 @@ names it.
 
 A member may report any master. So the kind depends only on the masters in this node's settings, and on masters in the
 reports of two or more servers. Without such a master, it depends on the masters of the server with the lowest Raft id.
-`degraded` lists the other masters without a valid structure.
+`degraded` lists the other masters without a valid structure. A master that only evicted or retired identities have
+reported or published does not count, unless the log has a publication of it and another server has a leaf for it: until
+the log drops this master, an hour after the last publication, clients of the leaf may still use its address.
 
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
 `degraded` with the alarm of its disk, and not `no-quorum`.

@@ -7,6 +7,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
+from bridge.api.verdict import concerns_of
 from bridge.api.view import (
     AlarmView,
     ConditionView,
@@ -20,6 +21,7 @@ from bridge.api.view import (
     PipelineFactorView,
     RaftRole,
     Severity,
+    VerdictKind,
     WeightsView,
     counted_members,
 )
@@ -218,12 +220,28 @@ def test_evicted_voter_marked_until_out_of_configuration() -> None:
     assert [(each.name, each.evicted) for each in view.raft.voters] == [("m", False), ("b", True)]
 
 
-@each_case(("standing", "shown"), [(Standing.EVICTED, 1), (Standing.RETIRED, 1), (Standing.MEMBER, 2)])
-def test_master_of_outsiders_is_not_shown(standing: Standing, shown: int) -> None:
+@each_case(
+    ("standing", "is_published", "has_leaf", "shown"),
+    [
+        *((standing, True, False, 1) for standing in (Standing.EVICTED, Standing.RETIRED)),
+        *((standing, False, True, 1) for standing in (Standing.EVICTED, Standing.RETIRED)),
+        *((standing, True, True, 2) for standing in (Standing.EVICTED, Standing.RETIRED)),
+        (Standing.MEMBER, False, False, 2),
+    ],
+)
+def test_master_of_outsiders_is_shown_for_leaves_of_others(
+    *, standing: Standing, is_published: bool, has_leaf: bool, shown: int
+) -> None:
     log = Log()
-    log.append(report(1), report(2, destination="another"))
-    admitted = {1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=standing)}
-    assert len(view_of(log, state=replace(log.farm.state, admitted=admitted)).publishing) == shown
+    log.append(report(1), report(2, destination="another"), report(3, masters=()))
+    if is_published:
+        log.append(Publication("another", 2, BASE_MS // 1000, "00"))
+    third = Standing.MEMBER if has_leaf else standing
+    admitted = {1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=standing), 3: Admitted(C, "c", standing=third)}
+    view = view_of(log, state=replace(log.farm.state, admitted=admitted))
+    assert len(view.publishing) == shown
+    texts = [each.text for each in concerns_of(view) if each.kind is VerdictKind.DEGRADED]
+    assert any("another master (another.b32.i2p) is not published" in each for each in texts) is (shown > 1)
 
 
 def test_evicted_identity_is_marked_among_members() -> None:
