@@ -7,7 +7,15 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from consensus.protocols.kafka import ConsumerService, ListenerOptions, ProduceService, open_listener
+from consensus import ServerBusyError, ServerStoppedError
+from consensus.protocols.kafka import (
+    ConsumerService,
+    ListenerOptions,
+    ProduceRefusedError,
+    ProducerId,
+    ProduceService,
+    open_listener,
+)
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire import record_batches
 from consensus.protocols.kafka.wire.apis import ErrorCode
@@ -124,6 +132,37 @@ async def test_read_only_topic_refuses_records() -> None:
     request = clients.InitProducerIdRequest(transaction_timeout_ms=1)
     given = await ProduceService(topic).init_producer_id(request, caller(4))
     assert given.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+LATER = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ProduceRefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, ""), LATER),
+        (ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, ""), LATER),
+        (ProduceRefusedError(ErrorCode.REQUEST_TIMED_OUT, ""), LATER),
+        (ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ""), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (ServerBusyError(), LATER),
+        (ServerStoppedError(), LATER),
+    ],
+    ids=["not-available", "not-leader", "timed-out", "unauthorized", "busy", "stopped"],
+)
+async def test_temporary_refusal_of_producer_id_requests_retry(
+    error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After COORDINATOR_NOT_AVAILABLE, kafka-python would look for a coordinator forever."""
+    topic = MemoryTopic()
+
+    async def refuse(principal: str | None) -> ProducerId:
+        del principal
+        raise error
+
+    monkeypatch.setattr(topic, "new_producer_id", refuse)
+    request = clients.InitProducerIdRequest(transaction_timeout_ms=1)
+    given = await ProduceService(topic).init_producer_id(request, caller(4))
+    assert (given.error_code, given.producer_id, given.producer_epoch) == (code, -1, -1)
 
 
 async def test_follower_names_leader() -> None:

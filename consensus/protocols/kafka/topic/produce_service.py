@@ -37,8 +37,16 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 _FIRST_PRODUCE_BY_ID: Final = 13
 _MAX_TIMEOUT_MS: Final = 120_000
 _ACKS: Final = (-1, 0, 1)
-_ELSEWHERE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Error for InitProducerId, which clients send to any server: they retry, some of them always at the same server."""
+_LATER: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""Temporary error of InitProducerId: all clients repeat the request, some of them always at the same server.
+
+After COORDINATOR_NOT_AVAILABLE, Java's client and kafka-python look for the coordinator of a transactional id that they
+do not have; kafka-python repeats this forever. Java's older clients fail after REQUEST_TIMED_OUT.
+"""
+_TEMPORARY: Final = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
+)
+"""The topic's errors that become `_LATER`."""
 FORWARDING_CLIENT: Final = "forwarded"
 """The client id of requests that another server passes on."""
 Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
@@ -106,11 +114,9 @@ class ProduceService(Service):
                 principal = None if caller.client_id == FORWARDING_CLIENT else caller.principal
                 given = await self._topic.new_producer_id(principal)
             except ProduceRefusedError as refused:
-                is_elsewhere = refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-                code = _ELSEWHERE if is_elsewhere else refused.error_code
-                return clients.InitProducerIdResponse(error_code=code, producer_epoch=-1)
+                error = _LATER if refused.error_code in _TEMPORARY else refused.error_code
             except (ServerBusyError, ServerStoppedError):
-                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                error = _LATER
             else:
                 return clients.InitProducerIdResponse(
                     producer_id=given.producer_id, producer_epoch=given.producer_epoch
@@ -127,7 +133,7 @@ class ProduceService(Service):
                 return await self._forward(request)
             except (KafkaConnectionError, KafkaWireError):
                 pass  # the client retries, and another leader may be known then
-        return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
+        return clients.InitProducerIdResponse(error_code=_LATER, producer_epoch=-1)
 
     def _check_place(
         self,
