@@ -129,6 +129,8 @@ class Truth:
         self._seen: dict[Nemesis, float] = {}
         self._farm: dict[str, list[str]] = {}
         """The members and their addresses. A change of either begins all facts again."""
+        self._starts: dict[str, int] = {}
+        """The number of starts of each member. A process may end and start again between two looks."""
 
     def look(self) -> None:
         """Record the present facts."""
@@ -136,7 +138,12 @@ class Truth:
         farm = {name: host.addresses for name, host in self._world.members.items()}
         if farm != self._farm:
             self._farm, self._since = farm, {}
-        self._since = {each: self._since.get(each, now_s) for each in self._facts()}
+        starts = {name: host.starts for name, host in self._world.members.items()}
+        begun = {name for name, number in starts.items() if number != self._starts.get(name)}
+        self._starts = starts
+        self._since = {
+            each: now_s if begun & _processes(each) else self._since.get(each, now_s) for each in self._facts()
+        }
         for fault in self._driver.active:
             self._seen[fault.nemesis] = now_s
 
@@ -264,6 +271,11 @@ class Oracle:
         if (host, text) not in self._found:
             self._found.add((host, text))
             self.violations.append(Violation(check, f"{host} at {self._world.time_s:.0f} s: {text}"))
+
+
+def _processes(fact: tuple[str, ...]) -> set[str]:
+    """Return the nodes whose start begins a fact again. A lost node may start, and is still lost."""
+    return set(fact[1:2] if fact[0] == "lost" else fact[1:])
 
 
 def _runs(host: Host) -> bool:

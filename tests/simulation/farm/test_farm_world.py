@@ -10,7 +10,12 @@ import trio
 
 from bridge.api.control import SubmitOutcome
 from bridge.api.view import VerdictKind
+from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.fault_walk import farm_with_faults
+from tests.simulation.farm.host import Run
+from tests.simulation.farm.hostile import Parts
+from tests.simulation.farm.nemesis_driver import NemesisDriver
+from tests.simulation.farm.oracle import LATE_S, Truth
 from tests.simulation.farm.world import World, simulate
 
 SEED = 33
@@ -56,3 +61,27 @@ def test_world_removes_its_directory() -> None:
             return world.directory
 
     assert not simulate(SEED, directory).exists()
+
+
+async def facts_after_restarts() -> None:
+    async with World.open(SEED, disk=Disk) as world:
+        truth = Truth(world, NemesisDriver(world, (), Parts()))
+        first, second, third = hosts = tuple(world.hosts.values())
+        for host in hosts:
+            host.run = Run()
+        world.network.isolate(third.name)
+        truth.look()
+        await trio.sleep(LATE_S)
+        first.starts += 1
+        third.starts += 1
+        truth.look()
+        for host in hosts:
+            host.run = None
+        assert truth.lasts_s("works", second.name) == truth.lasts_s("lost", second.name, third.name) == LATE_S
+        assert not truth.lasts_s("works", first.name)
+        assert not truth.lasts_s("linked", first.name, second.name)
+        assert not truth.lasts_s("lost", first.name, third.name)
+
+
+def test_start_between_two_looks_begins_facts_again() -> None:
+    simulate(SEED, facts_after_restarts)
