@@ -1,6 +1,6 @@
-"""Queries of the directories for the newest structure.
+"""Queries of a client to the directories of its link, for the newest signed structure.
 
-    random order, two at a time ─▶ a newer structure, or two replies without one ─▶ end of the query
+    random order, two at a time ─▶ a newer structure, or two known ones ─▶ end of the search
 
 A directory that has not replied after 5 s does not hold back the next one.
 The structure is signed, so a directory need not be trusted. It may still return an old one, or send many bytes or send
@@ -34,7 +34,7 @@ AT_A_TIME: Final = 2
 OVERDUE_AFTER_S: Final = 5.0
 """Seconds after which a directory without a reply no longer counts for `AT_A_TIME`."""
 ENOUGH_EQUAL: Final = 2
-"""Replies without a newer structure that end a query."""
+"""A search ends after this many replies with a structure that the client already has."""
 SHOWN_FAILURES: Final = 3
 _READ_BYTES: Final = 4_096
 _STATUS_TEXTS: Final = {
@@ -94,7 +94,7 @@ class Directories:
         return "; ".join(texts[:SHOWN_FAILURES]) + more
 
     async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
-        """Query directories until one returns a newer structure; return True if one returned a usable structure.
+        """Query directories until one returns a newer structure, or two a known one; return True if one was usable.
 
         `judge` raises `DirectoryError` for a structure that it refuses. Raise `SamUnreachableError` if the session ends
         before a usable structure.

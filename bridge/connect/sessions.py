@@ -1,11 +1,11 @@
-"""The sessions of a client: the session in use and a spare session.
+"""The two sessions of a client, used in turn; if one ends, the other remains.
 
     keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, side by side
 
-A router needs 12 to 20 seconds for a session. With a spare session, streams do not wait when a session ends. After a
-restart of the router both sessions are made again, with growing delays. After a failure of a leaf the other session is
-used: its tunnels lead through other routers. Each farm has its own sessions, so that two
-services cannot recognize a client by its destination.
+A router needs 12 to 20 seconds for a session. With two sessions, streams do not wait when one ends. After a restart of
+the router both are made again, with growing delays. After a failure of a leaf the other session is used: its tunnels
+lead through other routers. Each farm has its own sessions, so that two services cannot recognize a client by its
+destination.
 """
 
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class SessionPool:
                 nursery.start_soon(self._keep)
 
     async def session(self, timeout_s: float = WAIT_LIMIT_S) -> SamSession:
-        """Return the session in use; wait for the first one. Raise `NoSessionError`."""
+        """Return the session for the next stream; wait for the first one. Raise `NoSessionError`."""
         failures = self._counters[ClientCounter.SESSION_FAILURES]
         least_s = trio.current_time() + (RESTART_WAIT_S if self._counters[ClientCounter.SESSIONS_MADE] else 0.0)
         with trio.move_on_after(timeout_s):
@@ -133,9 +133,10 @@ class SessionPool:
             self._ready[session] = self._ready.pop(session)
 
     def worked(self, session: SamSession) -> None:
-        """Record that the bridge opened a stream of a session, and use the other one next.
+        """Record that the bridge opened a stream of a session, and use the other session next.
 
-        A router looks up the lease set of a leaf for each session. So both are ready when one of them fails.
+        For some time after `change`, the same session stays in use. A router looks up a leaf's lease set for each
+        session separately, so alternating prepares both.
         """
         self.has_worked = True
         if session in self._ready:

@@ -100,7 +100,7 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     directories: tuple[DirectoryStatus, ...]
     """The directories of the link."""
     sessions: int
-    """Ready sessions: the session in use and the spare session."""
+    """Ready sessions, at most two: the client uses them in turn."""
     streams: int
     """Open streams."""
     counters: dict[str, int]

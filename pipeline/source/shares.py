@@ -47,7 +47,7 @@ def in_turn(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int
 
 
 def fair_shares(demands: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return the share of each farm's entries, `limit` in all; the order of the mapping breaks ties."""
+    """Return the number of entries that each farm may give, at most `limit` in all; the mapping's order breaks ties."""
     shares: dict[str, int] = {}
     left = limit
     for number, (farm, count) in enumerate(sorted(demands.items(), key=lambda each: each[1])):

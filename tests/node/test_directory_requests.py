@@ -1,6 +1,6 @@
-"""Requests to a directory, friendly and hostile: each is bounded in bytes, time and number."""
+"""Friendly and hostile requests to the directory, which returns lists: bytes, time and number are bounded."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
+# ruff: noqa: ARG001 - a test requests autojump_clock only for its effect
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -101,7 +101,7 @@ async def test_request_gets_structure(
     assert counted(requests) == {DirectoryRequest.STRUCTURE: 1}
 
 
-async def test_stream_stays_open_until_client_closes_it(
+async def test_directory_closes_stream_if_client_does_not(
     requests: DirectoryRequests, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     stream = begin(requests, nursery)
@@ -143,7 +143,7 @@ async def test_slow_request_ends_after_timeout(
     assert counted(requests) == {DirectoryRequest.TIMEOUT: 1}
 
 
-async def test_client_that_ends_early_is_counted(
+async def test_stream_closed_before_end_of_request_is_counted(
     requests: DirectoryRequests, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     for sent in (b"", b"\x01"):
@@ -193,7 +193,7 @@ async def test_client_above_its_rate_is_refused(
     assert await asked(requests, nursery, PEER) is ReplyStatus.STRUCTURE
 
 
-async def test_all_clients_above_common_rate_are_refused(
+async def test_requests_above_common_rate_of_clients_are_refused(
     requests: DirectoryRequests, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     statuses = [await asked(requests, nursery, number.to_bytes(32, "big")) for number in range(100)]

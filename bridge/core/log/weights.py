@@ -13,8 +13,8 @@ or later entries. So neither a repetition nor a second, slower pipeline has an e
 docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
 From `BOUNDS_LEVEL` on each author has a share of each table (docs/reference/limits.md), a quarter of it. So one script
-or one hostile member cannot keep an operator from excluding a leaf. Factors are whole thousandths and all arithmetic is
-in integers: the result must be equal on every machine.
+or one hostile member cannot keep an operator from excluding a leaf. Factors are rounded once to whole thousandths, and
+all later arithmetic is in integers: the result must be equal on every machine.
 """
 
 from collections.abc import Mapping

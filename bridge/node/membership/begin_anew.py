@@ -8,8 +8,8 @@
 
 Changing running parts instead would need code for a change in gossip, Raft, the control endpoint, ØMQ and Kafka. A
 missed part would keep the old name or address. Name and address may change at the same time; then the other settings
-have both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). A node
-that cannot listen on an address that the operator wrote ends with an error that contains the address.
+have both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). So after
+the first change of address, the node waits and tries again. Before it, such an address ends the node with an error.
 
 This is a separate module, because the composition root does not make decisions, and both kinds of restart share it.
 """

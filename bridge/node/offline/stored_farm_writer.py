@@ -21,7 +21,7 @@ GROUP_ENTRIES = 4096
 
 
 class StoredFarmWriter:
-    """A growing state directory. Raises StoredFarmError from every method."""
+    """A growing state directory. The constructor, `append` and `close` raise StoredFarmError."""
 
     def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
         """Create a log of a farm whose founders all promised at that time, with that nonce."""

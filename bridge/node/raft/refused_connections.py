@@ -1,12 +1,15 @@
 """Events, counters and alarms for refused connections.
 
-    a server refuses this node ──▶ alarm `refused-by-peers`  until that server accepts it, or ten minutes without a call
-    this node refuses a caller ──▶ alarm `peers-refused`     until ten minutes without refusals
+    a server refuses this node ──▶ alarm `refused-by-peers`  until both connect, or for ten minutes
+    this node refuses a caller ──▶ alarm `peers-refused`     for ten minutes
+
+The ten minutes begin again with each refusal. A connection in either direction removes
+the peer from the first alarm, and from the second alarm only a wrong password of the last 30 s.
 
 Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
 a wrong password, clock or version. So the refusing node names the caller. Any machine on the network can cause some
-failures without a secret (wrong paths, invalid bytes, timeouts). They are counted and reported as events, without an
-alarm.
+failures of incoming connections without a secret (wrong paths, invalid bytes, timeouts). They are counted and reported
+as events, without an alarm.
 
 *Repetitions.* A stopped server is called again every few seconds, with the same failure. The first failure is an event.
 The others are counted; their count is reported every ten minutes and when the connection is restored.
@@ -97,13 +100,13 @@ _DO_WHERE_REFUSING = {
 
 @dataclass(slots=True)
 class _Repeated:
-    """The repeated refusals of one kind by one peer."""
+    """The repeated failures of one kind, in one direction, with one peer."""
 
     what: str
     """The failed action, as the text begins: `link to node-2`."""
     reported_s: float
     before: int = 0
-    """Failures before the last report."""
+    """Failures before the failure that was last reported."""
     unreported: int = 0
 
     @property
@@ -137,7 +140,7 @@ class RefusedConnections:
         self._show()
 
     def connected(self, peer: str) -> None:
-        """Clear the refusals of a peer after a successful connection in either direction.
+        """Clear the refusals by a peer, and its recent wrong password, after a connection in either direction.
 
         Members receive new keys at different times, so a member may send an old password shortly before the new one.
         """

@@ -1,9 +1,9 @@
-"""Counters of ØMQ Raft: of sockets, endpoints for clients, peers and clients.
+"""Counters of ØMQ Raft: of its sockets, of the endpoints for clients, of peers, and of clients.
 
     SocketDrop     messages that a socket drops
     EndpointEvent  messages and keys at an endpoint for clients
-    EndpointDrop   messages of clients, and replies to them, that the endpoint drops
-    PeerEvent      requests between peers, and updates, that a peer drops or repeats
+    EndpointDrop   messages that the endpoint drops, and replies and streams that it cannot complete
+    PeerEvent      faults and repetitions in the exchange between peers, and ignored updates
     ClientEvent    messages that a client drops or cannot send
 
 The identifiers name the counters in views and metrics. This module does not import pyzmq, so a program without the
@@ -18,7 +18,7 @@ class SocketDrop(CountedReason):
 
     CONNECTION_GONE = "connection_gone", "messages to a closed connection"
     QUEUE_FULL = "queue_full", "messages to a connection with a full queue"
-    TOO_LARGE = "too_large", "received messages above the limit of size or frames"
+    TOO_LARGE = "too_large", "received messages that are too large or have too many frames"
 
 
 class EndpointEvent(CountedReason):
@@ -36,15 +36,15 @@ class EndpointEvent(CountedReason):
         "messages_received",
         "Messages that the ØMQ endpoint has received. It grows with its clients' requests",
     )
-    MESSAGES_SENT = "messages_sent", "Messages that the ØMQ endpoint has sent to clients, as their requests need"
+    MESSAGES_SENT = "messages_sent", "Messages that the ØMQ endpoint has sent. It grows with its replies to clients"
 
 
 class EndpointDrop(CountedReason):
-    """Requests of clients without a reply, and replies without a client that receives them."""
+    """Messages dropped without a reply, and replies and streams that the endpoint cannot complete."""
 
-    CLIENT_STREAMS = "client_streams", "requests for entries from clients with too many streams of entries"
+    CLIENT_STREAMS = "client_streams", "requests for entries of a client that already has too many streams"
     MALFORMED = "malformed", "messages that are not requests of the protocol"
-    NOT_RUNNING = "not_running", "requests for entries received before the endpoint runs"
+    NOT_RUNNING = "not_running", "requests for entries that arrive before the endpoint runs"
     OTHER_CLUSTER = "other_cluster", "requests for another cluster"
     PEER_MESSAGE = "peer_message", "messages that only peers send to each other"
     REPLY_UNENCODABLE = "reply_unencodable", "replies that the protocol cannot express"
@@ -57,18 +57,21 @@ class EndpointDrop(CountedReason):
 
 
 class PeerEvent(CountedReason):
-    """Requests between peers that a peer drops, repeats or cannot send, and updates that it ignores."""
+    """Dropped, repeated and unsent messages between peers, unreachable members, and ignored updates."""
 
     CHUNK_WITHOUT_MEMBERS = (
         "chunk_without_members",
-        "snapshot chunks held back because the sender did not report the members",
+        "snapshot chunks dropped because the sender did not report the members",
     )
     MALFORMED_REPLY = "malformed_reply", "malformed replies of peers"
     MALFORMED_REQUEST = "malformed_request", "malformed requests of peers"
-    MEMBER_AT_OTHER_ADDRESS = "member_at_other_address", "attempts to reach a member at its other address"
+    MEMBER_AT_OTHER_ADDRESS = (
+        "member_at_other_address",
+        "switches between the two addresses of a member, in the log and the settings",
+    )
     MEMBER_WITH_BAD_ADDRESS = "member_with_bad_address", "members with an unusable address"
     MEMBER_WITHOUT_ADDRESS = "member_without_address", "members without an address"
-    NO_REPLY = "no_reply", "requests of peers without a reply"
+    NO_REPLY = "no_reply", "requests of peers that this server does not reply to"
     PEER_OF_OTHER_CLUSTER = "peer_of_other_cluster", "requests of peers of another cluster"
     REPEATED_BY_PEER = "repeated_by_peer", "requests that peers have repeated"
     REQUEST_BUSY = "request_busy", "requests of peers that the server refused because it was busy"

@@ -49,7 +49,10 @@ class _Sent(NamedTuple):
 
 
 class ClientConnection:
-    """One connection's requests and replies. `run` must be running for anything to move."""
+    """The requests and replies of one connection.
+
+    Replies arrive only while `run` runs. `post` itself sends only a small request without a predecessor.
+    """
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class ClientConnection:
         self._alive_until_s = trio.current_time() + self._reply_timeout_s
 
     async def run(self) -> None:
-        """Carry requests until the connection ends; raise GarlicFarmError unless the peer just closed it."""
+        """Carry requests until the connection ends; raise GarlicFarmError after an invalid or missing reply."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)

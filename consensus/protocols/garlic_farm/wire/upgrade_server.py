@@ -1,10 +1,11 @@
 """The accepting side of the handshake, without I/O: bytes in; one response, and a verdict, out.
 
-    receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, continue)
+    receive(bytes) ─▶ None (the head is incomplete) │ RefusedUpgrade (send, close) │ Upgraded (send, continue)
 
 A peer without the password does not get information: every other path gets the same 404, and the realm and the server
-name do not reveal the program. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
-headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
+name do not reveal the program. The order of the checks is: HTTP syntax, method and path, password, freshness of the
+nonce, HTTP version, upgrade headers, cluster id, identity, absence of a body. A refusal carries the sentence for the
+operator, which never goes on the wire.
 
 The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
 directory maps identities to ids. Both are checked here, before a message is read. A peer that does not claim an id may

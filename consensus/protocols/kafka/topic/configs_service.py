@@ -1,12 +1,13 @@
-"""The settings of a topic and of a server for Kafka's tools: DescribeConfigs 32.
+"""The settings of a topic and of a server for Kafka's tools: the API DescribeConfigs (key 32).
 
     kafka-configs --describe, kafka-topics --describe, admin clients ─▶ TOPIC name │ BROKER id ─▶ read-only settings
 
 Many tools request settings first, and end with "broker too old" without this API. The reply has only settings that are
-in effect: a topic that is cut at its start (`delete`), the clock of its timestamps, and the largest request. All are
-read-only, and none is a secret. They are changed in the server's own configuration, not by this protocol.
+in effect, for example the clean-up policy (`delete`: the topic is cut at its start), the source of timestamps, and the
+largest request. All are read-only, and none is a secret. They are changed in the server's own configuration, not by
+this protocol.
 
-This is a separate module because it is for operators' tools, and the services of consumers are for clients.
+This is a separate module because operators' tools use it; producers and consumers use the other services.
 """
 
 from collections.abc import Mapping
@@ -61,7 +62,10 @@ class ConfigsService(Service):
     async def describe_configs(
         self, request: admin.DescribeConfigsRequest, caller: Caller
     ) -> admin.DescribeConfigsResponse:
-        """Return the settings of each requested resource, or the reason why it has none here."""
+        """Return the requested settings of each resource, or an error if this server does not have the resource.
+
+        The default of all brokers (an empty name) does not have settings.
+        """
         del caller
         await trio.lowlevel.checkpoint()
         state = self._topic.state()
