@@ -171,6 +171,19 @@ def test_history_since_begins_there(
         assert garlicfarm("history", *wrong).exit_code == 2
 
 
+def test_history_since_after_last_record_is_empty(
+    monkeypatch: pytest.MonkeyPatch, node: HistoryNode, garlicfarm: Callable[..., Result]
+) -> None:
+    to_ms = NOW_MS + 30_000
+    spans = (HistorySpan(NOW_MS - HOUR_MS, to_ms, "alive", Severity.OK),)
+    series = (HistorySeries(SeriesKind.COMMIT_LAG, None, "ms", 61 * (1.0,)),)
+    node.answer = replace(ANSWER, to_ms=to_ms, rows=(replace(ANSWER.rows[0], spans=spans),), series=series)
+    monkeypatch.setattr("time.time", lambda: (to_ms + HOUR_MS) / 1000)
+    found = json.loads(garlicfarm("history", "--since", "10m", "--json").stdout)
+    assert (found["fromMs"], found["rows"], found["series"]) == (to_ms, [], [])
+    assert "Nothing is recorded in this time." in garlicfarm("history", "--since", "10m").stdout
+
+
 def test_history_escapes_hostile_names(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("history")
     assert not {"\x1b", "\r", "\u202e"} & set(result.stdout)

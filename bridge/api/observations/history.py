@@ -207,8 +207,10 @@ def first_record_ms(answer: HistoryAnswer) -> int:
 
 
 def part_since(answer: HistoryAnswer, from_ms: int) -> HistoryAnswer:
-    """Return the part of a window since a time, rounded down to a step of the series."""
-    steps = (min(from_ms, answer.to_ms) - answer.from_ms) // answer.step_ms
+    """Return the part of a window since a time, rounded down to a step of the series; empty after its end."""
+    if from_ms > answer.to_ms:
+        return replace(answer, from_ms=answer.to_ms, rows=(), series=())
+    steps = (from_ms - answer.from_ms) // answer.step_ms
     if steps <= 0:
         return answer
     start_ms = answer.from_ms + steps * answer.step_ms
