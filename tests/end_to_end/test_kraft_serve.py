@@ -110,6 +110,19 @@ class Quorum:
             connection.close()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
+    def settled(self) -> tuple[dict[str, Any], list[dict[str, float]]]:
+        """Return the state of the quorum and the metrics of its replicas, when all know the same committed records.
+
+        A follower receives the high watermark with a later reply than the records.
+        """
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            state = json.loads(self.ask("describe", "--json"))
+            found = [self.figures(row["id"]) for row in state["replicas"]]
+            if {each["kafka_raft_high_watermark"] for each in found} == {state["highWatermark"]}:
+                return state, found
+            assert time.monotonic() < deadline, found
+
 
 def _all_beyond(found: list[dict[str, float]], committed: float) -> bool:
     return all(each["kafka_raft_high_watermark"] > committed for each in found)
@@ -270,8 +283,7 @@ def test_kip_metrics_match_quorum_state(quorum: Quorum) -> None:
     for number in range(50):
         writer.send(TOPIC, b"%d" % number, partition=0).get(timeout=WAIT_S)
     writer.close(timeout=WAIT_S)
-    state = json.loads(quorum.ask("describe", "--json"))
-    leader, follower = quorum.figures(state["leaderId"]), quorum.figures(state["replicas"][1]["id"])
+    state, (leader, follower, _) = quorum.settled()
     for figures in (leader, follower):
         assert figures["kafka_raft_current_leader"] == state["leaderId"]
         assert figures["kafka_raft_current_epoch"] == state["leaderEpoch"]

@@ -23,6 +23,7 @@ from bridge.wire.i2p.structure_exchange import (
     decode_request,
     encode_reply,
 )
+from tests.processes import hold_for_threads
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
 LIFE_S = 900
@@ -172,7 +173,7 @@ async def connect_stage(
     cache_dir: Path, clock: MockClock, *, leaves: int = 3, directories: int = 1, java_like: bool = False
 ) -> AsyncIterator[ConnectStage]:
     """Serve a bridge with leaves and directories; all leaves have the cost 20."""
-    clock.autojump_threshold = 0.02  # loopback sockets need a moment
+    hold_for_threads(clock, 0.02)  # Loopback sockets need a moment, and the cache uses threads.
     network = LoopbackNetwork(java_like=java_like)
     async with trio.open_nursery() as nursery:
         bridge: SamBridge = await nursery.start(serve_loopback_bridge, network)

@@ -1,6 +1,7 @@
 """The structure of a client: hostile directories, the cache, refreshes, and structures that have ended."""
 
 import os
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,15 @@ HOSTILE: dict[str, tuple[Callable[[ConnectStage], bytes], str]] = {
     "rubbish": (lambda _: bytes(range(256)) * 255, "this is not a Meta LeaseSet2"),
     "trailing-bytes": (lambda stage: stage.structure([20]) + b"x", "this is not a Meta LeaseSet2"),
 }
+
+
+async def test_clock_of_stage_does_not_overtake_thread(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock), trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 1)
+        began_s = trio.current_time()
+        # The thread needs several times the clock's threshold.
+        await trio.to_thread.run_sync(threading.Event().wait, 0.1)
+        assert trio.current_time() == began_s
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
