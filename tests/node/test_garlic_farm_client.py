@@ -81,6 +81,24 @@ async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock
     assert trio.current_time() > 1.0
 
 
+@over_seeds(6)
+async def test_client_continues_within_longest_delay_of_return(
+    stage: Stage, autojump_clock: MockClock, seed: int
+) -> None:
+    del autojump_clock
+    client = await client_of(stage, seed)
+    returned_s = trio.current_time() + 60 + seed / 10
+
+    async def start_servers() -> None:
+        await trio.sleep_until(returned_s)
+        three(stage)
+
+    stage.nursery.start_soon(start_servers)
+    submission = await client.submit([b"x"], patience_s=90)
+    assert submission.outcome is Outcome.COMMITTED
+    assert returned_s <= trio.current_time() <= returned_s + ClientOptions().backoff_longest_s
+
+
 async def elect(hosts: tuple[Host, ...]) -> None:
     await trio.sleep(1.0)
     for host in hosts:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -97,6 +98,23 @@ async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock)
             peer.leader = "2"
     assert len(updates(peers[1])) == 1
     assert trio.current_time() == pytest.approx(0.9)
+    del autojump_clock
+
+
+async def test_client_continues_within_second_of_return(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    peers = network.cluster(leader=2)
+    async with client_of(network) as client:
+        for tenths in range(10):
+            for peer in peers:
+                peer.is_unresponsive = True
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(client.update, b"hello", patience_s=90))
+                await trio.sleep(60 + tenths / 10)
+                returned_s = trio.current_time()
+                for peer in peers:
+                    peer.is_unresponsive = False
+            assert returned_s <= trio.current_time() <= returned_s + 1
     del autojump_clock
 
 
