@@ -82,6 +82,8 @@ DO_ABOUT: Mapping[str, str] = {
     Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
+SENDERS_MAX = 2
+"""Senders under another farm key in a text; the view has up to eight."""
 ERRORS_MAX = 3
 """Last errors of leaves in an advice."""
 _UNHEALTHY_ACTION = (
@@ -267,9 +269,10 @@ def _foreign_key_concern(facts: FarmFacts) -> Concern | None:
     senders = view.gossip.other_farms
     if not senders:
         return None
-    sources = listed([f"{each.address} (label {each.label})" for each in senders])
+    more = [f"{len(senders) - SENDERS_MAX} more"] if len(senders) > SENDERS_MAX else []
+    sources = listed([*(f"{each.address} (label {each.label})" for each in senders[:SENDERS_MAX]), *more])
     waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
-    text = f"Gossip arrives under another farm key: is the key file the same? Received from {sources}{waits}"
+    text = f"Gossip arrives under another farm key from {sources}{waits}"
     action = f"{FOREIGN_KEY.remedy}. This node's label is {view.farm.label}"
     return Concern(VerdictKind.FOREIGN_KEY, text, action, FOREIGN_KEY)
 

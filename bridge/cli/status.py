@@ -76,7 +76,11 @@ def _print_status(view: FarmView) -> None:
     for each in view.publishing:
         facts.extend(_publishing_facts(each, view, conditions))
     facts.extend(_unlisted_facts(view, conditions, outdated))
-    facts.extend(("ALARM", f"{alarm.kind}: {alarm.text}; {alarm.action}") for alarm in view.alarms)
+    shown = (verdict.text, verdict.advice)
+    facts.extend(
+        ("ALARM", f"{each.kind}: {'see above' if (each.text, each.action) == shown else f'{each.text}; {each.action}'}")
+        for each in view.alarms
+    )
     if not view.alarms:
         facts.append(("alarms", "none"))
     print_facts(facts)

@@ -125,13 +125,21 @@ async def test_node_with_name_of_inherited_property_is_a_member(tmp_path: Path, 
 async def test_page_shows_critical_alarm_before_members(tmp_path: Path, browser: Browser) -> None:
     async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
         kinds = ("certificate", "no-quorum")
-        alarms = by_gravity(AlarmView(kind, f"text of {kind}", "do it") for kind in kinds)
+        verdict = served.node.current.verdict.text
+        alarms = by_gravity(
+            (
+                AlarmView("servers-down", verdict, "do it"),
+                *(AlarmView(each, f"text of {each}", "do it") for each in kinds),
+            )
+        )
         first, *others = served.node.current.members
         members = (first, *(msgspec.structs.replace(each, rtt_ms=7.0, evicted=True) for each in others))
         served.node.current = msgspec.structs.replace(served.node.current, alarms=alarms, members=members)
         shown = await in_tab(browser, served, Tab.text)
     places = [shown.index(text) for text in ("✕ no-quorum: text", "! certificate: text", "Gossip")]
     assert places == sorted(places)
+    assert "servers-down: see above" in shown
+    assert shown.count(verdict) == 1
     assert "7 ms" in shown
     assert "7.0 ms" not in shown
     assert "evicted" in shown

@@ -156,7 +156,7 @@ def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path
                 return any(each.kind == "foreign-key" for each in view_of(state).alarms)
 
             wait_until(alarmed, START_BOUND_S, "the alarm foreign-key", lambda: logs_of(states))
-            assert "is the key file the same?" in view.verdict.text
+            assert "under another farm key" in view.verdict.text
             assert view_of(other).farm.label in view.verdict.text
         done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
         assert done.returncode == 1

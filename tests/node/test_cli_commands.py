@@ -25,7 +25,7 @@ from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
 from bridge.api.verdict import EXIT_STATUS
-from bridge.api.view import FarmView
+from bridge.api.view import AlarmView, FarmView
 from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import Handlers
@@ -46,11 +46,13 @@ class Node(FakeNode):
         self.publishing = farm_view().publishing
         self.cluster_id: str | None = None
         self.kafka_address: str | None = None
+        self.alarms: tuple[AlarmView, ...] | None = None
         self.zmq_address: str | None = None
 
     async def view(self) -> FarmView:
         """Return the fabricated view."""
         made = farm_view()
+        made = replace(made, alarms=made.alarms if self.alarms is None else self.alarms)
         local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)
         return replace(made, removed=self.removed, publishing=self.publishing, node=local)
 
@@ -174,6 +176,14 @@ def test_status_as_text_shows_important_facts(garlicfarm: Callable[..., Result])
     [own] = (line for line in lines if line.startswith("this node "))
     assert f"{CHOICES[1]}; score 890: job lag 300 (0ms), uptime 140 of 200 (7m30s), leaves 200" in own
     assert "cannot publish: it does not have a router" in next(each for each in lines if each.startswith("node-5 "))
+
+
+def test_status_shows_alarm_of_verdict_without_its_text(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    verdict = farm_view().verdict
+    node.alarms = (AlarmView("servers-down", verdict.text, verdict.advice), AlarmView("disk-full", "full", "delete"))
+    text = " ".join(garlicfarm("status").stdout.split())
+    assert "ALARM servers-down: see above ALARM disk-full: full; delete" in text
+    assert text.count(verdict.text) == 1
 
 
 def test_leaf_of_dead_server_is_unhealthy_with_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:

@@ -12,7 +12,7 @@ The verdict is one line about the health of the farm, as the queried node sees i
     No quorum: publishing from node-1 alone; node-2 down, node-3 down
     Not published: no router attached
     Waiting for 2 of 3 nodes
-    Gossip arrives under another farm key: is the key file the same?
+    Gossip arrives under another farm key from 10.77.0.3:7668 (label 77aa00ff77aa00ff)
 
 `garlicfarm status`, `top` and `up` show the verdict in their first line, and `/readyz` and `/healthz` reply with it. It
 is [`verdict`](json.md#verdictview) in the view, and `garlicfarm_verdict` and `garlicfarm_can_lose_servers` in the

@@ -589,11 +589,16 @@ def test_formation_alarm_is_reason_for_waiting() -> None:
 def test_foreign_key_reported_while_nodes_are_missing() -> None:
     waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
     found = verdict(waiting)
-    assert found.text.startswith(
-        "Gossip arrives under another farm key: is the key file the same? Received from 10.77.0.3:7668"
+    assert found.text == (
+        "Gossip arrives under another farm key from 10.77.0.3:7668 (label 77aa00ff77aa00ff); waiting for 4 of 5 nodes"
     )
-    assert "waiting for 4 of 5 nodes" in found.text
     assert waiting.farm.label in found.advice
+
+
+def test_foreign_key_names_few_of_many_senders() -> None:
+    senders = tuple(OtherFarmView(f"10.77.0.{each}:7668", "77aa00ff77aa00ff") for each in range(3, 11))
+    found = verdict(replace(forming_view(), gossip=replace(healthy().gossip, other_farms=senders)))
+    assert (found.text.count("label"), "and 6 more; waiting" in found.text) == (2, True)
 
 
 def test_healthy_farm_ignores_other_farms() -> None:

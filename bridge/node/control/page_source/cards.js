@@ -52,7 +52,7 @@ function showTiles() {
 function showAlarms() {
   // The view has the gravest first. Without an alarm the card takes no room: the verdict shows that all is well.
   at("alarm-card").hidden = !view.alarms.length;
-  show("alarms", view.alarms.map((each) => h("li", { key: each.kind, class: severe(each.severity) || "warning" }, `${MARKS[each.severity] || "!"} ${each.kind}: `, coded(each.text),
+  show("alarms", view.alarms.map((each) => h("li", { key: each.kind, class: severe(each.severity) || "warning" }, `${MARKS[each.severity] || "!"} ${each.kind}: `, each.text === view.verdict.text ? "see above" : coded(each.text),
     each.action && !view.verdict.advice.includes(each.action) && h("div", { class: "small" }, "Do: ", coded(each.action)))));
 }
 
