@@ -24,8 +24,16 @@ LINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
-_ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null; wait'
-"""The shell around another program.
+_ENDS_WITH_ITS_INPUT = """
+exec 3<&0
+"$@" >&2 3<&- & program=$!
+echo $program
+{ cat <&3 && kill -9 $program; } >/dev/null 2>&1 & watch=$!
+wait $program; status=$?
+kill $watch 2>/dev/null
+echo $status
+"""
+"""The shell around another program: it prints the process id and, when the program has ended, its exit status.
 
 It waits for the end of the program, because a dying process still listens on a port that the next one needs.
 """

@@ -66,7 +66,12 @@ def _processor_s(command: tuple[str, ...], environment: dict[str, str]) -> float
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    _, status, used = os.wait4(process.pid, 0)
+    try:
+        _, status, used = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in EXIT_STATUSES:
         raise BenchmarkError(f"{' '.join(command)} ended with {process.returncode}")

@@ -28,7 +28,7 @@ import trio
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import pipeline_farms, pipeline_floodfills, pipeline_latency, pipeline_refresh
-from benchmarks.child import ChildError
+from benchmarks.child import Child, ChildError
 from benchmarks.figures import Figure
 from benchmarks.pipeline_latency import Resident, resident_memory
 from benchmarks.processor_time import Took, measured
@@ -203,13 +203,17 @@ class _Command:
 async def _run_measured(command: list[str], output_file: Path) -> _Command:
     """Run a command to its end. Raises ChildError if it fails."""
     began = time.perf_counter()
-    with output_file.open("wb") as output:
-        process = await trio.lowlevel.open_process(command, stdout=output, stderr=output)
-        peak = Resident(0, 0, 0)
-        while process.poll() is None:
-            peak = max(peak, resident_memory(process.pid), key=lambda each: each.total_bytes)
+    child = await Child.start_foreign("the backfill", command, output_file)
+    peak = Resident(0, 0, 0)
+    try:
+        while child.running:
+            peak = max(peak, resident_memory(child.pid), key=lambda each: each.total_bytes)
             await trio.sleep(SAMPLE_S)
-    if process.returncode != 0:
+        status = await child.receive_line()
+    finally:
+        # It also ends if this process is interrupted or killed.
+        await child.end()
+    if status != "0":
         text = await trio.Path(output_file).read_text()
-        raise ChildError(f"the backfill ended with {process.returncode}: {text[-2000:]}")
+        raise ChildError(f"the backfill ended with {status}: {text[-2000:]}")
     return _Command(time.perf_counter() - began, peak)

@@ -103,10 +103,12 @@ async def run(farm: Farm, scenario: Scenario, seconds: float) -> Run:
     try:
         results, used = await _drive(farm, processes, line, seconds)
     finally:
-        for process in processes:
-            process.kill()
-            await process.wait()
-            await _close(process)
+        # An interrupted run also ends each of them.
+        with trio.CancelScope(shield=True):
+            for process in processes:
+                process.kill()
+                await process.wait()
+                await _close(process)
     failures: Counter[str] = Counter()
     for result in results:
         failures.update(result.failures)

@@ -169,3 +169,10 @@ async def test_foreign_process_ends_with_benchmark(tmp_path: Path) -> None:
     with trio.fail_after(5):
         while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel does not wake tasks
             await trio.sleep(0.01)
+
+
+async def test_foreign_process_reports_its_exit_status(tmp_path: Path) -> None:
+    child = await Child.start_foreign("a stranger", ["sh", "-c", "echo it broke >&2; exit 3"], tmp_path / "log")
+    assert await child.receive_line() == "3"
+    await child.end()
+    assert child.log.read_text() == "it broke\n"

@@ -6,10 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import psutil
 import pyspark
 import pytest
 from pyspark import SparkConf
 
+from benchmarks import pipeline as benchmark
+from benchmarks.pipeline_latency import Resident
 from pipeline.run import RunSettings, await_end
 from pipeline.spark import session
 from pipeline.spark.interrupt import deferred
@@ -99,3 +102,16 @@ def test_ctrl_c_during_spark_start_stops_session(stage: str, monkeypatch: pytest
         session._started(SparkConf(loadDefaults=False))
     assert done == ["context", "session", "stopped"]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+async def test_interrupted_benchmark_ends_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def interrupt(pid: int) -> Resident:
+        started.append(pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "resident_memory", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        await benchmark._run_measured(["sleep", "600"], tmp_path / "output.txt")
+    assert not psutil.pid_exists(started[0])
