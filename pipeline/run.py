@@ -41,7 +41,7 @@ from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.source.offsets import entries_between
 from pipeline.source.shares import SHARE_LEAST
 from pipeline.spark.failures import is_lost_start
@@ -111,7 +111,7 @@ _ALL_KNOWN = Unread()
 
 
 class ProblemReports:
-    """Reports the problem of each farm once, and once its end."""
+    """Reports the problem of each farm once, and once its end; the lines of one report are limited."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
@@ -119,12 +119,17 @@ class ProblemReports:
 
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
         """Report changes: the farms with a problem now, and farms without a known state."""
-        for name in problems.keys() - self._known.keys():
-            self._notify(f"{name} is not read, and the other farms are: {problems[name]}")
+        begun = sorted(problems.keys() - self._known.keys())
+        found = [f"{name} is not read, and the other farms are: {problems[name]}" for name in begun]
         # After a restart of the query or an edit of the file, a farm's problem counts as over only after a reply.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
-        for name in self._known.keys() - problems.keys() - kept.keys():
-            self._notify(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
+        unlisted = frozenset(unread.unlisted)
+        ended = [
+            f"{name} is not listed any more" if name in unlisted else f"{name} is read again"
+            for name in sorted(self._known.keys() - problems.keys() - kept.keys())
+        ]
+        for line in (*shortened(found), *shortened(ended)):
+            self._notify(line)
         self._known = {**problems, **kept}
 
 

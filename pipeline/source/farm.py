@@ -32,7 +32,7 @@ from pipeline.decode.columns import Row, RowsOfLog, batches_of_logs
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
 from pipeline.source.farms import OLDEST, SNAPSHOT, UNLISTED_MAX, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
-from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
+from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of, shortened
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
 from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
@@ -259,7 +259,9 @@ class FarmBatchReader(_Reader, DataSourceReader):
         """Return ranges that cover everything from the first selected entry to the commit index."""
         logs = self._farms.poll({}, thorough=True)
         if self._farms.problems:
-            raise FarmLogError("; ".join(f"{name}: {problem}" for name, problem in self._farms.problems.items()))
+            raise FarmLogError(
+                "; ".join(shortened([f"{name}: {problem}" for name, problem in self._farms.problems.items()]))
+            )
         farms = self._selection.farms
         logs = {cluster: each for cluster, each in logs.items() if farms is None or cluster in farms}
         ranges = {

@@ -37,7 +37,7 @@ from msgspec import Struct
 from consensus.net.backoff import Backoff
 from pipeline.source import log_client
 from pipeline.source.endpoint import CredentialError, load_credentials
-from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus
+from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus, shortened
 from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
 PATIENCE_SECONDS = 1.0
@@ -306,10 +306,11 @@ class ManyFarms:
             if not missing:
                 return found
             if time.monotonic() > until_s:
-                text = "; ".join(f"{name}: {problem}" for name, problem in self.problems.items())
+                text = "; ".join(shortened([f"{name}: {problem}" for name, problem in self.problems.items()]))
                 raise FarmSilentError(
-                    f"an interrupted batch must be read again, and no node of {', '.join(sorted(missing))}, a farm of"
-                    f" the batch, answers ({text}): start that farm, or name it in {self._path} again"
+                    "an interrupted batch must be read again, and no node of"
+                    f" {', '.join(shortened(sorted(missing)))}, a farm of the batch, answers ({text}): start that farm,"
+                    f" or name it in {self._path} again"
                 )
             self.poll({}, thorough=False)
 

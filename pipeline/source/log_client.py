@@ -17,9 +17,10 @@ import base64
 import http.client
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ LOG_TIME_END_MS = 2**32 * 1000
 """Log time lies below, in the year 2106: a second of it must fit into four bytes of a publication."""
 _NUMBERS_END = 2**63
 _SHOWN = 100
+SHOWN_MAX = 20
 
 COMPACTED = (
     "start again with a new output directory: from the oldest entry that a node still has (the default), or with"
@@ -304,3 +306,9 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _NUMBERS_END:
         raise ValueError(f"the number {value!r}"[:_SHOWN])
     return value
+
+
+def shortened(texts: Collection[str]) -> list[str]:
+    """Return at most `SHOWN_MAX` texts, and the number of the others: a lost connection affects thousands of farms."""
+    more = len(texts) - SHOWN_MAX
+    return [*islice(texts, SHOWN_MAX), *([f"and {more} more"] if more > 0 else [])]

@@ -26,7 +26,7 @@ from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
-from pipeline.source.log_client import FarmLogError, FarmSilentError
+from pipeline.source.log_client import SHOWN_MAX, FarmLogError, FarmSilentError
 from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, in_turn, packed
 from pipeline.tables import offset_shards
@@ -221,6 +221,16 @@ def test_problem_is_reported_once_until_solved() -> None:
         "shop is not read, and the other farms are: gone",
         "blog is read again",
     ]
+
+
+def test_problems_of_many_farms_are_reported_in_few_lines() -> None:
+    lines: list[str] = []
+    reports = ProblemReports(lines.append)
+    for problems in ({f"{number:05}": "silent" for number in range(1_000)}, {}):
+        reports.take(problems)
+    assert len(lines) == 2 * (SHOWN_MAX + 1)
+    assert lines[0] == "00000 is not read, and the other farms are: silent"
+    assert lines[SHOWN_MAX :: SHOWN_MAX + 1] == [f"and {1_000 - SHOWN_MAX} more"] * 2
 
 
 def test_farm_removed_from_file_is_reported_as_unlisted() -> None:
