@@ -96,7 +96,7 @@ def examine(output: Output) -> Damage:
     # Only some tables have the rows of an interrupted batch. Its repetition completes it.
     begun = {farm: each.first for farm, each in notes.begun_entries().items()}
     unreadable: list[TableSpec] = []
-    lost_files: dict[str, tuple[StoredFile, ...]] = {}
+    lost_by_table: dict[str, tuple[StoredFile, ...]] = {}
     inexact: list[TableSpec] = []
     counts: dict[tuple[str, date | None, str], int] = {}
     ranges = RANGES_SPEC.schema.empty_table()
@@ -106,11 +106,10 @@ def examine(output: Output) -> Damage:
         except TableDamagedError:
             unreadable.append(spec)
             continue
-        files = table.files()
-        lost = tuple(file for file in files if not _is_readable(table.root, file.path))
-        readable = [file for file in files if file not in lost]
+        lost = lost_files(table)
+        readable = [file for file in table.files() if file not in lost]
         if lost:
-            lost_files[spec.name] = lost
+            lost_by_table[spec.name] = lost
         if table.lacks_rows() or table.committed(LOG) < notes.batch_of(spec.name):
             inexact.append(spec)
         if spec.name in BASE_SPECS:
@@ -120,7 +119,7 @@ def examine(output: Output) -> Damage:
     found = _lost_ranges(ranges, counts, notes.next_entries())
     fault = checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
-        tuple(unreadable), lost_files, tuple(inexact), found, fault, _events_fault(output), _damaged_derived(output)
+        tuple(unreadable), lost_by_table, tuple(inexact), found, fault, _events_fault(output), _damaged_derived(output)
     )
 
 
@@ -134,14 +133,24 @@ def is_damaged(output: Output, spec: TableSpec) -> bool:
         table = Table(output, spec)
     except TableDamagedError:
         return True
-    return not all(_is_readable(table.root, file.path) for file in table.files())
+    return bool(lost_files(table))
+
+
+def lost_files(table: Table) -> tuple[StoredFile, ...]:
+    """Return the missing or damaged data files of a table."""
+    return tuple(file for file in table.files() if not _is_readable(table.root, file.path))
 
 
 def _events_fault(output: Output) -> str:
     notes = BatchNotes(output, EVENTS)
-    if notes.is_empty:
+    if notes.is_empty and not (output / EVENTS).exists():
         return ""
-    table = Table(output, EVENTS_SPEC, is_checked=False)
+    try:
+        table = Table(output, EVENTS_SPEC, is_checked=False)
+    except TableDamagedError:
+        return "its log of commits is damaged"
+    if lost := lost_files(table):
+        return f"{len(lost)} data files are missing or damaged"
     if table.lacks_rows() or table.committed(EVENTS) < notes.batch_of(EVENTS):
         return "commits were lost"
     fault = checkpoint_fault(output, EVENTS_CHECKPOINT, notes)

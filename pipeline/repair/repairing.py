@@ -28,10 +28,10 @@ from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
-from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged
+from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged, lost_files
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.source.farms import SelectedLog, StreamFarms
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, last_rows
 from pipeline.tables.current import SPECS as CURRENT_SPECS
@@ -95,12 +95,23 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
         notify("The next run continues after the last entry of the tables, with a new checkpoint.")
     if damage.events:
         events = BatchNotes(output, EVENTS)
-        Table(output, EVENTS_SPEC, is_checked=False).recount(EVENTS, events.batch_of(EVENTS))
+        _readable_events(output, notify).recount(EVENTS, events.batch_of(EVENTS))
         _begin_numbers(output, EVENTS_CHECKPOINT, events)
         notify("The next run reads the traces again, as far back as the nodes have them.")
     if remaining := examine(output):
         raise TableDamagedError(f"{output} is still damaged after the repair: {'; '.join(remaining.lines())}")
     return found
+
+
+def _readable_events(output: Output, notify: Notify) -> Table:
+    """Return the table `events` without lost files; an unreadable table is moved aside."""
+    try:
+        table = Table(output, EVENTS_SPEC, is_checked=False)
+    except TableDamagedError:
+        notify(f"{EVENTS}: the damaged table is in {set_aside(output, EVENTS)}")
+        return Table(output, EVENTS_SPEC, is_checked=False)
+    table.rewrite(lost_files(table), EVENTS_SPEC.schema.empty_table())
+    return table
 
 
 def _make_exact(
@@ -135,7 +146,7 @@ def _remove_unreadable(output: Output, damage: Damage, notify: Notify) -> None:
 def _logs(farms: StreamFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:
     logs = farms.poll({}, thorough=True)
     for farm in sorted(clusters - logs.keys()):
-        problems = "; ".join(f"{name}: {problem}" for name, problem in farms.problems.items())
+        problems = "; ".join(shortened([f"{name}: {problem}" for name, problem in farms.problems.items()]))
         raise FarmLogError(
             f"entries of farm {farm} were lost, and it is not among the farms that reply ({problems or 'no problem'}):"
             " name its nodes, or a copy of a state directory"

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import WINDOWS_SPEC, Gold
-from pipeline.lake import Lake
+from pipeline.lake import EventsTable, Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
 from pipeline.run import EVENTS_CHECKPOINT
@@ -27,7 +27,7 @@ from pipeline.tables import current
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import TableDamagedError
-from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, LOG, RANGES_SPEC, STATES_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, STATES_SPEC
 from tests.effort import few_of, over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
@@ -232,21 +232,42 @@ def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.Mon
     assert Lake(tmp_path, 60_000).first_entries == {two_days().cluster_id: 17}
 
 
+def write_events(output: Path) -> None:
+    """Write batch 0 of the traces; Spark has planned batch 1."""
+    write_batch(output, EVENTS, 0, [{"kind": "member-dead", "time_ms": 1}])
+    BatchNotes(output, EVENTS).begin(0, {})
+    BatchNotes(output, EVENTS).end(0, {EVENTS: 0})
+    for directory, numbers in (("offsets", (0, 1)), ("commits", (0,))):
+        (output / EVENTS_CHECKPOINT / directory).mkdir(parents=True)
+        for each in numbers:
+            (output / EVENTS_CHECKPOINT / directory / str(each)).write_text('v1\n{}\n{"node-1": [1, 7]}\n')
+    assert not examine(output)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_empty_offsets_of_traces_are_repaired(number: int, tmp_path: Path) -> None:
-    """Batch 0 is done; Spark has planned batch 1."""
-    write_batch(tmp_path, EVENTS, 0, [{"kind": "member-dead", "time_ms": 1}])
-    BatchNotes(tmp_path, EVENTS).begin(0, {})
-    BatchNotes(tmp_path, EVENTS).end(0, {EVENTS: 0})
-    for directory, numbers in (("offsets", (0, 1)), ("commits", (0,))):
-        (tmp_path / EVENTS_CHECKPOINT / directory).mkdir(parents=True)
-        for each in numbers:
-            (tmp_path / EVENTS_CHECKPOINT / directory / str(each)).write_text('v1\n{}\n{"node-1": [1, 7]}\n')
-    assert not examine(tmp_path)
+    write_events(tmp_path)
     (tmp_path / EVENTS_CHECKPOINT / "offsets" / str(number)).write_bytes(b"")
     assert examine(tmp_path).events == f"checkpoint: its file offsets/{number} is missing or damaged"
     repair_from(tmp_path, two_days())
     assert not examine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (damage_commit, "its log of commits is damaged"),
+        (remove_file, "1 data files are missing or damaged"),
+        (truncate_file, "1 data files are missing or damaged"),
+    ],
+)
+def test_unreadable_table_of_traces_is_repaired(damage: Callable[[str], Damaging], fault: str, tmp_path: Path) -> None:
+    write_events(tmp_path)
+    damage(EVENTS)(tmp_path)
+    assert examine(tmp_path).events == fault
+    repair_from(tmp_path, two_days())
+    assert not examine(tmp_path)
+    EventsTable(tmp_path).write_batch([], 0)
 
 
 def test_repair_without_the_farm_is_refused(undamaged: Path, tmp_path: Path) -> None:
@@ -287,7 +308,7 @@ def test_damaged_watch_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [BASE_SPECS["clocks"], ALERTS_SPEC, STATES_SPEC, WINDOWS_SPEC], ids=lambda spec: spec.name
+    "spec", [BASE_SPECS["clocks"], EVENTS_SPEC, ALERTS_SPEC, STATES_SPEC, WINDOWS_SPEC], ids=lambda spec: spec.name
 )
 def test_repair_is_advised_only_if_it_finds_damage(tmp_path: Path, spec: TableSpec) -> None:
     table = Table(tmp_path, spec)
