@@ -10,8 +10,9 @@ the batch, and records its end after the batch. A crash in between repeats the b
 range. The entry at an index of the log never changes, so the rows are the same. Each table has the number of its last
 batch (`pipeline/tables/delta.py`), so a repeated batch is skipped. Together this makes the processing exactly-once.
 
-A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change; an output
-directory of another layout is refused with the remedy: read the log again into a new directory.
+A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change. A run continues
+a directory of a layout in `CONTINUED` and raises its number, so earlier versions refuse it. Another layout is refused
+with the remedy: read the log again into a new directory.
 """
 
 import json
@@ -63,7 +64,10 @@ from pipeline.tables.tasks import (
     tables_reader,
 )
 
-LAYOUT = 3
+LAYOUT = 4
+"""The layout with offsets in shards and the state of farms in several files."""
+CONTINUED = frozenset({3})
+"""Earlier layouts that a run continues: the offset is whole, and the state of all farms is in one file."""
 LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
@@ -428,7 +432,7 @@ def refuse_orphaned(output: Output) -> None:
 
 
 def claim_layout(output: Output) -> None:
-    """Record the layout of the directory; raise FarmLogError when it has another one."""
+    """Record the layout of the directory; raise FarmLogError when a run cannot continue it."""
     note = Document(output / LAYOUT_FILE)
     content = note.read()
     try:
@@ -442,7 +446,9 @@ def claim_layout(output: Output) -> None:
         raise FarmLogError(
             f"{output / LAYOUT_FILE} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it"
         ) from error
-    if found != LAYOUT:
+    if found in CONTINUED:
+        _write(note, {"layout": LAYOUT})
+    elif found != LAYOUT:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
             " Start again with a new output directory: `run` reads the log from its start, `backfill` a part of it"

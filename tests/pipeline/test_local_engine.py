@@ -5,6 +5,7 @@ A kill is an error of a write, before or after its effect. All later writes of t
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -32,17 +33,17 @@ from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.local.query import LocalQuery
 from pipeline.output import data_files, documents
 from pipeline.repair.damage import examine
-from pipeline.run import RunSettings, run_once
+from pipeline.run import LAYOUT, RunSettings, run_once
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
 from pipeline.spark.lost_starts import Patience
 from pipeline.spark.side_by_side import QueryState, SideBySide
-from pipeline.tables import batch_notes, delta
+from pipeline.tables import batch_notes, delta, farm_files, offset_shards
 from pipeline.tables.current import read
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.tasks import outcome_of, work
 from tests.effort import IS_SOAK
-from tests.pipeline.farm_log_server import arrow_entries_of, serve_log, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, serve_log, three_servers
 from tests.pipeline.made_tables import tables_of_entries
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
@@ -120,6 +121,28 @@ def test_tables_are_equal_after_kills_at_any_step(tmp_path: Path) -> None:
             assert differences(expected, tables_of(killed)) == []
             assert not examine(killed)
             shutil.rmtree(killed)
+
+
+def test_run_continues_layout_3_and_raises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layout 3 has a whole offset and one file of state; this run writes shards, and a file for each farm."""
+    log = three_servers(minutes=1)
+    early = MadeUpLog(entries=log.entries[: len(log.entries) // 2])
+    found = list[dict[str, Counter[str]]]()
+    for name in ("undisturbed", "continued"):
+        output = tmp_path / name
+        if found:
+            same_pseudonyms(tmp_path / "undisturbed", output)
+        for number, part in enumerate((early, log)):
+            with serve_log(part, tmp_path / f"{number}.sock") as address:
+                run_once(None, RunSettings(output, {"node": address}, watch=True, derived=False))
+            if name == "continued" and part is early:
+                (output / "layout.json").write_text('{"layout": 3}')
+                monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+                monkeypatch.setattr(farm_files, "FILE_ROWS", 1)
+        found.append(tables_of(output))
+    assert differences(*found) == []
+    assert json.loads((tmp_path / "continued" / "layout.json").read_text()) == {"layout": LAYOUT}
+    assert (tmp_path / "continued" / "checkpoint" / "shards").is_dir()
 
 
 class Numbers:
