@@ -256,7 +256,7 @@ async def test_digest_client_of_standard_library_gets_101(listening: ListeningSe
     digest = urllib.request.HTTPDigestAuthHandler(passwords)
 
     def get_response(headers: dict[str, str]) -> tuple[int, str]:
-        connection = http.client.HTTPSConnection("127.0.0.1", listening.port, context=client_context(), timeout=5)
+        connection = http.client.HTTPSConnection("127.0.0.1", listening.port, context=client_context(), timeout=60)
         with closing(connection):
             connection.request("GET", PATH, headers=headers)
             response = connection.getresponse()
@@ -280,7 +280,7 @@ async def test_request_for_root_gets_404(listening: ListeningServer) -> None:
 
     def get_response() -> tuple[int, bytes]:
         try:
-            urllib.request.urlopen(url, context=client_context(), timeout=5)
+            urllib.request.urlopen(url, context=client_context(), timeout=60)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read()

@@ -214,7 +214,7 @@ async def test_eviction_during_storage_of_new_key_is_followed(farm_key: Path) ->
     """The wait for the next entry began after the storage, so the node followed the eviction at a later entry."""
     node, content = Node(1, farm_key), EraKey(1, 9, new_key())
     box = seal_key(content, public(1), node.keys.filed.label)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery, node.agent.disk:
             nursery.start_soon(node.identities.run)
             await wait_all_tasks_blocked()

@@ -221,7 +221,7 @@ async def test_waiting_callers_get_error_when_server_stops(
             await trio.sleep(1)
             assert calls == []
             nursery.cancel_scope.cancel()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await wait("late commit", server.wait_commit(last + 1))
             await wait("late applied", server.wait_applied(last + 1))
             assert (await server.wait_commit(last), await server.wait_applied(last)) == (last, last)
