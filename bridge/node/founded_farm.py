@@ -143,6 +143,13 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
         """The state that all servers share after the last entry that this one has applied."""
         return self.known.applied_state.state
 
+    @property
+    def has_recent_state(self) -> bool:
+        """Return True if a leader is known and this node has applied all entries of earlier terms."""
+        role = self.replica.server.role
+        # The first entry of a leader's term is a configuration, after all entries of earlier terms.
+        return role.leader is not None and self.state.applied_term >= role.term
+
 
 class CurrentFarm:
     """The farm that this node serves at the moment, if any."""

@@ -322,6 +322,9 @@ async def test_producing_without_farm_or_level_is_refused() -> None:
     stage = stage_at(REQIDS_LEVEL)
     producing = producing_of(stage)
     assert (await refusal_of(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert stage.alarm(KAFKA_LEVEL_LOW.kind) is None, "a starting node has not applied its log"
+    await stage.append(b"{}")
+    assert (await refusal_of(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "feature level 3" in (stage.alarm(KAFKA_LEVEL_LOW.kind) or "")
     with pytest.raises(ServerStoppedError):
         await Producing(CurrentFarm(), USERS, stage.alarms).append(batch_of(NOTE), WRITER)

@@ -214,9 +214,12 @@ async def test_current_update_waits_while_log_time_is_late(autojump_clock: MockC
 async def test_updates_below_reqid_level_wait_with_alarm() -> None:
     async with endpoint(stage_at(REQIDS_LEVEL - 1)) as node:
         assert await node.final_reply(b"{}") == UpdateRedirect(reqid(), None)
+        assert node.stage.alarm(ZMQ_UPDATES.kind) is None, "a starting node has not applied its log"
+        await node.stage.append(b"{}")
+        assert await node.final_reply(b"{}") == UpdateRedirect(reqid(), None)
         assert "updates need level 3" in (node.stage.alarm(ZMQ_UPDATES.kind) or "")
         node.stage.applied_state.farm.state = replace(node.stage.applied_state.state, level=REQIDS_LEVEL)
-        assert await node.final_reply(b"{}") == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(b"{}") == UpdateCommitted(reqid(), 2)
         assert node.stage.alarm(ZMQ_UPDATES.kind) is None
 
 

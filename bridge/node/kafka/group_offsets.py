@@ -73,10 +73,7 @@ class FarmGroupOffsets:
         farm = self._current.farm
         if farm is None or not has_level(farm, self._alarms):
             return False
-        role = farm.replica.server.role
-        # The first entry of a leader's term is a configuration. When it is applied, all entries of earlier terms are
-        # applied.
-        return role.role is Role.LEADER and farm.state.applied_term >= role.term
+        return farm.replica.server.role.role is Role.LEADER and farm.has_recent_state
 
     def groups(self) -> Collection[str]:
         """Return the groups with a stored offset."""

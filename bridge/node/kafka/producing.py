@@ -269,16 +269,20 @@ def owner_in(farm: FoundedFarm, principal: str | None) -> str:
 
 
 def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
-    """Return True if the farm's state has tables for Kafka's clients; otherwise set an alarm with the needed level."""
+    """Return True if the farm's state has tables for Kafka's clients; otherwise set an alarm with the needed level.
+
+    A starting node has a low level until it has applied its log, without an alarm.
+    """
     level = farm.state.level
     if level >= KAFKA_LEVEL:
         alarms.clear(KAFKA_LEVEL_LOW)
         return True
-    alarms.set(
-        KAFKA_LEVEL_LOW,
-        f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
-        f" need level {KAFKA_LEVEL}",
-    )
+    if farm.has_recent_state:
+        alarms.set(
+            KAFKA_LEVEL_LOW,
+            f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
+            f" need level {KAFKA_LEVEL}",
+        )
     return False
 
 

@@ -125,11 +125,12 @@ class FarmUpdates(TaskOwner):
         if farm.state.level >= REQIDS_LEVEL:
             self._alarms.clear(ZMQ_UPDATES)
             return True
-        self._alarms.set(
-            ZMQ_UPDATES,
-            f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need level"
-            f" {REQIDS_LEVEL}, so that each is applied once",
-        )
+        if farm.has_recent_state:
+            self._alarms.set(
+                ZMQ_UPDATES,
+                f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need"
+                f" level {REQIDS_LEVEL}, so that each is applied once",
+            )
         return False
 
     def _refuse(self, result: UpdateResult, reqid: bytes, answer: Answer) -> None:
