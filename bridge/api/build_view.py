@@ -54,7 +54,7 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, Report, ReportedDirectory
 from bridge.core.log.weights import THOUSANDTHS
-from bridge.core.membership.admission import Standing, server_label
+from bridge.core.membership.admission import Admitted, Standing, server_label
 from bridge.core.publishing.arrival import LookUp, LookUps
 from bridge.core.publishing.candidates import Candidate, candidates_of, score_parts
 from bridge.core.publishing.choice_reasons import ChoiceTexts, choice_texts_alone, no_publisher_text, reason_alone
@@ -125,6 +125,13 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     udp_blocked: tuple[int, ...] = ()
     """Servers with a lasting contradiction (`bridge.api.farm_facts`)."""
     not_reporting: tuple[int, ...] = ()
+    unapplied: Mapping[int, Admitted] = field(default_factory=dict)
+    """By Raft id, the identity of each server whose admission this node has not applied since its start."""
+
+    @property
+    def holders(self) -> Mapping[int, Admitted]:
+        """Return the identity with each Raft id."""
+        return {**self.unapplied, **self.state.admitted} if self.unapplied else self.state.admitted
 
 
 class ViewInputs(Struct, frozen=True, kw_only=True):
@@ -198,9 +205,7 @@ def _unreachable(inputs: ViewInputs) -> frozenset[int]:
     if inputs.log is None:
         return frozenset()
     unreachable_nodes = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
-    return frozenset(
-        server_id for server_id, each in inputs.log.state.admitted.items() if each.node_id in unreachable_nodes
-    )
+    return frozenset(server_id for server_id, each in inputs.log.holders.items() if each.node_id in unreachable_nodes)
 
 
 def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
@@ -224,7 +229,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
     )
     members = [own]
     evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
-    admitted = {} if inputs.log is None else inputs.log.state.admitted
+    admitted = {} if inputs.log is None else inputs.log.holders
     recorded = {each.node_id: each.name for each in admitted.values() if each.name is not None}
     numbers = {each.node_id: server_id for server_id, each in sorted(admitted.items())}
     members.extend(
@@ -253,7 +258,7 @@ def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
     )
     return {
         each.node_id: roles.get(server_id, ServerRole.REMOVED)
-        for server_id, each in log.state.admitted.items()
+        for server_id, each in log.holders.items()
         if each.standing is not Standing.LAPSED
     }
 

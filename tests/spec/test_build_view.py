@@ -7,6 +7,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
+from bridge.api.farm_facts import server_members
 from bridge.api.verdict import concerns_of
 from bridge.api.view import (
     AlarmView,
@@ -179,6 +180,14 @@ def test_restarted_server_keeps_id_until_its_metadata_has_one() -> None:
     inputs = replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get)
     view = build_view(replace(inputs, log=replace(farm_inputs(log), state=state)))
     assert [each.raft_id for each in view.members if not each.is_self] == [2]
+
+
+@each_case("is_known", [True, False])
+def test_server_without_applied_admission_is_a_server(*, is_known: bool) -> None:
+    log = Log()
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m")})
+    view = view_of(log, state=state, unapplied={2: Admitted(B)} if is_known else {})
+    assert server_members(view.members).keys() == ({1, 2} if is_known else {1})
 
 
 def test_renamed_member_keeps_name_until_log_has_new_one() -> None:

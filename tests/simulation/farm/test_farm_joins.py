@@ -34,6 +34,17 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
             async with world.control("node-1") as client:
                 members = (await client.view()).members
             assert any((each.address or "").startswith("10.0.0.77:") for each in members), f"seed {SEED}"
+            # When two nodes of four start again, then they see each other without a leader, whose log admits the fourth
+            for name in world.hosts:
+                await world.kill(name)
+            for name in ("node-1", "node-4"):
+                await world.start(name)
+            await trio.sleep(6)
+            async with world.control("node-1") as client:
+                view = await client.view()
+            assert view.raft.applied_index == 0, f"seed {SEED}"
+            down = view.verdict.text.partition("; ")[2]
+            assert down == "server 2 not seen by gossip, server 3 not seen by gossip", f"seed {SEED}"
 
     simulate(SEED, main)
 
