@@ -42,17 +42,17 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_turn_is_kept_after_one_failure() -> None:
     turns = PublishingTurns()
-    turns.failed("refused", 0)
+    turns.failed("refused", 0, 0)
     assert not turns.is_away(0)
-    assert turns.failure == "refused"
+    assert turns.failure_at(0) == "1970-01-01 00:00:00 UTC: refused"
 
 
 def test_turn_pauses_grow_after_repeated_failures() -> None:
     turns, now_s, pauses = PublishingTurns(), 0.0, list[float]()
     for _ in range(FAILURES_BEFORE - 1):
-        turns.failed("refused", now_s)
+        turns.failed("refused", now_s, 0)
     for _ in range(8):
-        turns.failed("refused", now_s)
+        turns.failed("refused", now_s, 0)
         began_s = now_s
         while turns.is_away(now_s):
             now_s += 1
@@ -64,11 +64,23 @@ def test_turn_pauses_grow_after_repeated_failures() -> None:
 
 def test_turn_state_is_reset_by_success() -> None:
     turns = PublishingTurns()
-    turns.failed("refused", 0)
-    turns.failed("refused", 0)
+    turns.failed("refused", 0, 0)
+    turns.failed("refused", 0, 0)
     turns.succeeded()
     assert not turns.is_away(1)
     assert turns.failure is None
+
+
+async def test_failure_of_replaced_router_is_dropped_after_pause(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with on_duty_with_rival(stage, better_after=20_000 // PERIOD_MS):
+        for is_attached, is_shown, after_s in ((True, True, 10), (False, True, 15), (True, False, AWAY_FIRST_S)):
+            stage.router.status = replace(stage.router.status, attached=is_attached)
+            await trio.sleep(after_s)
+            part = stage.applied_state.state.servers[OWN].report.part_in(DESTINATION)
+            assert part is not None
+            assert (part.publish_failure is not None) is is_shown
 
 
 def _rival(sequence: int, *, able: bool = True, lag_ms: int = 900) -> Report:
@@ -120,7 +132,7 @@ async def test_node_with_refusing_router_passes_turn_on(autojump_clock: MockCloc
         assert own.inability is Inability.FAILING
         part = state.servers[OWN].report.part_in(DESTINATION)
         assert part is not None
-        assert part.publish_failure == "no tunnels"
+        assert (part.publish_failure or "").endswith(" UTC: no tunnels")
 
 
 async def test_node_with_recovered_router_publishes_again(autojump_clock: MockClock) -> None:

@@ -18,6 +18,7 @@ publisher therefore compares its last hand-over in this run with the last accept
 import math
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -27,6 +28,7 @@ from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY, STRUCTURE_
 from bridge.api.control import SubmitOutcome
 from bridge.api.trace import Scalar
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.membership.admission import server_name
 from bridge.core.membership.authors import EntryWithoutEffect
@@ -73,11 +75,13 @@ class PublishingTurns:
         self._failures = 0
         self._away_until_s = -math.inf
         self.failure: str | None = None
-        """The reason of the last attempt, if it failed."""
+        """The time and reason of the last attempt, if it failed."""
+        self._is_of_earlier_router = False
 
-    def failed(self, reason: str, now_s: float) -> None:
-        """Record a failed attempt."""
-        self.failure = reason
+    def failed(self, reason: str, now_s: float, date_ms: int) -> None:
+        """Record a failed attempt. The text has its time, because the next attempt may be hours later."""
+        self.failure = f"{datetime.fromtimestamp(date_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
+        self._is_of_earlier_router = False
         self._failures += 1
         if self._failures >= FAILURES_BEFORE and not self.is_away(now_s):
             self._away_until_s = now_s + self._backoff.next_s()
@@ -86,6 +90,14 @@ class PublishingTurns:
         """Reset the failures after the router accepted a structure."""
         self._backoff.reset()
         self._failures, self._away_until_s, self.failure = 0, -math.inf, None
+
+    def router_replaced(self) -> None:
+        """Drop the failure of the earlier router, after the turn of another server."""
+        self._is_of_earlier_router = True
+
+    def failure_at(self, now_s: float) -> str | None:
+        """Return the failure of the present router, or the reason why another server has the turn."""
+        return None if self._is_of_earlier_router and not self.is_away(now_s) else self.failure
 
     def is_away(self, now_s: float) -> bool:
         """Return True if another server has the turn, provided that one is able."""
@@ -186,7 +198,7 @@ class PublishingTask:
             last_published_time_ms=self.last_published_ms,
             last_published_lease_set=self._last_structure,
             can_sign_until_s=self._key.key.can_sign_until_s,
-            publish_failure=None if self._resigned else obstacle or self._turns.failure,
+            publish_failure=None if self._resigned else obstacle or self._turns.failure_at(trio.current_time()),
             standby=self._standby.is_ready and not publishing,
         )
 
@@ -218,6 +230,8 @@ class PublishingTask:
 
     def reported(self, own: Report) -> None:
         """Take this node's latest status, even if its report is not accepted."""
+        if self._own is not None and _is_replaced(self._own.router, own.router):
+            self._turns.router_replaced()
         self._own = own
 
     async def run(self) -> None:
@@ -391,7 +405,7 @@ class PublishingTask:
         except (LeaseSetError, I2pError, RouterError) as error:
             context.router_alarm.set(self._cause, f"publishing failed: {error}")
             context.trace.append("publish-failed", {**facts, "reason": str(error)})
-            self._turns.failed(str(error), trio.current_time())
+            self._turns.failed(str(error), trio.current_time(), context.clock_ms())
             self._back_off()
             return
         self._backoff.reset()
@@ -445,3 +459,9 @@ class PublishingTask:
                 await self._standby.serve()
             except RouterError as error:
                 self._context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+
+
+def _is_replaced(before: RouterStatus, now: RouterStatus) -> bool:
+    """Return True if a router is attached again, or began later: it may be another one."""
+    began_again = before.uptime_ms is not None and now.uptime_ms is not None and now.uptime_ms < before.uptime_ms
+    return now.attached and (not before.attached or began_again)
