@@ -124,6 +124,7 @@ class IdentityAdmin:
     async def _list(self, _: Call[None]) -> NodesAnswer:
         farm = self._current.required()
         state, configuration = farm.state, farm.replica.server.describe().raft.configuration
+        admitted = {**farm.known.unapplied, **state.admitted}
         seen = {bytes(each.node_id): each for each in self._member_directory.members()}
         identities = [
             IdentityView(
@@ -134,10 +135,10 @@ class IdentityAdmin:
                 status=self._status(each.node_id, seen),
                 server_role=_role(server_id, configuration),
             )
-            for server_id, each in sorted(state.admitted.items())
+            for server_id, each in sorted(admitted.items())
             if each.standing is not Standing.LAPSED
         ]
-        unadmitted = [each for each in sorted(seen.items()) if raft_id_of(state.admitted, each[0]) is None]
+        unadmitted = [each for each in sorted(seen.items()) if raft_id_of(admitted, each[0]) is None]
         identities += [
             IdentityView(
                 id=node_id.hex(),

@@ -164,7 +164,6 @@ class ViewBuilder:
 
 def _farm_inputs(local: LocalNode, farm: FoundedFarm, contact: ContactWatch) -> FarmInputs:
     server, applied_state = farm.replica.server.describe(), farm.applied_state
-    server_ids = [integer_id(each.server_id) for each in server.raft.configuration.servers]
     return FarmInputs(
         state=farm.state,
         tuning=applied_state.farm.tuning,
@@ -180,11 +179,7 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm, contact: ContactWatch) -> 
         stands_still=farm.background_tasks.log_is_stalled,
         udp_blocked=contact.udp_blocked,
         not_reporting=contact.not_reporting,
-        unapplied={
-            server_id: holder
-            for server_id in server_ids
-            if server_id not in farm.state.admitted and (holder := farm.known.holder_of(server_id)) is not None
-        },
+        unapplied=farm.known.unapplied,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
         handed_over={task.master: task.last_published_ms // 1000 for task in farm.background_tasks.publishing},

@@ -63,6 +63,13 @@ class KnownFarm(Struct, frozen=True):
             admitted = None if node_id is None else Admitted(node_id)
         return admitted
 
+    @property
+    def unapplied(self) -> dict[int, Admitted]:
+        """The identities of servers whose admission this node has not applied since its start."""
+        admitted = self.applied_state.state.admitted
+        holders = {each: self.holder_of(each) for each in self.group() if each not in admitted}
+        return {server_id: each for server_id, each in holders.items() if each is not None}
+
     def raft_id_of(self, node_id: bytes) -> int | None:
         """Return the Raft id of an identity, if this node knows it."""
         known = raft_id_of(self.applied_state.state.admitted, node_id)

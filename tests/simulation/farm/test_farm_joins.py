@@ -41,10 +41,11 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
                 await world.start(name)
             await trio.sleep(6)
             async with world.control("node-1") as client:
-                view = await client.view()
+                view, nodes = await client.view(), (await client.nodes()).nodes
             assert view.raft.applied_index == 0, f"seed {SEED}"
             down = view.verdict.text.partition("; ")[2]
             assert down == "server 2 not seen by gossip, server 3 not seen by gossip", f"seed {SEED}"
+            assert [(each.raft_id, each.standing) for each in nodes] == [(each, "member") for each in range(1, 5)]
 
     simulate(SEED, main)
 
