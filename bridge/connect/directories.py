@@ -2,9 +2,9 @@
 
     random order, two at a time ─▶ a newer structure, or two known ones ─▶ end of the search
 
-A directory that has not replied after 5 s does not hold back the next one.
-The structure is signed, so a directory need not be trusted. It may still return an old one, or send many bytes or send
-slowly. So each query has a limit in time and in bytes, and the client refuses a structure older than the last.
+A directory that has not replied after 5 s does not hold back the next one. The structure is signed, so a directory need
+not be trusted. It may still return an old one, or send many bytes or send slowly. So the reply of each directory has a
+limit in time and in bytes, and the client refuses a structure older than the last.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,7 +49,7 @@ class DirectoryError(Exception):
 
 
 class Judgment(Enum):
-    """The outcome of a structure that a directory returned."""
+    """Comparison of a returned structure with the structure that the client has."""
 
     NEWER = "newer"
     KNOWN = "known"
@@ -152,7 +152,7 @@ class Directories:
 
 
 async def _received(stream: trio.abc.ReceiveStream) -> bytes:
-    """Return the bytes of one reply; a longer reply is cut after its limit."""
+    """Return the bytes of one reply; stop reading after `REPLY_LIMIT_BYTES`."""
     received = b""
     while missing := reply_bytes_missing(received):
         part = await stream.receive_some(min(missing, _READ_BYTES))

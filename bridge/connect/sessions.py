@@ -26,7 +26,7 @@ SESSIONS: Final = 2
 WAIT_LIMIT_S: Final = 90.0
 """Longer than the time that a session may need (`bridge.sam.session.SESSION_TIMEOUT_S`)."""
 FAILED_ATTEMPTS: Final = 3
-"""Number of failed attempts that ends a wait with the error."""
+"""A wait for a session raises the error after this many failed attempts."""
 FAILURES_MAX: Final = 3
 """Number of failures in a row after which a session is replaced."""
 RETRY_FIRST_S: Final = 1.0
@@ -34,7 +34,7 @@ RETRY_LONGEST_S: Final = 10.0
 RESTART_WAIT_S: Final = 30.0
 """Least wait for a session if the bridge made one before: its router may be restarting."""
 _STABLE_AFTER_S: Final = 30.0
-"""Age of a session that ends the growth of the delays."""
+"""If a session lasted this long, the next delay is the shortest again."""
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class SessionPool:
     def failed(self, session: SamSession, reason: str) -> None:
         """Prefer the other session, and replace this session after several failures in a row.
 
-        A bridge reports the end of a session, and `session` then ends. So this method is for bridges that fail in other
-        ways.
+        If a bridge reports the end of a session, the session is removed without this method. The method is for bridges
+        that fail without a report.
         """
         self._note(reason)
         if session not in self._ready:

@@ -1,15 +1,16 @@
 """The division of a micro-batch among many farms, and of its entries into few tasks.
 
-*Shares.* A stream's admission limit is divided max-min fairly. A farm with less than an equal share gives all its
-entries, and its remainder is divided among the others in the same way. So a farm with a backlog of millions takes the
-remaining share and does not delay farms that report every half minute. If there are too many farms for a share of
-`SHARE_LEAST` entries each, they take turns: each farm in a batch costs a request and the change of its state.
+*Shares.* The admission limit of a stream (the entries in one micro-batch) is divided max-min fairly. A farm with fewer
+entries than an equal share gives all its entries, and the other farms divide the rest of its share in the same way. So
+a farm with a backlog of millions takes the remaining share and does not delay farms that report every half minute. If
+there are too many farms for a share of `SHARE_LEAST` entries each, they take turns. A share has this minimum, because
+each farm in a batch costs a request and a change of its state.
 
-*Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few.
-So the ranges of many farms are packed into few tasks, and a long range is cut into several. The largest piece goes
-first, and each piece goes to the task with the least so far.
+*Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few
+entries in a batch. So the ranges of many farms are packed into few tasks, and a long range is cut into several. The
+largest piece goes first, and each piece goes to the task with the least so far.
 
-A module of its own, because it is pure arithmetic, which tests call with any numbers; the source needs a network.
+This module is separate from the source, which needs a network: tests call this arithmetic with any numbers.
 """
 
 from bisect import bisect_right
@@ -20,7 +21,7 @@ from typing import NamedTuple
 SHARE_LEAST = 32
 TASKS_MAX = 16
 FARMS_PER_TASK = 32
-"""The number of farms per task while there are fewer tasks than the maximum: each costs a connection."""
+"""The number of farms per task while there are fewer tasks than the maximum. Each farm costs a connection."""
 
 
 class Span(NamedTuple):
@@ -32,7 +33,7 @@ class Span(NamedTuple):
 
 
 def in_turn(demands: Mapping[str, int], limit: int, after: str) -> dict[str, int]:
-    """Return the demands of all farms, or, with too many for a batch, of the farms after `after` in a circle."""
+    """Return all demands; if there are too many, the demands that fit, in circular order after `after`."""
     if sum(min(count, SHARE_LEAST) for count in demands.values()) <= limit:
         return {**demands}
     in_order = sorted(demands)

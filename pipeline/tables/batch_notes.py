@@ -8,9 +8,9 @@ gives the number N to other entries. But the tables already have a batch N, so t
 table is restored from a backup, its lost batches are not repeated. The numbers in Spark and Delta Lake do not reveal
 either case.
 
-So the range of a batch is written here before its first commit, and the batches of all tables after its last one.
-`TableDamagedError` refuses a batch that does not continue after the last one, a known number with another range, and a
-table without a batch that it had. The file is replaced as a whole (`pipeline/output/documents.py`).
+So this file records the range of a batch before a table commits it, and the last batch of each table after all commits.
+`TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
+that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from pipeline.tables.files import TableDamagedError
 _FROM_BACKUP: Final = (
     "restore the entire output directory from one backup, or read the log again into another output directory"
 )
-"""The remedy without these notes, which a repair needs."""
+"""The remedy if these notes are lost: a repair needs them."""
 RESTORE: Final = f"stop the pipeline and run `garlicfarm pipeline repair`, {_FROM_BACKUP}"
 
 
@@ -39,7 +39,7 @@ class Continuity(Enum):
     LATER = "at some distance"
     """A topic lacks indexes whose entries are not for its readers."""
     UNKNOWN = "in no order"
-    """The cursor of a node's trace begins again with each generation."""
+    """The cursor of a node's trace (its last events) begins again when the node restarts."""
 
 
 class Range(Struct, frozen=True, array_like=True):
@@ -61,7 +61,7 @@ class _Noted(Struct, frozen=True, rename="camel"):
     tables: dict[str, int]
     """The last batch of each table, at the end of the batch `done`."""
     base: int = 0
-    """The number of batch 0 of the present checkpoint; a repair begins new numbers."""
+    """The tables' number for batch 0 of the present checkpoint; above 0 after a repair, when Spark counts from 0."""
     starts: dict[str, int] = {}
     """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
 
@@ -83,7 +83,7 @@ class BatchNotes:
 
     @property
     def base(self) -> int:
-        """The number of batch 0 of the present checkpoint."""
+        """The tables' number for batch 0 of the present checkpoint."""
         return 0 if self._noted is None else self._noted.base
 
     @property
@@ -109,7 +109,7 @@ class BatchNotes:
         return {farm: each + 1 for farm, each in last.items()}
 
     def begun_entries(self) -> dict[str, Range]:
-        """Return the entries of a batch that only some tables may have."""
+        """Return the entries of the begun batch if its commits may be incomplete, otherwise nothing."""
         noted = self._noted
         return noted.ranges if noted is not None and noted.begun > noted.done else {}
 

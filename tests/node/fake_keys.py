@@ -104,7 +104,7 @@ class FakeKeys(KeyAdmin):
         """Remove a key."""
         await trio.lowlevel.checkpoint()
         if self.absent and not force:
-            raise Refused(409, "members-absent", f"{self.absent[0]} is down, and would be refused afterwards")
+            raise Refused(409, "members-absent", f"{self.absent[0]} is down. The farm refuses it after the removal")
         self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
 
     async def export(self) -> str:

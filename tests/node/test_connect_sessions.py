@@ -87,7 +87,7 @@ async def test_hostile_bridge_is_reported_in_one_line(
             tracemalloc.stop()
         nursery.cancel_scope.cancel()
     assert str(caught.value).isprintable()
-    assert connections <= 60, "two slots, each with delays of up to 10 s"
+    assert connections <= 60, "the client opens two sessions, each with delays of up to 10 s"
 
 
 async def test_sessions_that_end_immediately_do_not_spin(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -109,13 +109,13 @@ async def test_sessions_that_end_immediately_do_not_spin(tmp_path: Path, autojum
                     await trio.sleep(1)
             assert farm.counters[ClientCounter.SESSIONS_MADE] <= 60
             nursery.cancel_scope.cancel()
-        # The leaves are not the cause: a new client reaches one and keeps its sessions.
+        # The leaves did not end the sessions: a new client reaches a leaf and keeps its sessions.
         async with stage.client() as farm:
             await request(farm)
             await until(lambda: farm.status().sessions == SESSIONS)
 
 
-async def test_session_without_streams_is_replaced(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_requests_succeed_if_bridge_refuses_one_session(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
         await request(farm)
         await until(lambda: farm.status().sessions == SESSIONS)
@@ -152,7 +152,7 @@ async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autoj
             await request(farm)
     peers = [peer for destination, peer in stage.streams if destination == stage.leaves[0].hash]
     assert len(set(peers)) == 2
-    # The other session, until the tunnels are repaired; then both in turn, so that the leaf's lease set is in both.
+    # Requests use the other session for `PROVEN_FOR_S`, then both in turn: the leaf's lease set is in both.
     assert peers[1] == peers[2] == peers[3] != peers[0]
     assert peers[4] == peers[6] != peers[5]
 

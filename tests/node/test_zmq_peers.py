@@ -1,4 +1,4 @@
-"""Three ØMQ Raft servers over real loopback sockets: they elect, commit, survive the leader, and send snapshots."""
+"""Three ØMQ Raft servers on loopback sockets: they elect a leader, commit, continue without it and send snapshots."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -179,7 +179,7 @@ async def test_restarted_leader_follows_its_successor(tmp_path: Path) -> None:
         assert group.payloads() == {(b"acknowledged", b"by the next leader", b"by all three")}
 
 
-async def test_follower_without_compacted_entries_gets_snapshot(tmp_path: Path) -> None:
+async def test_follower_that_lacks_compacted_entries_gets_snapshot(tmp_path: Path) -> None:
     async with running_group(tmp_path) as group:
         # Given: a follower that stopped before a hundred updates, which the others have in a snapshot
         await group.commit(b"before")

@@ -126,7 +126,7 @@ def test_stream_options_select_rows_and_columns(log: tuple[MadeUpLog, str]) -> N
     ]
 
 
-def test_columns_without_decoding_are_unchanged(log: tuple[MadeUpLog, str]) -> None:
+def test_columns_without_decoding_equal_columns_of_full_read(log: tuple[MadeUpLog, str]) -> None:
     names = ["log_time", "index", "kind", "body_bytes"]
     assert all_rows(log[1], columns=",".join(names)) == [
         {name: row[name] for name in names} for row in all_rows(log[1])
@@ -160,6 +160,6 @@ def test_bounds_intersection_contains_common_values(limits: list[tuple[int | Non
     assert [*range(first, end)] == common
 
 
-def test_selection_of_one_column_is_intersection() -> None:
+def test_two_selections_of_one_column_intersect() -> None:
     once = RowSelection().of("entries", ["report", "clock"])
     assert once.of("entries", ["clock", "factors"]).entries == frozenset({"clock"})

@@ -35,7 +35,7 @@ class Story:
         self.index = 0
 
     def apply(self, record: Admission | Clock | Report, by: bytes | None = None) -> tuple[object, ...]:
-        """Apply the next entry; `by` is an explicit author."""
+        """Apply the next entry, signed by `by`, or by a suitable member without `by`."""
         self.index += 1
         if by is None:
             return self.farm.apply(self.index, 1, record)
@@ -67,7 +67,7 @@ def report(server_id: int, date_ms: int = BASE_MS) -> Report:
     return Report("farm", date_ms, server_id, RouterStatus(attached=False))
 
 
-def test_absent_identity_lapses_after_log_time_bound() -> None:
+def test_absent_identity_lapses_after_lapse_time() -> None:
     story = Story()
     story.apply(Admission(ABSENT, "absent"))
     assert story.pass_time(LAPSE_MS) == []
@@ -78,7 +78,7 @@ def test_absent_identity_lapses_after_log_time_bound() -> None:
 
 
 @pytest.mark.parametrize("sign", ["report", "own entry", "configuration"])
-def test_live_identity_never_lapses(sign: str) -> None:
+def test_identity_never_lapses_after_first_sign_of_life(sign: str) -> None:
     story = Story()
     story.apply(Admission(ABSENT, "newcomer"))
     match sign:
@@ -128,7 +128,7 @@ def test_absent_identities_fill_few_places() -> None:
     assert next_raft_id(story.admitted, b"the next") == 2 + 2_000 + 1
 
 
-def test_time_without_leader_does_not_lapse_identity() -> None:
+def test_identity_does_not_lapse_in_time_without_leader() -> None:
     story = Story()
     story.apply(Admission(ABSENT, "newcomer"))
     gap = story.farm.state.log_time_ms + 10 * LAPSE_MS

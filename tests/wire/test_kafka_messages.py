@@ -1,4 +1,4 @@
-"""The message classes of Kafka equal the classes generated from kio's schemas."""
+"""Kafka's message classes equal those generated from the schemas in kio, a Python package with these schemas."""
 
 import pytest
 

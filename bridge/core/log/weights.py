@@ -1,4 +1,4 @@
-"""Weights on the figures of the reports: exclusions and factors of operators, factors of the pipeline.
+"""Weights on the reported loads of leaves: exclusions and factors by operators, factors by the pipeline.
 
     exclusion   operator    the leaf is in no structure, healthy or not, until it is admitted again
     cost        operator    factor 0.1 … 10 on the leaf's cost, until the next one
@@ -12,9 +12,9 @@ damped and fading. An entry is refused if it covers no more of the log than the 
 or later entries. So neither a repetition nor a second, slower pipeline has an effect.
 docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
-From `BOUNDS_LEVEL` on each author has a share of each table (docs/reference/limits.md), a quarter of it. So one script
-or one hostile member cannot keep an operator from excluding a leaf. Factors are rounded once to whole thousandths, and
-all later arithmetic is in integers: the result must be equal on every machine.
+From the feature level `BOUNDS_LEVEL` on, an author may fill a quarter of each table (docs/reference/limits.md). So one
+script or one hostile member cannot keep an operator from excluding a leaf. Factors are rounded once to whole
+thousandths, and all later arithmetic is in integers: the result must be equal on every machine.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ from bridge.core.log.records import FACTORS_MAX, CostFactor, Exclusion, Factors
 
 EXCLUSIONS_MAX = 256
 COST_FACTORS_MAX = 256
-"""These are the shares of one author; below `BOUNDS_LEVEL`, the limits of all authors together."""
+"""`EXCLUSIONS_MAX` and `COST_FACTORS_MAX` limit one author; below `BOUNDS_LEVEL` all authors together."""
 EXCLUSIONS_OF_ALL_MAX = 4 * EXCLUSIONS_MAX
 COST_FACTORS_OF_ALL_MAX = 4 * COST_FACTORS_MAX
 FACTORS_OF_ALL_MAX = 4 * FACTORS_MAX
 COST_MAX = 100
 UNHEALTHY_COST = 100
-"""Cost of an unhealthy leaf beyond its weighed cost."""
+"""Added to the weighed cost of an unhealthy leaf."""
 FACTOR_BASE = 20
 THOUSANDTHS = 1_000
 OPERATOR_BOUNDS = (100, 10_000)
@@ -68,10 +68,10 @@ class Weights(Struct, frozen=True):
     """Operators' factors other than 1, in thousandths."""
     factors: Mapping[str, PipelineFactor] = field(default_factory=dict)
     through_index: int = 0
-    """The last index that the pipeline had read for its last entry."""
+    """The last index of the log that the pipeline had read before its last accepted entry."""
     formula: str = ""
     excluded_by: Mapping[str, bytes] = field(default_factory=dict)
-    """The author of each exclusion, by hash of the leaf; without exclusions from below `BOUNDS_LEVEL`."""
+    """The author of each exclusion, by hash of the leaf. An exclusion from below `BOUNDS_LEVEL` does not have one."""
     costs_by: Mapping[str, bytes] = field(default_factory=dict)
     """The author of each operator's factor, by hash of the leaf."""
 
@@ -203,7 +203,7 @@ def _damped(now: int, target: int) -> int:
 
 
 def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
-    """Return the factor in thousandths; None if it is out of bounds, like a NaN."""
+    """Return the factor in thousandths; None if it is out of bounds or a NaN."""
     lowest, highest = bounds
     return round(factor * THOUSANDTHS) if lowest <= factor * THOUSANDTHS <= highest else None
 

@@ -1,12 +1,14 @@
 """Handlers of the requests about the farm's keys: list, install, use, remove, export.
 
+The *ring* is the set of gossip keys that a node has.
+
     GossipKeyAdmin   with gossip, which carries changes of the ring to all members
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
-                     operator distributes a changed file; the refusal lists the steps
+                     operator distributes a changed file; a refused request lists the steps
 
-Gossip's key manager requires running members to confirm each step. These handlers replace its ids by names. A stopped
-node still has its earlier keys. If these keys are removed, no member can open its messages after its return. So a
-removal is refused while nodes are down, unless it is forced.
+Gossip's key manager requires running members to confirm each step. In replies and refusals, these handlers show the
+names of members instead of their ids. A stopped node still has its earlier keys. If these keys are removed, no member
+can open its messages after its return. So a removal is refused while nodes are down, unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -188,9 +190,9 @@ class GossipKeyAdmin(KeyAdmin):
             raise Refused(
                 409,
                 "members-absent",
-                f"{_listed(absent)} down, and would be refused afterwards if {name} is the only key there: start them,"
-                " and they get the new key automatically; or use --force, and give them the current key file before"
-                " their next start (`garlicfarm keys export FILE`)",
+                f"{_listed(absent)} down. If {name} is their only key, the farm refuses them after the removal: start"
+                " them, and they get the new key automatically; or use --force, and give them the current key file"
+                " before their next start (`garlicfarm keys export FILE`)",
             )
         with self._refusals():
             await self._room.remove(name, force=force)
@@ -220,7 +222,7 @@ class GossipKeyAdmin(KeyAdmin):
         """Raise `Refused` unless gossip reaches a majority of the voters: the others would keep the old keys.
 
         Before the farm is created, the nodes that create it count. Two parts of a farm with different keys do not find
-        each other again. `force` does not permit this.
+        each other again. `force` does not skip this check.
         """
         self._require_membership()
         view = self._make_view()

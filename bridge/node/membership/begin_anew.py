@@ -1,4 +1,4 @@
-"""Restarts of a node within its process with other settings, after its name is taken or its address has changed.
+"""Restarts of a node in its process, because another node has its name or because its address has changed.
 
     stored name     ──▶ live(settings, written) ──▶ returns: the node has ended
                               ▲             └─▶ NameTakenError      store the other name and use it
@@ -6,12 +6,14 @@
                               │             └─▶ AddressNotHereError only after a change: wait, then look again
                               └── other settings ──┘
 
-Changing running parts instead would need code for a change in gossip, Raft, the control endpoint, ØMQ and Kafka. A
-missed part would keep the old name or address. Name and address may change at the same time; then the other settings
-have both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). So after
-the first change of address, the node waits and tries again. Before it, such an address ends the node with an error.
+If parts changed while they run, gossip, Raft, the control endpoint, ØMQ and Kafka would each need code for it. A missed
+part would keep the old name or address. Name and address may change at the same time; then the settings of the next run
+contain both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). So
+after the first change of address, the node waits and tries again. Before it, such an address ends the node with an
+error.
 
-This is a separate module, because the composition root does not make decisions, and both kinds of restart share it.
+This is a separate module, because both kinds of restart share the code, and the module that assembles a node does not
+make decisions.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""The writer of a farm's log into a directory, as a node would leave it: for load tests and demonstrations.
+"""The writer of a farm's log into a new state directory, for load tests and demonstrations.
 
-The bytes come from the planner of a running server (`consensus.storage.planner`). So readers and verifiers of a real
-log can read this one, and a second description of the format is not needed. Entries become durable in groups of
-thousands with one sync each.
+The bytes come from the same planner that a running server uses (`consensus.storage.planner`). So readers and verifiers
+of a real log can read this one, and a second description of the format is not needed. Entries become durable in groups
+of thousands with one sync each.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class StoredFarmWriter:
     """A growing state directory. The constructor, `append` and `close` raise StoredFarmError."""
 
     def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
-        """Create a log of a farm whose founders all promised at that time, with that nonce."""
+        """Create the log of a farm. The promises of all founders have this time and nonce (`bridge.core.formation`)."""
         founding = Founding(tuple(Founder(each, log_time_base_ms, nonce) for each in sorted(founders)))
         node_id = founding.founders[0]
         if directory.exists() and any(directory.iterdir()):

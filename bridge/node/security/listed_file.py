@@ -3,8 +3,8 @@
     read_lines   ──▶ the lines of a file that are not comments, each with its position for error texts
     ListedFile   ──▶ watch: reads the file every few seconds
 
-So clients are listed or removed without a restart. If the file becomes unreadable, the clients read before stay in use,
-and an alarm reports it. So a mistake of an operator in the file does not exclude all clients.
+So clients are listed or removed without a restart. If the file cannot be read, the node keeps the clients of the last
+successful reading, and an alarm reports it. So a mistake of an operator in the file does not exclude all clients.
 """
 
 from abc import ABC, abstractmethod
@@ -54,7 +54,7 @@ class ListedFile(ABC, Generic[Content]):
 
 
 def read_lines(path: Path, limit_bytes: int, plural: str) -> list[tuple[str, str]]:
-    """Return the place and the text of each line that is not empty or a comment; raise KeyFileError."""
+    """Return the place and the text of each line that is neither empty nor a comment; raise KeyFileError."""
     lines = read_private_file(path, limit_bytes).splitlines()
     found = [
         (f"{path}, line {number}", line)

@@ -1,4 +1,4 @@
-"""From the installed packages to a farm that a real router publishes: the commands and questions are counted.
+"""From installed packages to a list that a real router publishes: the test counts the commands and questions.
 
     machine 1: i2pd, node ──┐                                         ┌── the closed network of i2pd and Java routers
     machine 2: i2pd, node ──┼── LAN 192.168.77.0/24 ── this namespace ┤

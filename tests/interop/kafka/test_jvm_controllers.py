@@ -1,4 +1,4 @@
-"""Three controllers of Apache Kafka alone: the behavior of the harness that the other stories rely on.
+"""Three controllers of Apache Kafka without our nodes: the other tests rely on this behavior of the harness.
 
 `make interop-kafka` downloads Kafka and runs these stories.
 """

@@ -1,13 +1,13 @@
-"""The requesting side of an upgraded connection: requests go out in order, replies come back in the same order.
+"""The requesting side of a connection after the HTTP upgrade: replies arrive in the order of the requests.
 
     post(request) ─▶ queue ─▶ in flight ─▶ the next reply belongs to the oldest request
 
 A reply does not name its request; only the order matches them. After a lost or surplus reply, every later reply would
-be assigned to the wrong request. So any irregularity closes the connection. The age of the oldest open request reveals
-a dead peer, because TCP may need a quarter of an hour for that. A reply on another connection shows that the peer is
-alive and perhaps has a slow disk (`prolong`). Each reply restarts the time of the next request. That time grows with
-the size of the request, at the least assumed rate of the network. If no other connection shows that the peer is alive,
-the rate of the slowest link counts.
+be assigned to the wrong request. So any irregularity closes the connection. The age of the oldest request without a
+reply reveals a dead peer, because TCP may need a quarter of an hour to detect it. A reply on another connection shows
+that the peer is alive and perhaps has a slow disk (`prolong`). Each reply restarts the timeout of the next request. The
+timeout includes the transfer of the request at the lowest assumed rate of the network. If no second connection shows
+that the peer is alive, the caller passes the lower rate of the slowest link.
 """
 
 from collections import deque
@@ -81,16 +81,16 @@ class ClientConnection:
         self._expires_s = inf
         """The deadline of `_patience`.
 
-        If it is reached too early, `_read` sets the next one, so that messages do not need separate scopes.
+        If a reply has moved the deadline, `_read` opens the next scope, so messages do not need separate scopes.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True
         self.replies = 0
 
     def post(self, request: bytes, on_reply: OnReply) -> bool:
-        """Queue a request; `on_reply` is called exactly once.
+        """Queue a request and return True; `on_reply` is then called exactly once.
 
-        Return False, without any call, if the queue is full or closed.
+        If the queue is full or the connection is closed, return False and do not call `on_reply`.
         """
         if not self.open or len(self._queue) >= self._queue_max:
             return False
@@ -131,7 +131,7 @@ class ClientConnection:
                 nursery.cancel_scope.cancel()
         finally:
             self.open = False
-            # Before closing the stream, which a cancellation may interrupt.
+            # Abandon the requests first, because a cancellation may interrupt the closing of the stream.
             self._abandon()
             await trio.aclose_forcefully(self._stream)
         if self._fault is not None:

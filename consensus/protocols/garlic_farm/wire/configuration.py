@@ -1,14 +1,14 @@
-"""Servers and configurations as bytes.
+"""Servers and configurations as bytes; the numbers are lengths of fields in bytes.
 
     configuration = log index 8 │ last log index 8 │ server …, until the value ends
     server        = id 4 │ length 4 │ endpoint (UTF-8)
     extended      = mark 8 │ log index 8 │ last log index 8 │ count 4 │ server … │ count 4 │ old … │ count 4 │ learner …
 
-The extended form is not in the document and carries joint configurations and learners between servers with that
-extension. Its mark is an index that no log can have, so a server without the extension refuses it inside a snapshot
-chunk. As a log entry it has its own value type.
+The extended form is our extension of I2P proposal 150. It carries joint configurations and learners between servers
+that support it. Inside a snapshot chunk it begins with a mark in place of the log index. A log cannot have this index,
+so a server without the extension refuses the configuration. A log entry with the extended form has its own value type.
 
-A ClusterServer entry is one server; in a request to remove it, the id alone.
+The value of a ClusterServer entry is one server. If the entry removes the server, the value is only its id.
 """
 
 import struct
@@ -130,7 +130,7 @@ def _decode_server(data: bytes, at: int, limits: MessageLimits) -> tuple[Cluster
 
 
 def encode_cluster_server(server: ClusterServer, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """Return the value of an AddServerRequest's entry or, without an endpoint, of a RemoveServerRequest's."""
+    """Return the value of the entry in an AddServerRequest; without an endpoint, that in a RemoveServerRequest."""
     if server.endpoint is None:
         return _ID.pack(checked_id(server.server_id, "server id"))
     return _encode_server(server, limits)

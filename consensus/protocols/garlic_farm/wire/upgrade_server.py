@@ -8,8 +8,8 @@ nonce, HTTP version, upgrade headers, cluster id, identity, absence of a body. A
 operator, which never goes on the wire.
 
 The password only permits a connection. A peer that claims a Raft id proves it by its identity's signature, and the
-directory maps identities to ids. Both are checked here, before a message is read. A peer that does not claim an id may
-make requests as a client.
+directory maps identities to ids. The signature and the directory's entry are checked here, before a Raft message is
+read. A peer that does not claim an id may make requests as a client.
 """
 
 import hmac
@@ -86,7 +86,7 @@ class Authenticator:
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
         spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
     ) -> None:
-        """Make a server; `introduced` adds data of the handshake; `spoken` maps names of sets to extensions."""
+        """Make a server; `introduced` adds data to its sent identity; `spoken` has extensions by name of the set."""
         self.peers = peers
         self.spoken = spoken
         self.path = path_of(cluster)
@@ -103,7 +103,7 @@ class Authenticator:
         ]
 
     def knows(self, authorization: Authorization) -> bool:
-        """Return True if the answer proves a user's password for this path, in equal time for unknown users."""
+        """Return True if the credentials prove a user's password for this path; an unknown user takes the same time."""
         password = self._password_of(authorization.user)
         proven = authorization.proves(password or "", _METHOD)
         right_place = hmac.compare_digest(authorization.realm.encode(), REALM.encode()) and hmac.compare_digest(
@@ -121,7 +121,7 @@ class Authenticator:
 
 
 class UpgradeServer:
-    """One handshake, over the channel (see `proof`) that a client must have reached."""
+    """One handshake; the proof of the client must be for `channel`, this server's certificate or I2P name."""
 
     def __init__(self, authenticator: Authenticator, channel: str) -> None:
         self._authenticator = authenticator
