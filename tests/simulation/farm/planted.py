@@ -516,7 +516,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "completed action", ((_Moment, "_removals", lambda _: lambda _self: []),), DEPARTURE, 40.0, has_operator=True
     ),
     "an entry ends a process": Planted(1, "running process", ((Farm, "apply", _fails_at_an_entry),)),
-    "each entry adds a task": Planted(1, "bounded tasks", ((Farm, "apply", _each_entry_adds(_waiting_task)),)),
+    "each entry adds a task": Planted(6, "bounded tasks", ((Farm, "apply", _each_entry_adds(_waiting_task)),)),
     "each entry opens files": Planted(
         1,
         "bounded descriptors",
