@@ -238,7 +238,7 @@ def test_evicted_voter_marked_until_out_of_configuration() -> None:
         (Standing.MEMBER, False, False, 2),
     ],
 )
-def test_master_of_outsiders_is_shown_for_leaves_of_other_nodes(
+def test_master_of_outsiders_needs_leaf_of_another_server(
     *, standing: Standing, is_published: bool, has_leaf: bool, shown: int
 ) -> None:
     log = Log()
