@@ -124,7 +124,7 @@ class IdentityAdmin:
     async def _list(self, _: Call[None]) -> NodesAnswer:
         farm = self._current.required()
         state, configuration = farm.state, farm.replica.server.describe().raft.configuration
-        admitted = {**farm.known.unapplied, **state.admitted}
+        admitted = {**farm.known.unapplied(configuration), **state.admitted}
         seen = {bytes(each.node_id): each for each in self._member_directory.members()}
         identities = [
             IdentityView(

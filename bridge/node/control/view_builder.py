@@ -179,7 +179,7 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm, contact: ContactWatch) -> 
         stands_still=farm.background_tasks.log_is_stalled,
         udp_blocked=contact.udp_blocked,
         not_reporting=contact.not_reporting,
-        unapplied=farm.known.unapplied,
+        unapplied=farm.known.unapplied(server.raft.configuration),
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
         handed_over={task.master: task.last_published_ms // 1000 for task in farm.background_tasks.publishing},

@@ -25,6 +25,7 @@ from bridge.core.membership.admission import Admitted, is_lapsed, raft_id_of, re
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.admission_chain import flaw_of
+from consensus import Configuration, integer_id
 from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
 from gossip.node import NodeIdentity
 from gossip.wire import node_id_of
@@ -63,11 +64,11 @@ class KnownFarm(Struct, frozen=True):
             admitted = None if node_id is None else Admitted(node_id)
         return admitted
 
-    @property
-    def unapplied(self) -> dict[int, Admitted]:
-        """The identities of servers whose admission this node has not applied since its start."""
+    def unapplied(self, configuration: Configuration) -> dict[int, Admitted]:
+        """Return the identities of servers whose admission this node has not applied since its start."""
         admitted = self.applied_state.state.admitted
-        holders = {each: self.holder_of(each) for each in self.group() if each not in admitted}
+        servers = map(integer_id, configuration.member_ids)
+        holders = {each: self.holder_of(each) for each in servers if each not in admitted}
         return {server_id: each for server_id, each in holders.items() if each is not None}
 
     def raft_id_of(self, node_id: bytes) -> int | None:

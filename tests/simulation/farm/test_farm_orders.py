@@ -40,9 +40,11 @@ from tests.simulation.farm.world import World, simulate
 SEED: Final = 32
 FOLLOWER, LEARNER = "follower", "node-4"
 TO_A_NODE: Final = {
-    path: command for path, command in commands() if {"node", "nodes"} & {each.name for each in command.params}
+    path: command
+    for path, command in commands()
+    if path != "up" and {"node", "nodes"} & {each.name for each in command.params}
 }
-"""The commands that send requests to a node."""
+"""The commands that send requests to a node; `--nodes` of `up` is a number."""
 READ_ONLY: Final = frozenset(
     {
         "status", "top", "farm", "events", "history", "monitor", "log", "log-time show", "members", "servers",
