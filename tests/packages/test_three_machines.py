@@ -220,7 +220,7 @@ def test_wrong_key_file_is_reported_until_replaced(site: Site) -> None:
 
             def suspects_key_file(node: Node = node, missing: int = missing) -> bool:
                 verdict = node.verdict()
-                return "is the key file the same?" in verdict and f"waiting for {missing} of {NODES} nodes" in verdict
+                return "under another farm key" in verdict and f"waiting for {missing} of {NODES} nodes" in verdict
 
             until(suspects_key_file, f"{node.address} reports a possible wrong key file")
         assert services[-1].stop() == 0
