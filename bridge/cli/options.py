@@ -120,9 +120,8 @@ def moment_ms(text: str) -> int:
     if ago is not None:
         return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
     try:
-        if len(text) <= len("hh:mm:ss"):
-            text = f"{datetime.now(UTC):%Y-%m-%d}T{text}"
-        moment = datetime.fromisoformat(text)
+        today = f"{datetime.now(UTC):%Y-%m-%d}T" if len(text) <= len("hh:mm:ss") else ""
+        moment = datetime.fromisoformat(today + text)
     except ValueError as error:
         examples = "90s, 10m, 2h, 1d, 10:45, 10:45:27 or 2026-11-25T10:45"
         raise click.UsageError(f"--since is {text!r}, which is not a time such as {examples}") from error

@@ -138,6 +138,7 @@ def test_events_of_unused_kind_are_reported_as_none(garlicfarm: Callable[..., Re
 @pytest.mark.usefixtures("logged")
 def test_invalid_filter_is_refused_with_alternatives(garlicfarm: Callable[..., Result]) -> None:
     assert "10:45:27" in garlicfarm("log", "--since", "yesterday").stderr
+    assert "--since is '25:00'," in garlicfarm("log", "--since", "25:00").stderr
     assert "garlicfarm servers" in garlicfarm("log", "--by", "nowhere").stderr
     assert garlicfarm("log", "--type", "nonsense").exit_code == 2
 
