@@ -458,6 +458,21 @@ def test_second_log_pack_is_refused_before_inflation() -> None:
         tracemalloc.stop()
 
 
+def test_reader_frees_large_request_after_its_last_byte() -> None:
+    """An idle connection would otherwise hold the bytes of its last request, which are in no budget any more."""
+    data = encode_request(messages.ClientRequest(destination=1, entries=(Entry.command(1, bytes(2**20)),)))
+    reader = RequestReader()
+    tracemalloc.start()
+    try:
+        reader.feed(data + data[:9])
+        assert reader.next() is not None
+        assert tracemalloc.get_traced_memory()[0] < 2**16
+        reader.feed(data[9:])
+        assert reader.next() == decode_request(data)
+    finally:
+        tracemalloc.stop()
+
+
 def pack(index: list[int], log: bytes) -> bytes:
     # Without a time: these bytes are test ids, and every process must compute the same ids.
     return gzip.compress(struct.pack(f">II{len(index)}Q", 8 * len(index), len(log), *index) + log, mtime=0)

@@ -148,10 +148,13 @@ class _MessageReader:
         """Take bytes from the stream. Read all messages out before feeding more."""
         if len(self._buffer) - self._at + len(data) > self._capacity_bytes:
             raise too_large("more bytes arrived than one message and the read-ahead hold")
+        self._free_taken()
+        self._buffer += data
+
+    def _free_taken(self) -> None:
         if self._at:
             del self._buffer[: self._at]
             self._at = 0
-        self._buffer += data
 
     def discard(self) -> None:
         """Free the held bytes: the connection will not be read again."""
@@ -196,7 +199,12 @@ class RequestReader(_MessageReader):
         with memoryview(self._buffer) as view:
             # A copy, so that entries do not keep other received bytes in memory.
             log = bytes(view[at + REQUEST_HEADER.size : at + size])
-        return _decode_whole(self._buffer, at, log, self._limits)
+        head: bytes | bytearray = self._buffer
+        if size > READ_AHEAD_BYTES:
+            # Otherwise these bytes are in memory, and in no budget, until the peer sends more.
+            head, at = bytes(head[at : at + REQUEST_HEADER.size]), 0
+            self._free_taken()
+        return _decode_whole(head, at, log, self._limits)
 
 
 class ReplyReader(_MessageReader):
