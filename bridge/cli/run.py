@@ -4,7 +4,6 @@ When the node fails, the last line has the reason: a text for the operator if th
 fault of the program, with the traceback above.
 """
 
-import gc
 import logging
 import sys
 import time
@@ -18,6 +17,7 @@ import trio
 from bridge.cli.failure import INTERRUPTED, reasons
 from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
+from bridge.cli.serving.process_memory import settle_memory
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
@@ -137,8 +137,7 @@ def run(
         config = config or (default_configuration() if farm_key is None else None)
         configuration = loaded_when_addressed(partial(load_configuration, config, overrides, try_files=True))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
-        # Otherwise each full collection of garbage stops the event loop for 40 ms, to check the objects of all modules.
-        gc.freeze()
+        settle_memory()
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:
         ends.extend(reasons(group))

@@ -1,1 +1,1 @@
-"""Parts that keep a command running and bound its end: standard streams that never stop it, and a deadline."""
+"""Parts that keep a command running and bound its memory and its end: standard streams never stop it."""

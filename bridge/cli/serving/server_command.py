@@ -3,7 +3,8 @@
     run_server ──▶ trio.run(serve) ──▶ the end of the command: its reasons, Ctrl-C, or exit code 0
                        └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
 
-`garlicfarm run` has a log instead of these lines, and a node ends in other ways, so it shares only the deadline.
+`garlicfarm run` has a log instead of these lines, and a node ends in other ways, so it shares only the deadline and
+`settle_memory`.
 """
 
 import signal
@@ -16,6 +17,7 @@ import trio
 
 from bridge.cli.failure import INTERRUPTED, fail, reasons
 from bridge.cli.printing import echo, written_apart
+from bridge.cli.serving.process_memory import settle_memory
 from bridge.cli.serving.stop_deadline import StopDeadline
 from consensus import HaltedError
 from consensus.storage import StorageError
@@ -29,6 +31,7 @@ def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[E
     try:
         with written_apart():
             try:
+                settle_memory()
                 trio.run(serve, deadline)
             finally:
                 deadline.within(None)
