@@ -140,7 +140,6 @@ def test_source_of_address_is_its_ipv6_network_or_ipv4_address() -> None:
 
 
 async def test_known_source_expires_after_one_hour(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     known = KnownSources()
     known.add("10.0.0.1")
     assert "10.0.0.1" in known

@@ -242,7 +242,6 @@ async def test_new_address_is_retried_until_it_can_be_opened(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new address cannot be opened yet: the node restarts with growing pauses."""
-    del autojump_clock
     monkeypatch.setattr(begin_anew, "chosen_anew", lambda configuration: configuration)
     runs, starts = Runs(Stage(tmp_path), 8), list[None]()
     await live_and_begin_anew(runs.stage.configuration, runs.run_once, lambda: starts.append(None))

@@ -138,7 +138,6 @@ async def test_new_node_stores_announced_raft_id(tmp_path: Path) -> None:
 async def test_raft_id_of_other_node_or_unstored_founder_is_refused(
     tmp_path: Path, autojump_clock: MockClock, node_id: bytes, raft_id: int
 ) -> None:
-    del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, node_id, founded=False)
     with trio.move_on_after(60) as limit:
         await search(notes, FakeFarm([(B, raft_id)])).until_known()
@@ -147,7 +146,6 @@ async def test_raft_id_of_other_node_or_unstored_founder_is_refused(
 
 
 async def test_announcement_of_unknown_node_is_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(STRANGER, 9)])
     with trio.move_on_after(60) as limit:
         await search(notes, fake).until_known()
@@ -157,7 +155,6 @@ async def test_announcement_of_unknown_node_is_ignored(tmp_path: Path, autojump_
 
 
 async def test_announcement_of_proven_server_is_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     fake = FakeFarm([*((bytes([100 + number]) * 8, 9) for number in range(20)), (LATER, 3)], {LATER: 7})
     with trio.fail_after(60):
@@ -167,7 +164,6 @@ async def test_announcement_of_proven_server_is_accepted(tmp_path: Path, autojum
 
 async def test_announcement_needs_identity_of_its_sender(tmp_path: Path, autojump_clock: MockClock) -> None:
     """An attacker may announce the address of a real server."""
-    del autojump_clock
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(STRANGER, 9)], {LATER: 7})
     fake.elsewhere = LATER
     with trio.move_on_after(60) as limit:
@@ -177,7 +173,6 @@ async def test_announcement_needs_identity_of_its_sender(tmp_path: Path, autojum
 
 
 async def test_announcement_of_evicted_node_is_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     with trio.move_on_after(60) as limit:
         await search(notes, FakeFarm([(A, 9)]), out=A).until_known()
@@ -186,7 +181,6 @@ async def test_announcement_of_evicted_node_is_ignored(tmp_path: Path, autojump_
 
 async def test_wrong_raft_id_is_corrected_by_another_announcement(tmp_path: Path, autojump_clock: MockClock) -> None:
     """One evicted founder can announce a wrong id: a node without a log does not have the eviction."""
-    del autojump_clock
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(B, 9)])
     own = search(notes, fake)
     assert await own.until_known() == 9
@@ -197,7 +191,6 @@ async def test_wrong_raft_id_is_corrected_by_another_announcement(tmp_path: Path
 
 
 async def test_raft_id_of_node_with_log_is_corrected_only_by_log(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(A, 9)])
     own = search(notes, fake)
     assert await own.until_known() == 9
@@ -341,7 +334,6 @@ async def test_lapsed_raft_id_is_dropped_while_unreached_ids_stay(tmp_path: Path
 
 
 async def test_announcement_does_not_correct_server_with_stored_data(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
     notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(B, 9)])
     own = search(notes, fake)
     assert await own.until_known() == 9

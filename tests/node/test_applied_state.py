@@ -129,7 +129,6 @@ async def test_stored_configurations_are_bounded(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_log_of_earlier_run_changes_state_without_events(autojump_clock: MockClock) -> None:
-    del autojump_clock
     recorder = Recorder()
     recorder.applied_state.history_ends_at(1)
     master = MASTER.destination.base64
@@ -141,7 +140,6 @@ async def test_log_of_earlier_run_changes_state_without_events(autojump_clock: M
 
 
 async def test_changes_become_events_with_log_time(autojump_clock: MockClock) -> None:
-    del autojump_clock
     recorder = Recorder()
     master = MASTER.destination.base64
     await recorder.append(clock(5), signed(rival_report()))
@@ -173,7 +171,6 @@ async def test_malformed_committed_entry_is_counted_without_effect(malformed: by
 
 
 async def test_waiter_wakes_only_for_later_entries(autojump_clock: MockClock) -> None:
-    del autojump_clock
     recorder = Recorder()
     await recorder.append(b"{}")
     with trio.move_on_after(10) as limit:

@@ -1,7 +1,5 @@
 """The background tasks of a node in a farm: reports, clock entries and publications, in simulated time."""
 
-# ruff: noqa: ARG001 - the clock fixture works without being used
-
 import math
 from itertools import pairwise
 

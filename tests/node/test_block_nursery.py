@@ -36,14 +36,12 @@ async def test_block_nursery_with_failed_block_raises_its_error() -> None:
 async def test_block_nursery_at_end_of_block_cancels_tasks(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     with trio.fail_after(1):
         async with block_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
 
 
 async def test_block_nursery_in_canceled_scope_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     with trio.move_on_after(1) as scope:
         async with block_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)

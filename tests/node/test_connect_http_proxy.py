@@ -411,7 +411,6 @@ async def test_missing_leaf_gives_503_with_its_reason() -> None:
 
 
 async def test_leaf_without_reply_gives_504_once(autojump_clock: MockClock) -> None:
-    del autojump_clock
     async with proxy_with(HttpService().serve) as stage:
         stage.farm.stream = FailingStream(LeafSilentError("leaf x did not reply within 5 s"), 5)
         status, text = await stage.error(GET)
@@ -447,7 +446,6 @@ async def test_response_cut_short_ends_connection_without_end_of_body() -> None:
 
 
 async def test_stalled_response_is_ended(autojump_clock: MockClock) -> None:
-    del autojump_clock
 
     async def stall(_stream: trio.abc.HalfCloseableStream) -> None:
         await trio.sleep_forever()
@@ -537,7 +535,6 @@ async def test_malformed_chunk_ends_request_unfinished() -> None:
 
 
 async def test_slow_head_and_idle_client_are_closed(autojump_clock: MockClock) -> None:
-    del autojump_clock
     async with proxy_with(HttpService().serve) as stage:
         await stage.send(b"GET / HT")
         assert await stage.client.receive_some(1) == b""
@@ -548,7 +545,6 @@ async def test_slow_head_and_idle_client_are_closed(autojump_clock: MockClock) -
 
 
 async def test_slow_body_gives_408(autojump_clock: MockClock) -> None:
-    del autojump_clock
 
     async def receive(stream: trio.abc.HalfCloseableStream) -> None:
         while await stream.receive_some(4096):

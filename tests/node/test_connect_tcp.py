@@ -155,7 +155,6 @@ async def test_slow_reader_stops_sender() -> None:
 
 
 async def test_half_open_connection_ends_without_bytes(autojump_clock: MockClock) -> None:
-    del autojump_clock
     program, ours = memory_stream_pair()
     leaf, service = memory_stream_pair()
     await program.send_all(b"question")
@@ -172,7 +171,6 @@ async def test_half_open_connection_ends_without_bytes(autojump_clock: MockClock
 
 
 async def test_closed_program_ends_its_stream_soon(autojump_clock: MockClock) -> None:
-    del autojump_clock
     program, ours = memory_stream_pair()
     leaf, service = memory_stream_pair()
     await program.send_all(b"question")

@@ -413,7 +413,6 @@ async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> Non
 
 
 async def test_client_with_partial_request_is_dropped(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(receive_s=5)) as server:
         started_s = trio.current_time()
         assert await raw_answer(server.path, b"GET /v1/view HT") == b""

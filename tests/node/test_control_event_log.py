@@ -62,7 +62,6 @@ def test_recent_returns_last_events_oldest_first() -> None:
 
 
 async def test_wait_ends_with_next_event(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     log = log_of(2)
     async with trio.open_nursery() as nursery:
 
@@ -77,7 +76,6 @@ async def test_wait_ends_with_next_event(autojump_clock: trio.testing.MockClock)
 
 
 async def test_wait_without_event_ends_with_empty_page(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     started_s = trio.current_time()
     page = await log_of(2).wait(3, 10, wait_ms=10_000)
     assert page == EventPage(3, 0, ())

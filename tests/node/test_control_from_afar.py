@@ -163,7 +163,6 @@ async def test_timeout_names_machine_or_node(
     """Without a connection the cause is on the way to the machine; with a connection it is the node."""
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
-    del autojump_clock
 
     ours, _theirs = trio.testing.memory_stream_pair()
 

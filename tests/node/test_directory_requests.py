@@ -1,7 +1,5 @@
 """Friendly and hostile requests to the directory, which returns lists: bytes, time and number are bounded."""
 
-# ruff: noqa: ARG001 - a test requests autojump_clock only for its effect
-
 from collections.abc import AsyncIterator, Sequence
 
 import pytest

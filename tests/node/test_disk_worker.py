@@ -75,7 +75,6 @@ def test_group_is_written_without_workers_task() -> None:
 
 
 async def test_group_without_space_resumes_where_it_stopped(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     reports = Reports()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reports.worker.run)

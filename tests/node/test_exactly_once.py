@@ -187,7 +187,6 @@ class ScriptedClient(GarlicFarmClient):
 
 
 async def test_number_stays_within_window_of_oldest_unanswered_one(autojump_clock: MockClock) -> None:
-    del autojump_clock
     scripted = ScriptedClient()
     scripted.delays_s[2] = 10.0  # the first command after the opening
     client = ExactlyOnceClient(scripted, "c", request_entry, OPENING_ENTRY, SessionLimits(window=4))
@@ -200,7 +199,6 @@ async def test_number_stays_within_window_of_oldest_unanswered_one(autojump_cloc
 
 
 async def test_session_restarts_after_long_pause(autojump_clock: MockClock) -> None:
-    del autojump_clock
     scripted, limits = ScriptedClient(), SessionLimits(expiry_ms=400_000)
     client = ExactlyOnceClient(scripted, "c", request_entry, OPENING_ENTRY, limits)
     for _ in range(2):
@@ -212,7 +210,6 @@ async def test_session_restarts_after_long_pause(autojump_clock: MockClock) -> N
 
 
 async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockClock) -> None:
-    del autojump_clock
     scripted = ScriptedClient()
     client = exactly_once(scripted, "c")
     scripted.unresponsive = True

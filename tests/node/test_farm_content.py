@@ -1,7 +1,5 @@
 """Unsupported content of a farm's log is refused on arrival; the node continues and reports the required version."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -243,7 +241,6 @@ def test_escaped_level_is_detected_without_repeating_version() -> None:
 async def test_alarm_names_server_until_rejections_stop(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)
     content = RaftNotices(trace, alarms, {2: "berlin"}.get)

@@ -1,7 +1,5 @@
 """The process of formation: a promise is on disk before it is advertised, and operators receive replies."""
 
-# ruff: noqa: ARG001 - the clock fixture works without being used
-
 import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -193,7 +191,7 @@ async def test_refused_withdrawal_keeps_active_alarm(tmp_path: Path, autojump_cl
 async def test_unwritable_promise_ends_formation_unadvertised(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, content: bytes) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(forming_module, "replace_file", refuse)

@@ -70,7 +70,6 @@ async def test_submissions_are_pipelined_on_one_connection(stage: Stage) -> None
 
 
 async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     hosts = three(stage)
     for host in hosts:
         host.handler.leader = None
@@ -85,7 +84,6 @@ async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock
 async def test_client_continues_within_longest_delay_of_return(
     stage: Stage, autojump_clock: MockClock, seed: int
 ) -> None:
-    del autojump_clock
     client = await client_of(stage, seed)
     returned_s = trio.current_time() + 60 + seed / 10
 
@@ -107,7 +105,6 @@ async def elect(hosts: tuple[Host, ...]) -> None:
 
 async def test_crashed_leader_is_replaced_by_successor(stage: Stage, autojump_clock: MockClock) -> None:
     """Raft section 8: "clients then try again with randomly-chosen servers" after a crash of the leader."""
-    del autojump_clock
     hosts = three(stage)
     client = await client_of(stage)
     await client.submit([b"one"])
@@ -121,7 +118,6 @@ async def test_crashed_leader_is_replaced_by_successor(stage: Stage, autojump_cl
 
 
 async def test_busy_leader_is_retried_without_other_servers(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     alice, bob, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -146,7 +142,6 @@ async def test_unknown_outcome_is_reported_without_repetition(stage: Stage) -> N
 
 
 async def test_unknown_outcome_is_repeated_if_repetition_is_harmless(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     *_, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -157,7 +152,6 @@ async def test_unknown_outcome_is_repeated_if_repetition_is_harmless(stage: Stag
 
 
 async def test_unknown_outcome_remains_after_later_refusal(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     hosts = three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -168,7 +162,6 @@ async def test_unknown_outcome_remains_after_later_refusal(stage: Stage, autojum
 
 
 async def test_unanswered_submission_has_unknown_outcome(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -187,7 +180,6 @@ def never(commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None],
 async def test_client_stopped_while_connecting_reports_it(
     stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del autojump_clock
     three(stage)
     scope, connect = trio.CancelScope(), stage.connect
 
@@ -210,7 +202,6 @@ async def test_client_stopped_while_connecting_reports_it(
 
 
 async def test_submission_without_reachable_server_is_never_sent(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     client = await client_of(stage)
     submission = await client.submit([b"x"], patience_s=5)
     assert submission.outcome is Outcome.NOT_LEADER
@@ -219,7 +210,6 @@ async def test_submission_without_reachable_server_is_never_sent(stage: Stage, a
 
 @over_seeds(12)
 async def test_leader_of_new_term_is_tried_immediately(stage: Stage, autojump_clock: MockClock, seed: int) -> None:
-    del autojump_clock
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
     alice.handler.leader = bob.handler.leader = CAROL
     client = await client_of(stage, seed)
@@ -239,7 +229,6 @@ async def test_leader_of_new_term_is_tried_immediately(stage: Stage, autojump_cl
 
 
 async def test_servers_redirecting_in_circle_are_tried_with_pauses(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
     alice.handler.leader, bob.handler.leader = BOB, ALICE
     client = await client_of(stage)

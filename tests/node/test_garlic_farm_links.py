@@ -105,7 +105,6 @@ async def test_handshake_determines_extensions_of_peer(stage: Stage) -> None:
 
 
 async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(50):
@@ -123,7 +122,6 @@ async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, au
 
 
 async def test_unreachable_peer_has_bounded_queue_with_few_events(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(5000):
@@ -138,7 +136,6 @@ async def test_unreachable_peer_has_bounded_queue_with_few_events(stage: Stage, 
 
 
 async def test_unresponsive_peer_is_disconnected_then_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     host.handler.delay_s = lambda _: 1e6
@@ -154,7 +151,6 @@ async def test_unresponsive_peer_is_disconnected_then_dialed_again(stage: Stage,
 
 
 async def test_connection_with_steady_replies_stays_open(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda _: 1.5
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -168,7 +164,6 @@ async def test_connection_with_steady_replies_stays_open(stage: Stage, autojump_
 
 
 async def test_broken_connection_is_reopened_for_next_request(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     stage.add(Host(BOB))
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -228,7 +223,6 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
 
 
 async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     # Given a leader of two servers whose link to the other keeps every append back, because the other refuses to join
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
@@ -289,7 +283,6 @@ async def heartbeats_during(sender: Sender, seconds: int) -> list[float]:
 
 
 async def test_heartbeat_does_not_wait_for_append_on_disk(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     # Given a follower whose disk takes 1.6 s
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
@@ -308,7 +301,6 @@ async def test_heartbeat_does_not_wait_for_append_on_disk(stage: Stage, autojump
 
 
 async def test_peer_with_slow_disk_stays_connected_by_heartbeats(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda request: 4 * slow_disk(request)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -320,7 +312,6 @@ async def test_peer_with_slow_disk_stays_connected_by_heartbeats(stage: Stage, a
 
 
 async def test_heartbeat_does_not_overtake_earlier_append(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     # Given a connection with an unanswered request, and a second connection for heartbeats
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
@@ -338,7 +329,6 @@ async def test_heartbeat_does_not_overtake_earlier_append(stage: Stage, autojump
 
 
 async def test_server_without_extensions_has_one_connection(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage, stage.dialer(ALICE, offered=()))
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -431,7 +421,6 @@ async def test_canceled_connection_reports_unanswered_requests() -> None:
 
 
 async def test_reply_from_another_server_ends_connection(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     host.handler.delay_s = lambda _: 1e6
@@ -447,7 +436,6 @@ async def test_reply_from_another_server_ends_connection(stage: Stage, autojump_
 
 
 async def test_large_request_extends_reply_timeout(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     failures: list[GarlicFarmError] = []
     connection, theirs = await connection_against(stage.nursery, failures)
     started = trio.current_time()
@@ -461,7 +449,6 @@ async def test_large_request_extends_reply_timeout(stage: Stage, autojump_clock:
 
 
 async def test_repeated_incident_is_counted_but_rarely_reported(autojump_clock: MockClock) -> None:
-    del autojump_clock
     reported: list[Incident] = []
     metrics = Metrics(reported.append)
     for _ in range(100):
@@ -474,7 +461,6 @@ async def test_repeated_incident_is_counted_but_rarely_reported(autojump_clock: 
 
 async def test_full_table_replaces_unused_link_for_new_server(stage: Stage, autojump_clock: MockClock) -> None:
     """A server that left must not block a new server."""
-    del autojump_clock
     stage.add(Host(CAROL))
     sender = Sender(stage, options=LinkOptions(peers_max=1))
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -499,7 +485,6 @@ async def test_kept_link_connects_before_first_request(stage: Stage) -> None:
 
 
 async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     # Given a kept link
     stage.add(Host(BOB))
     sender = Sender(stage)
@@ -529,7 +514,6 @@ async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_
 async def test_refusal_after_a_connection_reports_end_of_peer(
     stage: Stage, autojump_clock: MockClock, *, meets_peer: bool, refusal: int | None, ended: bool
 ) -> None:
-    del autojump_clock
     host, sender = Host(BOB), Sender(stage)
     if meets_peer:
         stage.add(host)

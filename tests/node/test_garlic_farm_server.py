@@ -1,7 +1,5 @@
 """Replies of a Garlic Farm server to peers and clients, and its defense against misbehaving ones."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -141,7 +139,6 @@ async def test_peer_requests_reach_core(stage: Stage) -> None:
 
 
 async def test_replies_have_order_of_requests(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB))
     host.handler.delay_s = lambda request: 5.0 - request.term / 10
     dialed = await dial(stage)
@@ -165,7 +162,6 @@ async def test_replies_have_order_of_requests(stage: Stage, autojump_clock: Mock
 
 
 async def test_full_window_pauses_reading_until_replies_are_sent(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB, connection=ConnectionOptions(window=4)))
     host.handler.delay_s = lambda _: 1.0
     dialed = await dial(stage)
@@ -297,7 +293,6 @@ async def test_unsupported_membership_request_is_refused(
 async def test_peer_breaking_protocol_is_disconnected_with_reason(
     stage: Stage, data: bytes, fault: Fault, autojump_clock: MockClock
 ) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB))
     dialed = await dial(stage)
     await dialed.stream.send_all(data)
@@ -324,7 +319,6 @@ async def test_server_without_id_refuses_votes(stage: Stage) -> None:
 
 
 async def test_slow_handshake_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -342,7 +336,6 @@ async def test_slow_handshake_is_closed_after_deadline(stage: Stage, autojump_cl
 
 
 async def test_idle_connection_is_closed_without_incident(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB))
     dialed = await dial(stage)
     assert await closes(dialed)
@@ -352,7 +345,6 @@ async def test_idle_connection_is_closed_without_incident(stage: Stage, autojump
 
 
 async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB, connection=ConnectionOptions(answer_s=30.0)))
     host.handler.delay_s = lambda request: 1e6 if request.term == 7 else 0
     dialed = await dial(stage)
@@ -378,7 +370,6 @@ async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, 
 
 
 async def test_handshake_flood_is_bounded_while_peers_connect(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     host = stage.add(Host(BOB, connection_limits=ConnectionLimits(handshakes_max=8)))
     streams = []
     for number in range(500):
@@ -448,7 +439,6 @@ async def test_server_at_address_of_another_is_refused(stage: Stage) -> None:
 
 
 async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, autojump_clock: MockClock) -> None:
-    del autojump_clock
     seed = 31
     random = Random(seed)
     host = stage.add(Host(BOB))
@@ -732,7 +722,6 @@ TIGHT = BudgetOptions(servers_bytes=700_000, per_server_bytes=400_000, others_by
 
 async def test_leader_over_its_byte_share_is_read_slowly(stage: Stage, autojump_clock: MockClock) -> None:
     """There is room for one append at a time; a leader pipelines twenty, and all are answered."""
-    del autojump_clock
     host = stage.add(Host(BOB, budget=TIGHT))
     host.handler.delay_s = lambda _: 0.5
     dialed = await dial(stage)
@@ -747,7 +736,6 @@ async def test_stopped_server_does_not_block_leader_in_byte_budget(stage: Stage,
 
     The stopped connection is closed after its timeout, which releases its room.
     """
-    del autojump_clock
     host = stage.add(Host(BOB, budget=TIGHT))
     stopped = await dial(stage, CAROL)
     await stopped.stream.send_all(LARGE.replace(LARGE[1:5], CAROL.to_bytes(4), 1)[:200_000])
@@ -761,7 +749,6 @@ async def test_stopped_server_does_not_block_leader_in_byte_budget(stage: Stage,
 
 async def test_slow_request_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
     """A client sends one byte each second; its connection is closed at the deadline of the request."""
-    del autojump_clock
     host = stage.add(Host(BOB))
     dialed = await dial(stage, None)
     began = trio.current_time()

@@ -100,7 +100,6 @@ async def test_follower_submits_signed_order_to_hand_over(to: str | None, target
     ],
 )
 async def test_failed_handover_reports_reason(autojump_clock: MockClock, server: Server, to: str, text: str) -> None:
-    del autojump_clock
     with pytest.raises(Refused, match=text):
         await order(server, to)
 
@@ -150,7 +149,6 @@ async def test_leader_executes_handover_signed_by_permitted_author(
     leads: bool,
     transfers_leadership: bool,
 ) -> None:
-    del autojump_clock
     server = Server(leads=leads)
     trace = EventLog("node-3", lambda: 1000)
     orders = HandoverOrders(trace, lambda server_id: f"node-{server_id}")

@@ -27,8 +27,6 @@ from consensus import Histogram
 from tests.operator_views import NOW_MS
 from tests.spec.test_verdict import healthy, with_status
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 T = TypeVar("T")
 HEALTHY = healthy(1)
 DOWN = with_status(HEALTHY, node_3=MemberStatus.DEAD)
@@ -199,7 +197,7 @@ async def test_history_full_disk_does_not_stop_node(
     node = RecordedNode(tmp_path)
     write = HistoryFile.write
 
-    def full(self: HistoryFile, records: object) -> NoReturn:
+    def full(*_: object) -> NoReturn:
         raise OSError(28, "No space left on device")
 
     async def story() -> None:

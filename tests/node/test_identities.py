@@ -193,7 +193,7 @@ async def test_current_key_is_offered_only_to_members(farm_key: Path) -> None:
 @pytest.mark.parametrize("recorded", [False, True], ids=["during the run", "before the start"])
 async def test_eviction_without_gossip_ends_all_connections(
     farm_key: Path,
-    autojump_clock: MockClock,  # noqa: ARG001 - the clock fixture works without being used
+    autojump_clock: MockClock,
     *,
     recorded: bool,
 ) -> None:

@@ -41,7 +41,6 @@ class ObservedFarm:
 
 
 async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockClock) -> None:
-    del autojump_clock
     farm = ObservedFarm()
     await farm.commit(encode(WEIGHT))
     await farm.commit(signed(WEIGHT, 9))
@@ -61,7 +60,6 @@ async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockCl
 async def test_many_entries_without_effect_raise_one_alarm(
     autojump_clock: MockClock,
 ) -> None:
-    del autojump_clock
     farm = ObservedFarm()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(farm.watch.run)
@@ -76,7 +74,6 @@ async def test_many_entries_without_effect_raise_one_alarm(
 
 
 async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: MockClock) -> None:
-    del autojump_clock
     farm = ObservedFarm()
     farm.applied_state.history_ends_at(100)
     for _ in range(100):

@@ -97,7 +97,6 @@ class Calls:
 
 
 async def test_seed_at_address_of_expelled_server_is_not_dialed(autojump_clock: MockClock) -> None:
-    del autojump_clock
     seeds = [PeerAddress(f"{name}.i2p", 7669, None) for name in ("evicted", "honest")]
     alice, calls = node(1, seeds=seeds), Calls()
     with trio.move_on_after(100):

@@ -1,7 +1,5 @@
 """Offsets of consumer groups in the farm's log: which commits write an entry, how often, and when they get a reply."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import pytest
 import trio
 from msgspec.structs import replace

@@ -208,7 +208,6 @@ async def test_unknown_coordinator_is_an_error(leader: int, key_type: int, key: 
 
 
 async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     async with running(service, "a", "b") as (a, b):
         assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
@@ -218,7 +217,6 @@ async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: trio.
 
 
 async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
     async with trio.open_nursery() as nursery:
@@ -237,7 +235,6 @@ async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.t
 async def test_remaining_member_reads_after_session_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
     async with trio.open_nursery() as nursery:
@@ -265,7 +262,6 @@ async def _run_within_scope(
 async def test_new_leader_keeps_member_ids_and_offsets(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     offsets = MemoryOffsets()
     former, new = coordinating(offsets), coordinating(offsets, epoch=6)
     new.node_id, new.controller_id = 2, 1
@@ -293,7 +289,6 @@ async def test_new_leader_keeps_member_ids_and_offsets(
 async def test_reelected_leader_drops_old_members(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a") as (a,):
@@ -307,7 +302,6 @@ async def test_reelected_leader_drops_old_members(
 async def test_removed_members_are_not_taken_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         pass
@@ -318,7 +312,6 @@ async def test_removed_members_are_not_taken_over(
 async def test_waiting_requests_are_refused_on_leader_change(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a"), trio.open_nursery() as nursery:
@@ -426,7 +419,6 @@ async def test_invalid_join_is_refused_in_every_version(
 
 
 async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members=3, max_members_of_all=4))
 
     async def join(group: str) -> int:
@@ -442,7 +434,6 @@ async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockC
 
 
 async def test_group_requests_of_other_user_are_refused(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     # Given a group with a member and an offset of alice
@@ -497,7 +488,6 @@ async def test_offset_fetch_of_other_users_group_is_refused(version: int) -> Non
 
 
 async def test_groups_of_other_user_are_not_described(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.join_group(join_of(), alice)
@@ -511,7 +501,6 @@ async def test_groups_of_other_user_are_not_described(autojump_clock: trio.testi
 
 
 async def test_groups_of_other_user_are_not_listed(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.join_group(join_of(), alice)
@@ -527,7 +516,6 @@ async def test_groups_of_other_user_are_not_listed(autojump_clock: trio.testing.
 
 
 async def test_groups_per_user_are_limited(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members_of_user=3))
     alice, bob = (replace(caller(4), principal=f"User:{name}") for name in ("alice", "bob"))
     errors = [(await service.join_group(join_of(group_id=f"bob {n}"), bob)).error_code for n in range(3)]
@@ -551,7 +539,6 @@ async def test_client_without_group_membership_commits_offsets() -> None:
 async def test_non_member_commit_to_group_with_members_is_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         assert await committed(service, 7) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -593,14 +580,12 @@ async def test_failed_commit_is_not_acknowledged(raised: Exception, error: Error
 
 
 async def test_slow_commit_times_out(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     offsets = MemoryOffsets()
     offsets.wait_s = 60
     assert await committed(GroupService(coordinating(offsets)), 1) == ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_member_with_waiting_commit_keeps_session(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     offsets = MemoryOffsets()
     service = GroupService(coordinating(offsets), GroupOptions(first_delay_ms=0))
     joined = await service.join_group(join_of(), caller(3))
@@ -613,7 +598,6 @@ async def test_member_with_waiting_commit_keeps_session(autojump_clock: trio.tes
 
 
 async def test_groups_are_listed_and_described(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     service = GroupService(coordinating())
     await committed(service, 3, group="only offsets")
     async with running(service, "a") as (a,):

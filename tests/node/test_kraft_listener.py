@@ -271,7 +271,6 @@ async def until_closed(listener: KafkaListener) -> None:
 async def test_stalled_connection_is_closed_in_time(
     sent: bytes, reason: ListenerClose, autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     listener = KafkaListener((MetadataService(),), ListenerOptions(frame_s=30, idle_s=600))
     ours, theirs = trio.testing.memory_stream_pair()
     began_s = trio.current_time()
@@ -284,7 +283,6 @@ async def test_stalled_connection_is_closed_in_time(
 
 
 async def test_client_that_does_not_receive_is_closed(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     listener = KafkaListener((MetadataService(),), ListenerOptions(send_s=60))
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -296,7 +294,6 @@ async def test_client_that_does_not_receive_is_closed(autojump_clock: trio.testi
 async def test_service_timeout_closes_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     service = MetadataService()
     service.before = trio.sleep_forever
     listener = KafkaListener((service,), ListenerOptions(answer_s=300))
@@ -338,7 +335,6 @@ async def time_of_queries(topic: MemoryTopic, query: tuple[ApiKey, int, Any], *,
 async def test_scanning_client_pauses_while_log_grows(
     query: tuple[ApiKey, int, Any], autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     topic = MemoryTopic()
     topic.write(b"old")
     assert await time_of_queries(topic, query, grows=False) == 0
@@ -347,7 +343,6 @@ async def test_scanning_client_pauses_while_log_grows(
 
 
 async def test_query_budget_counts_time_and_limits_pause(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     budget = QueryBudget()
     owed_s = (0.05 + REQUEST_S) / SHARE - 0.05
     for high_watermark, pause_s in ((5, 0), (6, owed_s - BURST_S), (6, 2 * owed_s - BURST_S), (6, MAX_PAUSE_S)):
@@ -498,7 +493,6 @@ async def test_login_without_configured_users_is_an_error() -> None:
 
 
 async def test_login_timeout_closes_connection(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     options = ListenerOptions(security=ListenerSecurity(credentials=USERS), first_s=30)
     listener = KafkaListener((MetadataService(),), options)
     ours, theirs = trio.testing.memory_stream_pair()

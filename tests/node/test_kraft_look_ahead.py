@@ -1,6 +1,6 @@
 """Commits and heartbeats of one connection: commits do not delay heartbeats, and responses keep their order."""
 
-# ruff: noqa: ARG001, ARG002 - the clock fixture acts by being requested, and services share one signature
+# ruff: noqa: ARG002 - the clock fixture acts by being requested, and services share one signature
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -178,7 +178,6 @@ async def test_follower_names_leader() -> None:
 async def test_uncommitted_records_time_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     topic = MemoryTopic()
     topic.is_stuck = True
     assert (await part_of_reply(topic, produce_of(GOOD))).error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -109,7 +109,6 @@ async def test_request_reads_up_to_wanted_time_once() -> None:
 
 @pytest.mark.parametrize(("growth", "parts"), [(0, 15), (1, 57)])
 async def test_growing_log_gets_pauses(growth: int, parts: int, autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     log = Log(Random(1), 2 * PART_RECORDS)
 
     async def read(first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:

@@ -121,7 +121,6 @@ async def test_abandoned_proposal_never_takes_effect() -> None:
 async def test_proposals_wait_for_full_batch_or_time_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     (mailbox, batches, _), limit = make(3, 100, in_flight_ms=500), ProposalLimit(10, 1_000)
     mailbox.propose(admitted(b"first", limit))
     assert batches.is_due, "nothing is in flight, so it does not wait"
@@ -153,7 +152,6 @@ async def test_proposals_wait_for_full_batch_or_time_limit(
 async def test_idle_owner_waits_for_extended_deadline(
     proposals: int, wakes_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     (mailbox, batches, _), limit = make(in_flight_ms=5_000), ProposalLimit(10, 1_000)
     for _ in range(proposals):
         mailbox.propose(admitted(b"first", limit))
@@ -169,7 +167,6 @@ async def test_idle_owner_waits_for_extended_deadline(
 async def test_clients_of_answered_batch_share_next_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     # given a batch of five with a reply
     for _ in range(5):
@@ -213,7 +210,6 @@ async def test_control_records_have_separate_batches() -> None:
 
 
 async def test_single_client_never_waits(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     for _ in range(3):
         mailbox.propose(admitted(b"x", limit))

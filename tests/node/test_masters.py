@@ -1,7 +1,5 @@
 """Several masters on one node: their settings, their reports and their publications."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 from pathlib import Path
 
 import pytest

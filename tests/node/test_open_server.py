@@ -3,8 +3,6 @@
 A `MockClock` provides the time, and the tests do not sleep: each story waits for events of the servers.
 """
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import dataclasses
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A node of a farm without a quorum continues to publish alone, raises an alarm, and yields when the log continues."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 from itertools import pairwise
 
 import pytest

@@ -84,13 +84,11 @@ async def name_after(
 async def test_lowest_id_keeps_name_before_founding(
     autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
 ) -> None:
-    del autojump_clock
     # A node with a higher id would yield, which this stage does not show; so the time is shorter than the wait.
     assert await name_after(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
 
 
 async def test_new_node_yields_its_name_only_to_alive_node(autojump_clock: MockClock, tmp_path: Path) -> None:
-    del autojump_clock
     former = Others(other(HIGH))
 
     async def kill_later() -> None:
@@ -104,7 +102,6 @@ async def test_new_node_yields_its_name_only_to_alive_node(autojump_clock: MockC
 
 
 async def test_configured_or_recorded_name_is_kept(autojump_clock: MockClock, tmp_path: Path) -> None:
-    del autojump_clock
     assert await name_after(tmp_path, Others(other(LOW)), name="vm") is None
     assert await name_after(tmp_path, Others(other(LOW)), recorded=True) is None
 

@@ -3,8 +3,6 @@
 The first node gets its turn back later.
 """
 
-# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

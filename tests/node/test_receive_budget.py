@@ -62,7 +62,6 @@ async def test_request_larger_than_share_is_admitted_when_alone() -> None:
 
 
 async def test_ended_connection_releases_its_room(autojump_clock: MockClock) -> None:
-    del autojump_clock
     budget = ReceiveBudget(TUNING)
     first, second, third = [budget.open(name, is_server=True, close=lambda: None) for name in "123"]
     await budget.reserve(first, 20 * MIB)

@@ -17,7 +17,6 @@ from tests.node.farm_stage import OTHER, OWN, StageReplica, StageServer
 async def test_reconciling_follower_waits_for_role_change(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del autojump_clock
     passes: list[str] = []
     monkeypatch.setattr(Reconciling, "_review", lambda *_: passes.append("review"))
     unused: Any = None

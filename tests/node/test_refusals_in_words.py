@@ -252,7 +252,6 @@ async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
 async def test_alarms_end_without_new_incidents(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     bob = Operator("bob")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bob.refused.run)

@@ -16,7 +16,6 @@ from consensus.protocols.garlic_farm.wire.errors import Fault
 async def test_flood_from_many_addresses_is_logged_briefly(
     autojump_clock: MockClock,
 ) -> None:
-    del autojump_clock
     logged: list[Incident] = []
     metrics = Metrics(logged.append)
     for number in range(3_000):
@@ -30,7 +29,6 @@ async def test_flood_from_many_addresses_is_logged_briefly(
 
 
 async def test_unreachable_is_reported_for_every_server(autojump_clock: MockClock) -> None:
-    del autojump_clock
     logged: list[Incident] = []
     metrics = Metrics(logged.append)
     for number in range(20):
@@ -69,7 +67,6 @@ async def test_wrong_method_is_reported_without_alarm() -> None:
 
 
 async def test_down_server_is_reported_once_then_with_count(autojump_clock: MockClock) -> None:
-    del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
     refused = RefusedConnections(trace, Alarms(trace), {2: "node-2"}.get)
     failure = Incident(Fault.UNREACHABLE, "127.0.0.1:7669", "link to server 2: connection refused", outgoing=True)
@@ -87,7 +84,6 @@ async def test_down_server_is_reported_once_then_with_count(autojump_clock: Mock
 
 
 async def test_incidents_are_separate_per_reason_and_server(autojump_clock: MockClock) -> None:
-    del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
     refused = RefusedConnections(trace, Alarms(trace))
     for fault in (Fault.UNREACHABLE, Fault.WRONG_CREDENTIALS):

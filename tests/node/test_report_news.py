@@ -3,8 +3,6 @@
 The configuration is also repeated once an hour.
 """
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +40,7 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(
     stage = Stage(period_ms=PERIOD_MS)
     unhealthy = False
 
-    async def status(leaf_hash: bytes) -> LeafStatus:
+    async def status(leaf_hash: bytes) -> LeafStatus:  # noqa: ARG001 - as the original
         await trio.lowlevel.checkpoint()
         return LeafStatus(LEAF.base64, healthy=not unhealthy)
 
@@ -70,7 +68,7 @@ async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: Mock
     faults: tuple[LeafFault, ...] = ()
     looks = 0
 
-    async def status(leaf_hash: bytes) -> LeafStatus:
+    async def status(leaf_hash: bytes) -> LeafStatus:  # noqa: ARG001 - as the original
         nonlocal looks
         await trio.lowlevel.checkpoint()
         looks += 1

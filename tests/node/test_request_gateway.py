@@ -1,6 +1,6 @@
 """The gateway between listener and server, and the outcomes of submissions: acknowledged, refused or unknown."""
 
-# ruff: noqa: ARG001, ARG002 - the clock fixture acts by being requested; the fakes have the parameters of the originals
+# ruff: noqa: ARG002 - the fakes have the parameters of the originals
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The SAM client against bridges that violate the protocol: one error with a reason, in bounded time and memory."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress

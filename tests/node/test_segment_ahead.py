@@ -190,7 +190,6 @@ def test_abandoned_preparation_is_retried_after_more_entries() -> None:
 async def test_append_across_boundary_is_acknowledged_without_zeros_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
 
     class Counting(MemoryDisk):
         def run(self, operations: Sequence[DiskOperation]) -> None:

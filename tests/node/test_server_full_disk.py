@@ -52,7 +52,6 @@ def reopened(disk: MemoryDisk) -> Recovery:
 async def test_blocked_write_does_not_delay_durable_vote(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, disk)
@@ -70,7 +69,6 @@ async def test_blocked_write_does_not_delay_durable_vote(
 async def test_blocked_write_does_not_delay_rejection_of_old_leader(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, MemoryDisk())
         await trio.sleep(1.1)
@@ -86,7 +84,6 @@ async def test_blocked_write_does_not_delay_rejection_of_old_leader(
 async def test_blocked_write_does_not_delay_reads_of_durable_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, MemoryDisk())
         with trio.fail_after(0.5):
@@ -98,7 +95,6 @@ async def test_blocked_write_does_not_delay_reads_of_durable_entries(
 async def test_resumed_write_keeps_granted_vote(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, disk)

@@ -34,7 +34,6 @@ class HaltingRaft(Raft):
 async def test_halted_core_ends_server_with_reason(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)

@@ -40,7 +40,6 @@ async def leader_of(nodes: dict[ServerId, Node]) -> Node:
 
 async def test_group_is_replaced_without_losing_entries(autojump_clock: trio.testing.MockClock) -> None:
     """Clients are served before, during and after the change; the first leader is among the removed servers."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=3, empty_servers=3)
         leader = await leader_of(nodes)
@@ -62,7 +61,6 @@ async def test_group_is_replaced_without_losing_entries(autojump_clock: trio.tes
 
 
 async def test_learner_applies_entries_without_vote(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=1, empty_servers=1)
         leader = await leader_of(nodes)
@@ -75,7 +73,6 @@ async def test_learner_applies_entries_without_vote(autojump_clock: trio.testing
 
 async def test_invalid_change_is_refused_with_reason(autojump_clock: trio.testing.MockClock) -> None:
     """A follower's refusal names the leader."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=3, empty_servers=0)
         leader = await leader_of(nodes)
@@ -92,7 +89,6 @@ async def test_change_with_unreachable_server_is_cancelled(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The caller waits no longer than the limit for a new server without progress."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=1, empty_servers=0)
         leader = await leader_of(nodes)
@@ -109,7 +105,6 @@ async def test_surplus_changes_are_refused_and_stopped_one_is_unknown(
     changes_max: int, refusal: ChangeRefusal, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A change that waits when the server stops has the outcome UNKNOWN."""
-    del autojump_clock
     options = ServerOptions(max_changes=changes_max)
     answers: list[tuple[ChangeOutcome, ChangeRefusal | None]] = []
     async with trio.open_nursery() as clients, trio.open_nursery() as nursery:

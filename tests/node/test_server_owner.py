@@ -22,7 +22,6 @@ from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, 
 async def test_single_voter_proposal_is_committed_and_durable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, disk)
@@ -39,7 +38,6 @@ async def test_single_voter_proposal_is_committed_and_durable(
 async def test_concurrent_proposals_share_batch_with_own_positions(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     answers: dict[int, ProposalResolved] = {}
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -64,7 +62,6 @@ async def test_concurrent_proposals_share_batch_with_own_positions(
 async def test_accepted_callback_runs_before_commit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     calls: list[str] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -89,7 +86,6 @@ async def test_accepted_callback_runs_before_commit(
 
 
 async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for n in range(1, 4):
@@ -110,7 +106,6 @@ async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: tri
 
 
 async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
@@ -130,7 +125,6 @@ async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: tri
 
 
 async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
@@ -145,7 +139,6 @@ async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.Mock
 async def test_slow_state_machine_delays_only_apply(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     options = ServerOptions(apply_queue_bytes=10_000)
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), options)
@@ -163,7 +156,6 @@ async def test_slow_state_machine_delays_only_apply(
 
 
 async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         await node.server.propose(tuple(b"%d" % n for n in range(50)))
@@ -181,7 +173,6 @@ async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing
 
 
 async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(retain_bytes=0))
         assert await node.server.read_snapshot(0, 1_000) is None
@@ -203,7 +194,6 @@ async def test_waiting_callers_get_error_when_server_stops(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """This includes calls after the stop. Waits for an index reached before it still return."""
-    del autojump_clock
     calls: list[str] = []
 
     async def wait(name: str, reached: Awaitable[Index]) -> None:
@@ -232,7 +222,6 @@ async def test_waiting_callers_get_error_when_server_stops(
 async def test_confirmed_read_fails_with_state_machine(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del autojump_clock
     calls: list[str] = []
     broken = trio.Event()
 
@@ -265,7 +254,6 @@ async def test_confirmed_read_fails_with_state_machine(
 async def test_leader_with_full_disk_resigns_until_it_has_space(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         node.disk.full = True
@@ -295,7 +283,6 @@ async def test_leader_with_full_disk_resigns_until_it_has_space(
 async def test_full_disk_of_leader_causes_election_then_catch_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for number in (1, 2, 3):
@@ -321,7 +308,6 @@ async def test_full_disk_of_leader_causes_election_then_catch_up(
 async def test_follower_with_full_disk_redirects_clients(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
@@ -331,7 +317,6 @@ async def test_follower_with_full_disk_redirects_clients(
 
 
 async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     answers: list[ProposalResolved] = []
 
     async def story() -> None:
@@ -347,7 +332,6 @@ async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: tr
 
 
 async def test_surplus_proposals_are_refused_immediately(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     outcomes: list[Outcome] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_proposals=10))
@@ -365,7 +349,6 @@ async def test_surplus_proposals_are_refused_immediately(autojump_clock: trio.te
 
 
 async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(20):
@@ -382,7 +365,6 @@ async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.te
 async def test_sequential_proposals_share_batches_on_slow_disk(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         before = node.server.describe().persists
@@ -397,7 +379,6 @@ async def test_sequential_proposals_share_batches_on_slow_disk(
 
 
 async def test_damage_in_last_entry_after_clean_stop_is_detected(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, disk)

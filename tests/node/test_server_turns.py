@@ -61,7 +61,6 @@ def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, 
 
 
 async def test_request_is_answered_within_the_call(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -81,7 +80,6 @@ def fail(*_: object) -> None:
 async def test_server_continues_after_failing_callbacks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    del autojump_clock
     server, _ = make_server()
     monkeypatch.setattr(server, "_observer", fail)
     async with trio.open_nursery() as nursery:
@@ -98,7 +96,6 @@ async def test_server_continues_after_failing_callbacks(
 async def test_invalid_record_is_refused_at_submit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -116,7 +113,6 @@ async def test_invalid_record_is_refused_at_submit(
 async def test_request_before_start_waits_for_first_turn(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, _ = make_server()
     answers: list[Reply | None] = []
     server.ask(TWO, OUT_OF_DATE, answers.append)
@@ -128,7 +124,6 @@ async def test_request_before_start_waits_for_first_turn(
 
 
 async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     server, core = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -163,7 +158,6 @@ async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: tr
 async def test_read_from_reply_callback_keeps_number_of_first_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -188,7 +182,6 @@ async def test_read_from_reply_callback_keeps_number_of_first_read(
 async def test_failing_core_ends_server_not_calling_task(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, core = make_server()
     answers: list[Reply | None] = []
 
@@ -205,7 +198,6 @@ async def test_failing_core_ends_server_not_calling_task(
 
 
 async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     server, core = make_server()
     core.fails_at_deadline = True
     with (
@@ -218,7 +210,6 @@ async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing
 async def test_core_failing_in_snapshot_ends_server_not_caller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, core = make_server()
     core.fails_at_snapshots = True
     errors: list[ServerStoppedError] = []
@@ -241,7 +232,6 @@ async def test_core_failing_in_snapshot_ends_server_not_caller(
 async def test_core_failing_in_snapshot_by_age_raises_one_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, core = make_server(ServerOptions(snapshot_age_ms=2_000))
     core.fails_at_snapshots = True
     with (
@@ -254,7 +244,6 @@ async def test_core_failing_in_snapshot_by_age_raises_one_error(
 async def test_single_client_takes_turn_and_crowd_shares_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -277,7 +266,6 @@ async def test_single_client_takes_turn_and_crowd_shares_one(
 
 
 async def test_periodic_checks_share_moments(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     moments: list[float] = []
 
     async def check(first_s: float, period_s: float) -> None:

@@ -63,7 +63,6 @@ def test_ready_and_stopping_are_separate_datagrams(manager: Manager) -> None:
 async def test_watchdog_is_notified_three_times_per_period(
     manager: Manager, autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "6000000"})
     with trio.move_on_after(11.9):
         await service.run(stuck_reasons, str)
@@ -71,7 +70,6 @@ async def test_watchdog_is_notified_three_times_per_period(
 
 
 async def test_changed_verdict_is_sent_as_one_line(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     verdicts = iter(["", "Healthy,\ncan lose 1 of 3", "Healthy, can lose 1 of 3", "No quorum", "No quorum"])
     with trio.move_on_after(4.5 * LOOK_S):
         await ServiceManager(manager.environment).run(stuck_reasons, lambda: next(verdicts))
@@ -79,7 +77,6 @@ async def test_changed_verdict_is_sent_as_one_line(manager: Manager, autojump_cl
 
 
 async def test_stuck_node_skips_watchdog(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     reasons = iter([(), ("entry 7 is committed and has not been applied",), ("the same",), ()])
     service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000000"})
     with trio.move_on_after(3.5 * LOOK_S):

@@ -3,8 +3,6 @@
 The leader writes the time into the log at a steady pace, and sessions expire by this time.
 """
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Replacement of a signing key while its node runs, and the alarm about keys."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import os
 from pathlib import Path
 

@@ -104,7 +104,6 @@ def test_snapshot_of_other_form_is_refused(form: SnapshotForm) -> None:
 
 async def test_servers_send_restore_and_read_plain_snapshots(autojump_clock: trio.testing.MockClock) -> None:
     """A late server receives the leader's plain snapshot, restores it, and serves it to readers."""
-    del autojump_clock
     network, keep_nothing = MemoryNetwork(delay_s=0.001), ServerOptions(retain_bytes=0)
     disks = {number: MemoryDisk() for number in (1, 2, 3)}
     async with trio.open_nursery() as nursery:

@@ -123,7 +123,6 @@ async def test_snapshot_by_size_bounds_log(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(
             nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
@@ -141,7 +140,6 @@ async def test_snapshot_by_size_bounds_log(
 async def test_snapshot_by_age_needs_new_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
         await node.server.propose((b"news",))
@@ -158,7 +156,6 @@ async def test_proposals_during_snapshot_commit_outside_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """... so that new updates can be accepted without impacting the snapshot being written."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(30):
@@ -183,7 +180,6 @@ async def test_proposals_during_snapshot_commit_outside_it(
 async def test_lagging_follower_stores_snapshot_with_later_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for number in (1, 2):
@@ -208,7 +204,6 @@ async def test_lagging_follower_stores_snapshot_with_later_entries(
 async def test_snapshot_without_space_is_abandoned(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         await node.server.propose((b"entry",))
@@ -225,7 +220,6 @@ async def test_snapshot_without_space_is_abandoned(
 async def test_cancelled_snapshot_leaves_next_one_complete(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         # Given a state of several chunks, and a caller that cancels while the disk writes the first chunk
         node = await leader_alone(nursery, MemoryDisk())

@@ -1,7 +1,5 @@
 """The standby of a publisher: its session, the structure in force, and its reports."""
 
-# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

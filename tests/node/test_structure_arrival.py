@@ -1,7 +1,5 @@
 """A publisher whose structure the other nodes' routers do not find: an alarm, an event, and one more hand-over."""
 
-# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Entries that a node submits for clients: applied once per request id, regardless of repetitions."""
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
-
 import json
 from typing import cast
 

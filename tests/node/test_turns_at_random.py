@@ -85,7 +85,6 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     random = Random(seed)
     options = ServerOptions(
         batch_commands=random.choice((2, 8, 512)),

@@ -56,7 +56,6 @@ async def during(watched: ObservedNode, step: Callable[[], None], seconds: float
 
 
 async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
-    del autojump_clock
     watched = ObservedNode(healthy(2))
     down = with_status(healthy(2), node_3=MemberStatus.DEAD)
 
@@ -89,7 +88,6 @@ async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
     ],
 )
 async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, view: FarmView, kind: str) -> None:
-    del autojump_clock
     watched = ObservedNode(view)
     watched.watch.check()
     assert kind in watched.active_alarms
@@ -101,7 +99,6 @@ async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, v
 async def test_missing_publication_is_alarm_after_three_periods(
     autojump_clock: MockClock,
 ) -> None:
-    del autojump_clock
     watched = ObservedNode(publishing_of(healthy(2), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
     assert watched.active_alarms == []
@@ -112,7 +109,6 @@ async def test_missing_publication_is_alarm_after_three_periods(
 async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
     autojump_clock: MockClock,
 ) -> None:
-    del autojump_clock
     watched = ObservedNode(leaderless(healthy(2), 90_000))
     await during(watched, lambda: None, 2 * STUCK_S)
     assert watched.watch.stuck() == ()
@@ -125,7 +121,6 @@ async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
 
 
 async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) -> None:
-    del autojump_clock
     watched = ObservedNode(healthy(2))
     await during(watched, lambda: None, 2)
     await trio.sleep(STUCK_S + 1)
@@ -133,7 +128,6 @@ async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) ->
 
 
 async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClock) -> None:
-    del autojump_clock
     watched = ObservedNode(healthy(2))
 
     async def pauses_s() -> list[float]:

@@ -83,7 +83,6 @@ async def test_unresponsive_seed_delays_update_by_tenth_of_second(autojump_clock
         await client.update(b"hello")
         assert client._leader.url == two.url
     assert trio.current_time() == pytest.approx(0.1)
-    del autojump_clock
 
 
 async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock) -> None:
@@ -98,7 +97,6 @@ async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock)
             peer.leader = "2"
     assert len(updates(peers[1])) == 1
     assert trio.current_time() == pytest.approx(0.9)
-    del autojump_clock
 
 
 async def test_client_continues_within_second_of_return(autojump_clock: MockClock) -> None:
@@ -115,7 +113,6 @@ async def test_client_continues_within_second_of_return(autojump_clock: MockCloc
                 for peer in peers:
                     peer.is_unresponsive = False
             assert returned_s <= trio.current_time() <= returned_s + 1
-    del autojump_clock
 
 
 async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None:
@@ -125,7 +122,6 @@ async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None
     async with client_of(network, 1) as client:
         assert await client.update(b"hello") == 1
         assert client._leader.url == url_of(1)
-    del autojump_clock
 
 
 async def test_redirect_followed_with_same_request(autojump_clock: MockClock) -> None:
@@ -138,7 +134,6 @@ async def test_redirect_followed_with_same_request(autojump_clock: MockClock) ->
         assert network.connected == [two.url]
     assert updates(two) == updates(one)[1:]
     assert trio.current_time() == 0.0
-    del autojump_clock
 
 
 async def test_unresponsive_leader_replaced_and_request_repeated(autojump_clock: MockClock) -> None:
@@ -153,7 +148,6 @@ async def test_unresponsive_leader_replaced_and_request_repeated(autojump_clock:
     assert updates(three) == updates(one)[1:]
     assert trio.current_time() == pytest.approx(0.5 + 0.3)
     assert len(one.of(ConfigRequest)) == 1, "the unresponsive peer is last in the search, which ends before it"
-    del autojump_clock
 
 
 async def test_redirect_without_leader_waits_for_election(autojump_clock: MockClock) -> None:
@@ -167,7 +161,6 @@ async def test_redirect_without_leader_waits_for_election(autojump_clock: MockCl
         await client.update(b"second")
     assert len(updates(two)) == 1
     assert trio.current_time() == pytest.approx(0.3)
-    del autojump_clock
 
 
 async def test_unknown_leader_found_by_new_configuration(
@@ -186,7 +179,6 @@ async def test_unknown_leader_found_by_new_configuration(
         assert network.connected == [fourth.url]
     assert len(updates(fourth)) == 1
     assert trio.current_time() == 0.0
-    del autojump_clock
 
 
 async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: MockClock) -> None:
@@ -197,7 +189,6 @@ async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: Moc
         with pytest.raises(NoAnswerError, match="reports that '1' leads"):
             await client.update(b"hello", patience_s=3.0)
     assert len(updates(one)) + len(updates(two)) < 60
-    del autojump_clock
 
 
 async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClock) -> None:
@@ -213,7 +204,6 @@ async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClo
         assert len(updates(three)) == 64
         assert len(two.of(ConfigRequest)) == 1
     assert trio.current_time() == pytest.approx(0.8)
-    del autojump_clock
 
 
 async def test_search_of_cancelled_task_continued_by_other_task(autojump_clock: MockClock) -> None:
@@ -226,7 +216,6 @@ async def test_search_of_cancelled_task_continued_by_other_task(autojump_clock: 
         for peer in peers:
             peer.leader = "1"
     assert [request.data for request in updates(peers[0]) if isinstance(request, UpdateRequest)] == [b"other"]
-    del autojump_clock
 
 
 async def test_unreachable_peer_skipped_and_named_in_error(autojump_clock: MockClock) -> None:
@@ -239,7 +228,6 @@ async def test_unreachable_peer_skipped_and_named_in_error(autojump_clock: MockC
         network.peers.clear()
         with pytest.raises(NoAnswerError, match=r"8001: Too many open files; .*8002: (no answer|Too many)"):
             await client.update(b"hello", patience_s=2.0)
-    del autojump_clock
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -274,7 +262,6 @@ async def test_accepted_restarts_reply_timer(autojump_clock: MockClock) -> None:
         assert await client.update(b"slow") == 7
         assert trio.current_time() == pytest.approx(2.4)
     assert len(updates(one)) == 1
-    del autojump_clock
 
 
 async def test_timeout_after_accepted_starts_search(autojump_clock: MockClock) -> None:
@@ -288,7 +275,6 @@ async def test_timeout_after_accepted_starts_search(autojump_clock: MockClock) -
         await client.update(b"second")
     assert updates(two) == updates(one)[1:]
     assert trio.current_time() == pytest.approx(0.1 + 0.5 + 0.3)
-    del autojump_clock
 
 
 async def test_ignored_request_does_not_block_other_requests(autojump_clock: MockClock) -> None:
@@ -308,7 +294,6 @@ async def test_ignored_request_does_not_block_other_requests(autojump_clock: Moc
                 await client.update(b"ignored", patience_s=2.9)
     assert len(one.of(ConfigRequest)) + len(two.of(ConfigRequest)) == 1
     assert len([request for request in updates(one) if getattr(request, "data", None) == b"ignored"]) == 6
-    del autojump_clock
 
 
 async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock) -> None:
@@ -325,7 +310,6 @@ async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock
         with pytest.raises(RequestExpiredError, match="0102030405060708090a0b0c is too old, or too far in the future"):
             await client.update(b"old", bytes(range(1, 13)))
     assert len(updates(one)) == 1
-    del autojump_clock
 
 
 async def test_request_ids_contain_time_and_are_unique(autojump_clock: MockClock) -> None:
@@ -339,7 +323,6 @@ async def test_request_ids_contain_time_and_are_unique(autojump_clock: MockClock
         assert {request_seconds(request_id) for request_id in ids} == {int(NOW_S)}
         with pytest.raises(ValueError, match="has 12 bytes, not 4"):
             await client.update(b"x", b"1234")
-    del autojump_clock
 
 
 async def test_request_id_rejected_while_in_use(autojump_clock: MockClock) -> None:
@@ -355,7 +338,6 @@ async def test_request_id_rejected_while_in_use(autojump_clock: MockClock) -> No
                 await client.update(b"x", request_id)
             one.is_unresponsive = False
         assert await client.update(b"x", request_id) == 1
-    del autojump_clock
 
 
 async def test_update_of_invalid_size_not_sent(autojump_clock: MockClock) -> None:
@@ -366,7 +348,6 @@ async def test_update_of_invalid_size_not_sent(autojump_clock: MockClock) -> Non
             with pytest.raises(ValueError, match="an update has 1 to 10485760 bytes"):
                 await client.update(data)
     assert one.received == []
-    del autojump_clock
 
 
 async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) -> None:
@@ -385,7 +366,6 @@ async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) ->
     )
     assert trio.current_time() == pytest.approx(2.0)
     assert updates(one) == []
-    del autojump_clock
 
 
 async def test_concurrent_updates_limited(autojump_clock: MockClock) -> None:
@@ -407,7 +387,6 @@ async def test_concurrent_updates_limited(autojump_clock: MockClock) -> None:
             assert len(pending) == expected
             while pending:
                 pending.pop()()
-    del autojump_clock
 
 
 # -- hostile and broken peers ------------------------------------------------------------------------------------------
@@ -436,7 +415,6 @@ async def test_invalid_replies_dropped_and_counted(autojump_clock: MockClock) ->
         one.script = send_false_reply
         assert await client.update(b"second", own) == 2
         assert client.counters == {ClientEvent.MALFORMED: 3, ClientEvent.UNMATCHED_REPLY: 2}
-    del autojump_clock
 
 
 async def test_reply_from_peer_without_request_ignored(autojump_clock: MockClock) -> None:
@@ -464,7 +442,6 @@ async def test_reply_from_peer_without_request_ignored(autojump_clock: MockClock
         one.log[request_id] = 5
         assert request_id in client._under_way
     assert len(updates(one)) == 2
-    del autojump_clock
 
 
 async def test_full_queue_counts_as_lost_message(autojump_clock: MockClock) -> None:
@@ -475,7 +452,6 @@ async def test_full_queue_counts_as_lost_message(autojump_clock: MockClock) -> N
         network.open[0].has_room = False
         assert await client.update(b"second") == 2
         assert client.counters == {ClientEvent.NOT_SENT: 1}
-    del autojump_clock
 
 
 async def test_error_in_block_propagates_unchanged(autojump_clock: MockClock) -> None:
@@ -483,7 +459,6 @@ async def test_error_in_block_propagates_unchanged(autojump_clock: MockClock) ->
     with pytest.raises(KeyError, match="mine"):
         async with client_of(network):
             raise KeyError("mine")
-    del autojump_clock
 
 
 async def test_seed_without_tcp_url_rejected() -> None:
@@ -538,7 +513,6 @@ async def test_configuration_comes_from_leader(autojump_clock: MockClock) -> Non
             reply = await client.config()
             assert (reply.is_leader, reply.leader, reply.peers) == (True, "3", three.members)
     assert len(one.of(ConfigRequest)) == 1
-    del autojump_clock
 
 
 async def test_configuration_without_leader_comes_from_peer(autojump_clock: MockClock) -> None:
@@ -551,7 +525,6 @@ async def test_configuration_without_leader_comes_from_peer(autojump_clock: Mock
         two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="no peer returned the configuration within 5 s"):
             await client.config(patience_s=5.0)
-    del autojump_clock
 
 
 async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock) -> None:
@@ -562,7 +535,6 @@ async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock
         reply = await client.config()
         assert (reply.is_leader, reply.leader) == (False, "3")
         assert client._leader.url is None
-    del autojump_clock
 
 
 async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock) -> None:
@@ -606,7 +578,6 @@ async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock
         two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="8002 did not reply within 2 s"):
             await client.log_info(two.url, patience_s=2.0)
-    del autojump_clock
 
 
 async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: MockClock) -> None:
@@ -635,7 +606,6 @@ async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: Mo
     async with client_of(network) as client:
         assert (await client.log_info(two.url, patience_s=30.0)).term == 7
     assert trio.current_time() == pytest.approx(2 * 0.5)
-    del autojump_clock
 
 
 # -- changes of the members --------------------------------------------------------------------------------------------
@@ -661,7 +631,6 @@ async def test_member_change_returns_its_index(autojump_clock: MockClock) -> Non
     async with client_of(network) as client:
         assert await client.change_config(one.members[:2]) == 12
     assert one.of(ChangeRequest) == two.of(ChangeRequest)
-    del autojump_clock
 
 
 async def test_member_change_repeated_while_other_change_is_active(autojump_clock: MockClock) -> None:
@@ -678,7 +647,6 @@ async def test_member_change_repeated_while_other_change_is_active(autojump_cloc
         with pytest.raises(NoAnswerError, match="another change of the members is under way"):
             await client.change_config(one.members[:1], patience_s=3.5)
     assert len({request.request_id for request in one.of(ChangeRequest) if isinstance(request, ChangeRequest)}) == 2
-    del autojump_clock
 
 
 async def test_refused_member_change_contains_message_of_peer(autojump_clock: MockClock) -> None:
@@ -692,7 +660,6 @@ async def test_refused_member_change_contains_message_of_peer(autojump_clock: Mo
             await client.change_config(one.members)
         with pytest.raises(RequestExpiredError):
             await client.change_config(one.members)
-    del autojump_clock
 
 
 async def test_false_configuration_dropped_after_next_reply(autojump_clock: MockClock) -> None:
@@ -710,7 +677,6 @@ async def test_false_configuration_dropped_after_next_reply(autojump_clock: Mock
         assert await client.update(b"x", patience_s=60.0) == 1
         assert network.connected == [two.url]
         assert (await client.config()).peers == two.members
-    del autojump_clock
 
 
 async def test_connections_bounded_if_peer_names_new_members(autojump_clock: MockClock) -> None:
@@ -736,7 +702,6 @@ async def test_connections_bounded_if_peer_names_new_members(autojump_clock: Moc
         most = max(most, len(network.open))
     assert next(rounds) > 5
     assert most <= 2 * 65
-    del autojump_clock
 
 
 async def test_redirect_to_sender_ignored(autojump_clock: MockClock) -> None:
@@ -755,4 +720,3 @@ async def test_redirect_to_sender_ignored(autojump_clock: MockClock) -> None:
         assert len(updates(one)) <= 5
         one.leader = two.leader = three.leader = "3"
     assert len(updates(three)) == 1
-    del autojump_clock

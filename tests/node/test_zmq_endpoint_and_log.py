@@ -78,7 +78,6 @@ class Client:
 async def test_committed_updates_read_as_entries_then_as_snapshot(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         client = Client(leader)
@@ -103,7 +102,6 @@ async def test_committed_updates_read_as_entries_then_as_snapshot(
 async def test_leader_without_majority_redirects_clients(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    del autojump_clock
     async with group_of(tmp_path, 2) as group:
         leader = await group.leader()
         client = Client(leader)

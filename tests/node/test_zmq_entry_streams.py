@@ -149,7 +149,6 @@ async def test_repeated_request_ignored_during_read() -> None:
 async def test_repeated_request_keeps_stream_during_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     log = log_of(1, 1)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
@@ -181,7 +180,6 @@ async def test_zero_count_ends_stream_without_reply() -> None:
 async def test_stream_ends_five_seconds_after_last_confirmation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         await stage.answer(FROM_THE_START)
         await trio.sleep(4)
@@ -335,7 +333,6 @@ async def test_entries_compacted_before_send_replaced_by_snapshot() -> None:
 async def test_missing_snapshot_awaited(
     autojump_clock: trio.testing.MockClock, before: tuple[LogId, bytes] | None
 ) -> None:
-    del autojump_clock
     log = compacted_log(5)
     snapshot, log.snapshot = log.snapshot, before
     async with serving(log) as stage:
@@ -348,7 +345,6 @@ async def test_missing_snapshot_awaited(
 
 
 async def test_read_of_busy_log_retried(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
     log = log_of(1, 1)
     log.busy = 3
     async with serving(log, options(budget_bytes=CHUNK)) as stage:
@@ -396,7 +392,6 @@ async def test_streams_of_client_limited() -> None:
 async def test_unconfirmed_messages_of_all_streams_share_budget(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    del autojump_clock
     async with serving(log_of(*[MESSAGE] * 9), options(budget_bytes=8 * CHUNK)) as stage:
         assert len(await stage.answer(FROM_THE_START, identity=b"1")) == 5
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3

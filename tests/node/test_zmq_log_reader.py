@@ -72,7 +72,6 @@ async def test_entries_read_to_end_of_log(autojump_clock: MockClock) -> None:
         assert [item async for item in client.entries(99)] == []
     assert {request.count for request in server.stopped} <= {0}
     assert server.sending == {}
-    del autojump_clock
 
 
 async def test_message_confirmed_after_consumption(autojump_clock: MockClock) -> None:
@@ -87,7 +86,6 @@ async def test_message_confirmed_after_consumption(autojump_clock: MockClock) ->
             (sending,) = server.sending.values()
             assert sending.previous == 2 * (confirmed + 5), "five messages ahead of the confirmed one"
     assert len({request.request_id for request in server.requests + server.confirmed}) == 1
-    del autojump_clock
 
 
 async def test_leaving_consumer_stops_server(autojump_clock: MockClock) -> None:
@@ -101,7 +99,6 @@ async def test_leaving_consumer_stops_server(autojump_clock: MockClock) -> None:
         (stop,) = server.stopped
         assert (stop.count, stop.request_id) == (0, server.requests[0].request_id)
         assert server.sending == {}
-    del autojump_clock
 
 
 async def test_server_stopped_if_it_exceeds_count(autojump_clock: MockClock) -> None:
@@ -119,7 +116,6 @@ async def test_server_stopped_if_it_exceeds_count(autojump_clock: MockClock) -> 
     async with client_of(network) as client:
         assert indexes([item async for item in client.entries(0, 10)]) == list(range(1, 11))
     assert len(server.stopped) == 1
-    del autojump_clock
 
 
 async def test_configuration_and_checkpoint_returned_as_sent(autojump_clock: MockClock) -> None:
@@ -132,7 +128,6 @@ async def test_configuration_and_checkpoint_returned_as_sent(autojump_clock: Moc
         _, config, checkpoint = [item async for item in client.entries()]
     assert config == CommittedEntry(2, 3, LogEntryKind.CONFIG, b"r" * 12, b"\x91\x92\xa1a\xb0tcp://10.0.0.1:1")
     assert checkpoint == CommittedEntry(3, 4, LogEntryKind.CHECKPOINT, bytes(12), b"\xc0")
-    del autojump_clock
 
 
 async def test_snapshot_of_compacted_log_read_first(autojump_clock: MockClock) -> None:
@@ -150,7 +145,6 @@ async def test_snapshot_of_compacted_log_read_first(autojump_clock: MockClock) -
     assert indexes(items) == [9, 10, 11]
     confirmations = [(request.previous_index, request.snapshot_offset) for request in server.confirmed]
     assert confirmations[:3] == [(2, 4), (2, 8), (8, None)]
-    del autojump_clock
 
 
 async def test_interrupted_snapshot_restarts(autojump_clock: MockClock) -> None:
@@ -165,7 +159,6 @@ async def test_interrupted_snapshot_restarts(autojump_clock: MockClock) -> None:
     parts = [(part.offset, part.data) for part in (first, *rest) if isinstance(part, SnapshotPart)]
     assert parts == [(0, b"0123"), (4, b"4567"), (0, b"0123"), (4, b"4567"), (8, b"89")]
     assert indexes(rest) == [9, 10, 11, 12]
-    del autojump_clock
 
 
 async def test_new_leader_continues_after_last_entry(autojump_clock: MockClock) -> None:
@@ -181,7 +174,6 @@ async def test_new_leader_continues_after_last_entry(autojump_clock: MockClock) 
     (first, *_) = [request for request in three.of(EntriesRequest) if isinstance(request, EntriesRequest)]
     assert first.previous_index == 14
     assert two.of(EntriesRequest) == []
-    del autojump_clock
 
 
 async def test_redirect_followed_from_last_index(autojump_clock: MockClock) -> None:
@@ -196,7 +188,6 @@ async def test_redirect_followed_from_last_index(autojump_clock: MockClock) -> N
     assert trio.current_time() == 0.0
     assert len(three.of(EntriesRequest)) > 1
     assert len(one.of(ConfigRequest)) == 1
-    del autojump_clock
 
 
 async def test_slow_consumer_requests_again_after_expired_stream(autojump_clock: MockClock) -> None:
@@ -209,7 +200,6 @@ async def test_slow_consumer_requests_again_after_expired_stream(autojump_clock:
         received += [entry async for entry in entries]
     assert indexes(received) == list(range(1, 41))
     assert [request.previous_index for request in server.requests] == [0, 12]
-    del autojump_clock
 
 
 async def test_entries_out_of_order_dropped_and_requested_again(autojump_clock: MockClock) -> None:
@@ -234,7 +224,6 @@ async def test_entries_out_of_order_dropped_and_requested_again(autojump_clock: 
         assert indexes([entry async for entry in client.entries()]) == list(range(1, 11))
         assert client.counters[ClientEvent.ENTRIES_OUT_OF_ORDER] == 4
     assert len(one.of(ConfigRequest)) == 1
-    del autojump_clock
 
 
 @pytest.mark.parametrize("options", [ZmqClientOptions(max_ahead=4), ZmqClientOptions(max_ahead_bytes=150)])
@@ -248,7 +237,6 @@ async def test_flooding_server_disconnected(autojump_clock: MockClock, options: 
         received += [entry async for entry in entries]
     assert indexes(received) == list(range(1, 101))
     assert len(server.requests) > 1
-    del autojump_clock
 
 
 async def test_reader_without_progress_ends_with_peer_replies(autojump_clock: MockClock) -> None:
@@ -259,7 +247,6 @@ async def test_reader_without_progress_ends_with_peer_replies(autojump_clock: Mo
         with pytest.raises(NoAnswerError, match=r"no entries came for 10 s: tcp://127.0.0.1:8001: (says|no answer)"):
             await anext(client.entries(patience_s=10.0))
     assert trio.current_time() == pytest.approx(10.0)
-    del autojump_clock
 
 
 async def test_updates_continue_during_read(autojump_clock: MockClock) -> None:
@@ -268,7 +255,6 @@ async def test_updates_continue_during_read(autojump_clock: MockClock) -> None:
     async with client_of(network) as client, aclosing(client.entries()) as entries:
         async for _ in entries:
             await client.update(b"x")
-    del autojump_clock
 
 
 def test_invalid_index_or_count_rejected() -> None:

@@ -1,7 +1,5 @@
 """The optional dependency pyzmq with and without `[zmq]`, broadcasts of a log, and a service's own endpoint."""
 
-# ruff: noqa: ARG001 - tests request the clock only for its effect
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -23,7 +23,6 @@ def broadcast_entries(node: Node) -> dict[int, Entry]:
 
 async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Each message ends at the last applied entry."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         for counter in range(20):
@@ -39,7 +38,6 @@ async def test_only_leader_sends_heartbeats_every_half_second(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A heartbeat has the term and the last applied index."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         index = await commit(leader, 1)
@@ -56,7 +54,6 @@ async def test_broadcasts_of_next_leader_continue_without_gap(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A subscriber with the entries of the first leader has every entry up to the first message of the second."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
         for counter in range(3):
@@ -77,7 +74,6 @@ async def test_large_batch_broadcast_in_bounded_messages(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The messages are in order and without a gap."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         answers = [leader.update(counter, b"z" * 10_000) for counter in range(30)]

@@ -64,7 +64,6 @@ async def test_snapshot_replaces_entries_with_expired_ids(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Given five old and five fresh updates, when the log is compacted twice, then the fresh ones stay in it."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         indexes = [await commit(leader, counter, b"old %d" % counter) for counter in range(5)]
@@ -93,7 +92,6 @@ async def test_fresh_ids_known_after_restart_on_snapshot(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Exactly-once does not depend on the snapshot."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         await commit(leader, 1)
@@ -111,7 +109,6 @@ async def test_fresh_ids_known_after_restart_on_snapshot(
 
 async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Otherwise a repeated request after a restart with the correct clock would be executed twice."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         index = await commit(leader, 1)
@@ -133,7 +130,6 @@ async def test_returning_peer_gets_snapshot_and_following_entries(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The peer also has the index of the fresh request, to answer repeats when it leads."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         absent = next(node for node in group.nodes.values() if not node.leads)
@@ -157,7 +153,6 @@ async def test_large_log_compacted_when_enough_ids_expired(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The log is not compacted while ids are fresh, nor again before enough further ids have expired."""
-    del autojump_clock
     reports: list[Compacted | CompactionFailed] = []
     async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
         leader = await group.leader()
@@ -249,7 +244,6 @@ async def test_failed_compaction_reported_without_changing_log(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The next attempt follows after a delay."""
-    del autojump_clock
     reports: list[Compacted | CompactionFailed] = []
 
     class Failing:

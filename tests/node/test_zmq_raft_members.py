@@ -42,7 +42,6 @@ async def test_entry_of_joint_configuration_carries_request_id(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The change is committed with C_old,new. The entry C_new after it does not carry an id."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         await commit(leader, 1)
@@ -64,7 +63,6 @@ async def test_other_change_refused_as_busy_during_change(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The change waits for the newcomer, which is not running yet. A repeat of the change is accepted."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         first = leader.change(1, map(peer, (1, 2, 3, 4)))
@@ -81,7 +79,6 @@ async def test_invalid_changes_refused_with_their_reasons(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The texts about invalid peers, conflicts of ids and URLs, and equal members are the package's."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         follower = next(node for node in group.nodes.values() if not node.leads)
@@ -103,7 +100,6 @@ async def test_invalid_changes_refused_with_their_reasons(
 
 async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """While the update is pending; afterwards the reply is the update's index, as in the package."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         update = leader.update(1)
@@ -114,7 +110,6 @@ async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: 
 
 async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The members stay, the client gets the reason, and the next change succeeds."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         answer = await final(leader.change(1, map(peer, (1, 2, 3, 9))))
@@ -128,7 +123,6 @@ async def test_replaced_leader_returns_index_and_steps_down(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The whole group can be replaced, and its successor does not execute a repeated request again."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         index = await commit(leader, 1)
@@ -145,7 +139,6 @@ async def test_replaced_leader_returns_index_and_steps_down(
 
 async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Given C_old,new on a majority when the leader stops, the client gets its index from the next leader."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         await commit(leader, 1)

@@ -52,7 +52,6 @@ async def commit(node: Node, counter: int, data: bytes = b"x") -> Index:
 
 async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Given an accepted update, when the leader replies with its index, then the entry is applied there."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         answers = leader.update(1, b"data")
@@ -64,7 +63,6 @@ async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_
 
 async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """A repeat of a pending update is accepted, and only the last repeat gets the final reply."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         first, second = leader.update(1), leader.update(1)
@@ -78,7 +76,6 @@ async def test_follower_names_leader_also_for_expired_id(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Only a leader checks a request id, as in the package."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         await commit(leader, 1)
@@ -91,7 +88,6 @@ async def test_follower_names_leader_also_for_expired_id(
 
 async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The window is 7 h 45 min back and 15 min ahead. The test uses a minute inside and outside of it."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         for age_s in (8 * HOUR_S - 14 * 60, -16 * 60):
@@ -104,7 +100,6 @@ async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_
 
 async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """An entry without data in the log would end a server of the package."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         assert leader.update(1, b"") == []
@@ -115,7 +110,6 @@ async def test_updates_beyond_limit_ignored_until_others_end(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A client without a reply repeats its request, and the leader then accepts it."""
-    del autojump_clock
     async with group_of(tmp_path, options=LogOptions(max_updates=2)) as group:
         leader = await group.leader()
         answers = [leader.update(counter) for counter in (1, 2, 3)]
@@ -127,7 +121,6 @@ async def test_updates_beyond_limit_ignored_until_others_end(
 
 async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """With an election timeout from 2 s on and a round trip of 800 ms, an append does not count as lost."""
-    del autojump_clock
     async with trio.open_nursery() as nursery:
         group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
         await group.start(1, 2, 3)
@@ -147,7 +140,6 @@ def test_reply_times_grow_with_election_timeout() -> None:
 
 async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The table is rebuilt from the log."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         indexes = [await commit(leader, counter) for counter in range(5)]
@@ -164,7 +156,6 @@ async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_c
     Given an update that both followers stored without its commitment, when the leader stops and the client immediately
     repeats the update at its successor, then the client gets the index of the inherited entry.
     """
-    del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
         await commit(old, 1)
@@ -185,7 +176,6 @@ async def test_accepted_update_redirected_by_overloaded_leader(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a leader with overload after it applied its inherited entries, then waiting updates are redirected."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
         old.update(1, b"inherited")
@@ -205,7 +195,6 @@ async def test_leader_without_majority_redirects_updates(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Given a leader without followers, when it steps down, then each update is redirected and executed once."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         await commit(leader, 1)
@@ -226,7 +215,6 @@ async def test_queued_update_not_appended_after_role_change(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """If the server led again when the batch is due, another leader could already have executed the repeat."""
-    del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         await commit(leader, 1)
@@ -244,7 +232,6 @@ async def test_full_table_drops_oldest_ids_and_refuses_them(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With a table of 32 ids, a repeat of a dropped update is expired, and not executed again."""
-    del autojump_clock
     async with group_of(tmp_path, 1, table_limit=32) as group:
         leader = await group.leader()
         for counter in range(80):
@@ -256,7 +243,6 @@ async def test_full_table_drops_oldest_ids_and_refuses_them(
 
 async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The prune index stays below the first id that is fresh by the clock or by the newest id in the log."""
-    del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         for counter in range(3):
@@ -270,7 +256,6 @@ async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: t
 
 async def test_window_of_ids_configurable(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """With a window of a day, an id of ten hours ago is accepted, found again, and excluded from a snapshot."""
-    del autojump_clock
     async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as group:
         leader = await group.leader()
         index = await final_index(leader.update(1, age_s=10 * HOUR_S))

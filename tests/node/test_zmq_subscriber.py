@@ -111,7 +111,6 @@ async def test_earlier_entries_fetched_and_later_ones_broadcast(autojump_clock: 
     assert requests(stage) == [2]
     assert stage.network.subscribed == [("tcp://127.0.0.1:8101", IDENT)]
     assert stage.network.connected == []
-    del autojump_clock
 
 
 async def test_gap_closed_by_fetched_entries(autojump_clock: MockClock) -> None:
@@ -122,7 +121,6 @@ async def test_gap_closed_by_fetched_entries(autojump_clock: MockClock) -> None:
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 12))
     assert requests(stage) == [0, 5]
-    del autojump_clock
 
 
 async def test_heartbeat_reveals_gap(autojump_clock: MockClock) -> None:
@@ -131,7 +129,6 @@ async def test_heartbeat_reveals_gap(autojump_clock: MockClock) -> None:
         stage.commit(3, included=0)
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 9))
-    del autojump_clock
 
 
 async def test_known_entries_not_delivered_twice(autojump_clock: MockClock) -> None:
@@ -144,7 +141,6 @@ async def test_known_entries_not_delivered_twice(autojump_clock: MockClock) -> N
         await wait_all_tasks_blocked()
         assert consumer.indexes == [1, 2, 3, 4, 5, 6]
     assert requests(stage) == [0]
-    del autojump_clock
 
 
 async def test_broadcasts_are_kept_while_missing_entries_are_fetched(autojump_clock: MockClock) -> None:
@@ -160,7 +156,6 @@ async def test_broadcasts_are_kept_while_missing_entries_are_fetched(autojump_cl
         stage.commit(1)
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 11))
-    del autojump_clock
 
 
 async def test_broadcasts_dropped_without_room_are_fetched_later(autojump_clock: MockClock) -> None:
@@ -176,7 +171,6 @@ async def test_broadcasts_dropped_without_room_are_fetched_later(autojump_clock:
             stage.broadcast(0)
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 36))
-    del autojump_clock
 
 
 async def test_heartbeats_waiting_for_slow_consumer_use_single_place(autojump_clock: MockClock) -> None:
@@ -192,7 +186,6 @@ async def test_heartbeats_waiting_for_slow_consumer_use_single_place(autojump_cl
             second = await anext(items)
             assert [item.index for item in (first, second) if isinstance(item, CommittedEntry)] == [1, 2]
         assert ClientEvent.BROADCAST_WITHOUT_ROOM not in client.counters
-    del autojump_clock
 
 
 async def test_missing_broadcasts_start_search_for_leader(autojump_clock: MockClock) -> None:
@@ -213,7 +206,6 @@ async def test_missing_broadcasts_start_search_for_leader(autojump_clock: MockCl
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 9))
         assert sorted(stage.network.connected) == [url_of(2), "tcp://127.0.0.1:8102"]
-    del autojump_clock
 
 
 async def test_entries_delivered_once_after_leader_fails(autojump_clock: MockClock) -> None:
@@ -228,7 +220,6 @@ async def test_entries_delivered_once_after_leader_fails(autojump_clock: MockClo
         await trio.sleep(2.0)
         assert consumer.indexes == list(range(1, 10))
         assert stage.network.subscribed[-1][0] == "tcp://127.0.0.1:8103"
-    del autojump_clock
 
 
 async def test_subscription_moves_to_leader_that_update_found(autojump_clock: MockClock) -> None:
@@ -246,7 +237,6 @@ async def test_subscription_moves_to_leader_that_update_found(autojump_clock: Mo
         assert stage.network.subscribed[-1][0] == "tcp://127.0.0.1:8102"
         assert consumer.indexes == [1, 2, 3, 4, 5, 6]
         nursery.cancel_scope.cancel()
-    del autojump_clock
 
 
 async def test_entries_fetched_every_second_without_broadcast(autojump_clock: MockClock) -> None:
@@ -259,7 +249,6 @@ async def test_entries_fetched_every_second_without_broadcast(autojump_clock: Mo
         await trio.sleep(0.1)
         assert consumer.indexes == list(range(1, 7))
         assert len(stage.server.requests) <= 7
-    del autojump_clock
 
 
 async def test_snapshot_delivered_in_order(autojump_clock: MockClock) -> None:
@@ -275,7 +264,6 @@ async def test_snapshot_delivered_in_order(autojump_clock: MockClock) -> None:
         assert b"".join(part.data for part in parts) == b"up to seven"
         assert consumer.indexes == [1, 2, 3, 8, 9, 10]
         assert isinstance(consumer.items[3], SnapshotPart)
-    del autojump_clock
 
 
 async def test_invalid_broadcasts_dropped_and_counted(autojump_clock: MockClock) -> None:
@@ -292,7 +280,6 @@ async def test_invalid_broadcasts_dropped_and_counted(autojump_clock: MockClock)
         assert consumer.indexes == [1, 2, 3]
         assert client.counters == {ClientEvent.BROADCAST_OF_OTHER_CLUSTER: 1, ClientEvent.MALFORMED: 3}
         nursery.cancel_scope.cancel()
-    del autojump_clock
 
 
 async def test_false_index_in_broadcast_causes_only_useless_requests(autojump_clock: MockClock) -> None:
@@ -303,7 +290,6 @@ async def test_false_index_in_broadcast_causes_only_useless_requests(autojump_cl
             await wait_all_tasks_blocked()
         assert consumer.indexes == [1, 2]
         assert requests(stage) == [0, *[2] * 5]
-    del autojump_clock
 
 
 @pytest.mark.parametrize("url", [None, "ipc:///tmp/x", "tcp://127.0.0.1:8101/x y"])
@@ -315,7 +301,6 @@ async def test_error_after_timeout_names_leader_without_broadcast(autojump_clock
             await anext(client.subscribe(0, patience_s=3.0))
     assert stage.network.subscribed == []
     assert len(stage.peers[0].of(UrlRequest)) < 12
-    del autojump_clock
 
 
 async def test_closed_subscription_ends_its_connection(autojump_clock: MockClock) -> None:
@@ -331,4 +316,3 @@ async def test_closed_subscription_ends_its_connection(autojump_clock: MockClock
         with pytest.raises(ValueError, match="begins after an index of 0 or more"):
             client.subscribe(-1)
     assert isinstance(stage.server.requests[0], EntriesRequest)
-    del autojump_clock

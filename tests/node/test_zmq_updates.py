@@ -1,7 +1,5 @@
 """Updates by ØMQ Raft clients: permissions, one entry for each reqid, and final replies or requests for a repeat."""
 
-# ruff: noqa: ARG001 - tests request the clock only for its effect
-
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -135,7 +133,7 @@ async def test_copy_from_other_node_gets_index_of_first() -> None:
     async with endpoint() as node:
         entry = sealed(b"{}", request_text(reqid()))
 
-        def first_by_another_node(command: bytes) -> SubmitAnswer | None:
+        def first_by_another_node(_: bytes) -> SubmitAnswer | None:
             node.stage.replica.taken = lambda _: None
             return None
 
