@@ -20,8 +20,10 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.leading import HandOver
 from bridge.node.control.routes import Call, Request, body_of
+from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.membership.level_raising import LevelRaising
 from bridge.wire.log.entries import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
@@ -63,7 +65,7 @@ def agent_with(ring: Keyring) -> Any:
 
 def members_at(levels: dict[int, int | None]) -> Any:
     """Return gossip members with these feature levels by server."""
-    found = tuple(
+    return tuple(
         SimpleNamespace(
             node_id=identity(server),
             metadata=SimpleNamespace(raft_id=server, feature_level=level, name=f"node-{server}"),
@@ -71,7 +73,6 @@ def members_at(levels: dict[int, int | None]) -> Any:
         )
         for server, level in levels.items()
     )
-    return SimpleNamespace(members=lambda: found)
 
 
 class _Unsigned:
@@ -107,8 +108,15 @@ class FakeLeader:
         )
     )
 
+    announced: dict[int, int | None] = field(default_factory=dict)
+    """The feature level that each other server announces."""
+
     def __post_init__(self) -> None:
-        self.farm = partial_farm(self, replica=self, signer=_Unsigned(), contact_within_ms=1_000)
+        directory: Any = SimpleNamespace(members=lambda: members_at(self.announced))
+        parts: dict[str, Any] = {"replica": self, "signer": _Unsigned()}
+        alarms = Alarms(EventLog("a", lambda: 0))
+        raising = LevelRaising(member_directory=directory, state=lambda: self.state, alarms=alarms, **parts)
+        self.farm = partial_farm(self, level_raising=raising, contact_within_ms=1_000, **parts)
         self.admin = admin(CurrentFarm(self.farm), self.hand_over)
         self.server_id = LEADER
         self.role = SimpleNamespace(leader=LEADER if self.leads else 2)
@@ -321,7 +329,7 @@ async def test_eviction_without_eras_reports_remedy(log_era: int, ring_era: int)
 async def test_hostile_voter_cannot_prevent_its_eviction(stolen_level: int | None) -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
-    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: stolen_level})
+    leader.announced = {2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: stolen_level}
     await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
     assert leader.state.level == BOUNDS_LEVEL
@@ -330,7 +338,7 @@ async def test_hostile_voter_cannot_prevent_its_eviction(stolen_level: int | Non
 async def test_hostile_voter_cannot_keep_first_level() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, level=FIRST_LEVEL)
-    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: FIRST_LEVEL})
+    leader.announced = {2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: FIRST_LEVEL}
     await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
 
@@ -338,7 +346,7 @@ async def test_hostile_voter_cannot_keep_first_level() -> None:
 async def test_eviction_below_its_level_names_update() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
-    leader.admin._member_directory = members_at({2: KAFKA_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: SUPPORTED_LEVEL})
+    leader.announced = {2: KAFKA_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: SUPPORTED_LEVEL}
     with pytest.raises(Refused, match=r"node-2 announces level 4\. Update these voters"):
         await evict_stolen(leader.admin)
 

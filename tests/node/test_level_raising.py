@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.alarms import FEATURE_LEVEL
-from bridge.core.log.feature_level import KAFKA_LEVEL, SUPPORTED_LEVEL
+from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
@@ -17,7 +18,7 @@ from bridge.node.membership.level_raising import LOOK_EVERY_S, PATIENCE_S, Level
 from bridge.wire.log.entries import decode
 
 VOTERS = (1, 2, 3)
-OWN, LEADER = 1, 2
+OWN, LEADER, LOST = 1, 2, 3
 
 
 def identity(number: int) -> bytes:
@@ -25,7 +26,7 @@ def identity(number: int) -> bytes:
     return bytes([number]) * 8
 
 
-def announcing(node_id: bytes, raft_id: int, level: int) -> Any:
+def announcing(node_id: bytes, raft_id: int, level: int | None) -> Any:
     """Return a member with this metadata."""
     return SimpleNamespace(node_id=node_id, metadata=SimpleNamespace(raft_id=raft_id, feature_level=level))
 
@@ -44,6 +45,7 @@ class Stage:
         )
         self.members: list[Any] = [announcing(identity(each), each, SUPPORTED_LEVEL) for each in VOTERS[1:]]
         self.proposed: list[int] = []
+        self.commits = False
         configuration = SimpleNamespace(voter_ids=frozenset(VOTERS))
         group = SimpleNamespace(server_id=OWN, configuration=configuration)
         server = SimpleNamespace(
@@ -57,7 +59,7 @@ class Stage:
         signer = typed(SimpleNamespace(sign=lambda data: data))
         self.raising = LevelRaising(self.replica, self.directory, lambda: self.state, signer, self.alarms)
 
-    def announce(self, number: int, level: int) -> None:
+    def announce(self, number: int, level: int | None) -> None:
         """Replace the announcement of one voter."""
         kept = [each for each in self.members if each.node_id != identity(number)]
         self.members = [*kept, announcing(identity(number), number, level)]
@@ -74,7 +76,10 @@ class Stage:
         return next((each.text for each in self.alarms.standing() if each.kind == FEATURE_LEVEL.kind), None)
 
     async def _propose(self, entries: tuple[bytes, ...]) -> Any:
-        self.proposed += [decode(each).number for each in entries]  # type: ignore[union-attr]  # a level
+        numbers = [decode(each).number for each in entries]  # type: ignore[union-attr]  # a level
+        self.proposed += numbers
+        if self.commits:
+            self.state = replace(self.state, level=numbers[-1])
         return SimpleNamespace(position=None)
 
 
@@ -129,3 +134,28 @@ def test_member_cannot_announce_level_for_voter() -> None:
     stage = Stage()
     stage.members.append(announcing(identity(9), 3, 1))
     assert announced_levels(stage.replica, stage.state, stage.directory)[3] == SUPPORTED_LEVEL
+
+
+@pytest.mark.parametrize("level", [FIRST_LEVEL, None])
+async def test_lost_voter_does_not_prevent_the_level_of_its_removal(level: int | None) -> None:
+    stage = Stage(leads=True)
+    stage.state = replace(stage.state, level=FIRST_LEVEL)
+    stage.commits = True
+    stage.announce(LOST, level)
+    assert await stage.raising.raise_without(LOST, EVICTION_LEVEL) is None
+    assert stage.state.level == EVICTION_LEVEL
+
+
+async def test_present_voter_prevents_the_level_of_a_removal() -> None:
+    stage = Stage(leads=True)
+    stage.state = replace(stage.state, level=FIRST_LEVEL)
+    stage.commits = True
+    stage.announce(2, FIRST_LEVEL)
+    obstacle = await stage.raising.raise_without(LOST, EVICTION_LEVEL)
+    assert "node-2 announces level 1. Update these voters" in str(obstacle)
+    assert not stage.proposed
+
+
+async def test_uncommitted_level_is_an_obstacle() -> None:
+    stage = Stage(leads=True)
+    assert "not committed" in str(await stage.raising.raise_without(LOST, SUPPORTED_LEVEL))

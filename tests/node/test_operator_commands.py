@@ -11,6 +11,7 @@ from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest
 from bridge.api.view import FarmView, PublishingView, VoterView
+from bridge.core.log.feature_level import FIRST_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Admission, Approval, CostFactor, Exclusion, Force, Level, Record, Removal
 from bridge.node.control.operator_commands import OperatorCommands
@@ -227,6 +228,15 @@ async def test_command_above_feature_level_is_refused() -> None:
     status, code, _ = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
     assert (status, code) == (409, "level-too-low")
     assert len(node.stage.log) == before
+
+
+async def test_removal_is_permitted_below_its_feature_level(node: CommandNode) -> None:
+    farm = node.stage.applied_state.farm
+    farm.state = replace(farm.state, level=FIRST_LEVEL)
+    body = b'{"removal": {"server": "node-4", "removed": true}}'
+    request = cast("CommandRequest", body_of(COMMANDS, body))
+    _, record, _ = OperatorCommands(node.view, node.stage.applied_state, node.submit).check(request)
+    assert record == Removal(4, removed=True)
 
 
 async def test_master_is_refused_as_leaf(node: CommandNode) -> None:

@@ -37,8 +37,10 @@ from bridge.api.log import PAGE_LIMIT_BYTES, LogPage, fitting, log_entry
 from bridge.api.requests import CommandRequest, ConfirmClusterRequest, EventRequest, QueryRequest, TransferRequest
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
+from bridge.node.control.leading import lead
 from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.control.routes import Answer, Call, Handlers, fields_of, json_answer
 from bridge.node.control.stream import STREAM_TYPE, EventStream
@@ -308,7 +310,21 @@ class FarmAdmin:
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
-        return await (await self._current_commands()).grant(command)
+        commands = await self._current_commands()
+        _, record, _ = commands.check(command)
+        if isinstance(record, Removal):
+            await self._raise_level_without(record.server_id, kind_of(record).level)
+        return await commands.grant(command)
+
+    async def _raise_level_without(self, server_id: int, needed: int) -> None:
+        """Have the farm reach the level of a removal, even if the removed server announces less."""
+        farm = self._current.required()
+        if farm.state.level >= needed:
+            return
+        await lead(farm, self.transfer)
+        obstacle = await farm.level_raising.raise_without(server_id, needed)
+        if obstacle is not None:
+            raise Refused(409, "level-too-low", f"this removal needs feature level {needed}. {obstacle}")
 
     async def check_command(self, command: CommandRequest) -> None:
         """Raise `Refused` if the node would refuse this command now; nothing is committed."""

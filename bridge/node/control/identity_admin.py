@@ -31,14 +31,7 @@ from bridge.api.control import (
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.member import FarmMember
-from bridge.core.log.feature_level import (
-    BOUNDS_LEVEL,
-    EVICTION_LEVEL,
-    SUPPORTED_LEVEL,
-    holding_back,
-    level_obstacle,
-    next_level,
-)
+from bridge.core.log.feature_level import BOUNDS_LEVEL, EVICTION_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Admission, Approval, Eviction, IdentityRecord, KeyReplacement
 from bridge.core.membership.admission import (
@@ -50,7 +43,6 @@ from bridge.core.membership.admission import (
     next_raft_id,
     raft_id_of,
     refusal,
-    server_name,
     share_refusal,
     with_room,
 )
@@ -61,7 +53,6 @@ from bridge.node.control.leading import HandOver, check_can_lead, lead
 from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
-from bridge.node.membership.level_raising import announced_levels
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
@@ -403,22 +394,10 @@ class IdentityAdmin:
         Otherwise a hostile voter could announce an old level and so prevent its eviction.
         """
         needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
-        levels = announced_levels(farm.replica, farm.state, self._member_directory)
-        voters = {each: level for each, level in levels.items() if each != server_id}
-        while farm.state.level < needed:
-            before, level = farm.state.level, next_level(farm.state.level, voters.values())
-            if level is not None:
-                await self._commit(farm, level)
-            if farm.state.level == before:
-                levels_below = {
-                    server_name(farm.state.admitted, each): voters[each] for each in holding_back(before, voters)
-                }
-                why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
-                text = (
-                    f"this eviction needs feature level {needed}{why}. {level_obstacle(before, levels_below)}. Update"
-                    " these voters, and start them if they are down"
-                )
-                raise Refused(409, "level", text)
+        obstacle = await farm.level_raising.raise_without(server_id, needed)
+        if obstacle is not None:
+            why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
+            raise Refused(409, "level", f"this eviction needs feature level {needed}{why}. {obstacle}")
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
         """Write entries for the eras that this node's keyring has already begun; members ignore them."""

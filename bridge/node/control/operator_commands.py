@@ -71,15 +71,18 @@ class OperatorCommands(Struct, frozen=True):
         return CommandAnswer(kind, answer.index, text)
 
     def check(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
-        """Return kind, record and success text of a command; raise `Refused` with the reason if it is not permitted."""
+        """Return kind, record and success text of a command; raise `Refused` with the reason if it is not permitted.
+
+        A removal is permitted below its level: the removed server may be the reason that the level is low.
+        """
         kind, command, text = self._understand(request)
-        if self._state.level < kind_of(command).level:
+        if self._state.level < kind_of(command).level and not isinstance(command, Removal):
             raise Refused(
                 409,
                 "level-too-low",
                 "not all servers of the farm support this entry yet. The leader raises the feature level"
                 " automatically when every voter supports it: wait a moment, or update the voters that `garlicfarm"
-                " doctor` names",
+                " doctor` names. Remove a voter that will not return: `garlicfarm servers remove NAME`",
             )
         return kind, command, text
 

@@ -26,6 +26,7 @@ FOUND = (
     500_021,  # A snapshot with an unhealthy leaf was refused.
     500_041,
     500_039,  # The alarm about a router that had refused a structure did not end.
+    940_014,  # A lost voter of level 1 prevented its removal by command.
 )
 """Seeds whose trials found a fault of the product."""
 
