@@ -25,6 +25,8 @@ ERRORS = ("ENOSPC", "EIO", "EMFILE", "ECONNRESET") if IS_SOAK else ("EIO", "ECON
 """The injected errors, one run for each; `make soak` runs all."""
 ROUNDS = 3
 TIMEOUT_S = 60
+REPLY_S = 50
+"""Time for a command to get a reply, less than the time of its process. A loaded machine starts a server in 10 s."""
 
 
 pytestmark = pytest.mark.search
@@ -119,7 +121,7 @@ def use(farm: Farm) -> None:
 def test_zmq_peer_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
     (peer,) = free_peers(1)
     server = ("--id", "1", "--peer", f"1={peer.url}", "--ident", "test", "--directory", tmp_path / "peer", "--json")
-    client = ("--seed", peer.url, "--ident", "test")
+    client = ("--seed", peer.url, "--ident", "test", "--timeout", str(REPLY_S))
     with faulty(tmp_path, "zmq-raft", "serve", *server) as faults:
         update = ("zmq-raft", "update", "hello", *client)
         assert call_all(update) == [0], tail(faults.log)
@@ -132,7 +134,7 @@ def test_zmq_peer_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
 def test_kraft_voter_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
     files = Files(tmp_path, 1)
     files.format(1)
-    describe = ("kraft", "describe", "--bootstrap-controller", files.controllers, "--timeout", "10")
+    describe = ("kraft", "describe", "--bootstrap-controller", files.controllers, "--timeout", str(REPLY_S))
     with faulty(tmp_path, "kraft", "serve", "-c", files.config(1), "--json") as faults:
         assert call_all(describe) == [0], tail(faults.log)
         for name in ERRORS:
