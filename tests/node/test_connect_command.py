@@ -233,18 +233,16 @@ async def test_broken_leaf_fails_standard_streams_with_reason(tmp_path: Path) ->
         assert b"did not reply within 0.5 s" in done.stderr
 
 
-async def test_running_client_of_older_version_is_reported(tmp_path: Path) -> None:
+async def test_running_client_of_older_version_is_reported(tmp_path: Path, nursery: trio.Nursery) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         await stream.send_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
     with trio.fail_after(BOUND_S):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve_socket, tmp_path / "run" / "socket", serve)
-            with pytest.raises(ClientSocketError, match="the running client has another version: restart it"):
-                async with tunnel(tmp_path / "run" / "socket", f"{'a' * 52}.b32.i2p"):
-                    pass
-            nursery.cancel_scope.cancel()
+        await nursery.start(serve_socket, tmp_path / "run" / "socket", serve)
+        with pytest.raises(ClientSocketError, match="the running client has another version: restart it"):
+            async with tunnel(tmp_path / "run" / "socket", f"{'a' * 52}.b32.i2p"):
+                pass
 
 
 async def test_standard_streams_open_own_session(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_fault_of_one_connection_keeps_others(caplog: pytest.LogCaptureFix
     assert "a fault" in caplog.text
 
 
-async def test_slow_reader_stops_sender() -> None:
+async def test_slow_reader_stops_sender(nursery: trio.Nursery) -> None:
     sent = 0
     program, ours = lockstep_stream_pair()
     leaf, service = lockstep_stream_pair()
@@ -143,15 +143,13 @@ async def test_slow_reader_stops_sender() -> None:
             sent += 1
 
     with trio.fail_after(BOUND_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flood)
-            nursery.start_soon(forward, ours, leaf)
-            await trio.testing.wait_all_tasks_blocked()
-            assert sent == 1
-            await program.receive_some(BUFFER_BYTES)
-            await trio.testing.wait_all_tasks_blocked()
-            assert sent == 2
-            nursery.cancel_scope.cancel()
+        nursery.start_soon(flood)
+        nursery.start_soon(forward, ours, leaf)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == 1
+        await program.receive_some(BUFFER_BYTES)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == 2
 
 
 async def test_half_open_connection_ends_without_bytes(autojump_clock: MockClock) -> None:

@@ -239,20 +239,18 @@ def test_escaped_level_is_detected_without_repeating_version() -> None:
 
 
 async def test_alarm_names_server_until_rejections_stop(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)
     content = RaftNotices(trace, alarms, {2: "berlin"}.get)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(content.run, lambda: 0)
-        await trio.sleep(1)
-        content.observe(ContentRejected(TWO, "too new"))
-        (alarm,) = alarms.standing()
-        assert "server 2 (berlin)" in alarm.text
-        assert "too new" in alarm.text
-        await trio.sleep(QUIET_AFTER_S / 2)
-        assert alarms.standing()
-        await trio.sleep(QUIET_AFTER_S)
-        assert alarms.standing() == ()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(content.run, lambda: 0)
+    await trio.sleep(1)
+    content.observe(ContentRejected(TWO, "too new"))
+    (alarm,) = alarms.standing()
+    assert "server 2 (berlin)" in alarm.text
+    assert "too new" in alarm.text
+    await trio.sleep(QUIET_AFTER_S / 2)
+    assert alarms.standing()
+    await trio.sleep(QUIET_AFTER_S)
+    assert alarms.standing() == ()

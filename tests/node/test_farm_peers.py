@@ -333,7 +333,7 @@ def accepted_peer(view: NodeView, server_id: int, number: int, role: ConnectionR
     return proven
 
 
-async def test_accepted_peer_is_checked_again_after_log_change(view: NodeView) -> None:
+async def test_accepted_peer_is_checked_again_after_log_change(view: NodeView, nursery: trio.Nursery) -> None:
     async def open_ids() -> list[int | None]:
         await wait_all_tasks_blocked()
         return [each.server_id for each in connections.open]
@@ -347,37 +347,31 @@ async def test_accepted_peer_is_checked_again_after_log_change(view: NodeView) -
             accepted_peer(view, 3, NUMBERS[2], SERVER),
         ]
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(view.peers.follow, view.farm, connections.end)
-        assert await open_ids() == [4, 5, 5, 3]
-        # When the log assigns 4 to the same identity, and 5 to another one.
-        view.log.admits(4, 44)
-        assert await open_ids() == [4, 5, 5, 3]
-        view.log.admits(5, 66)
-        # Then the connections with the claimed id 5 are closed.
-        assert await open_ids() == [4, 3]
-        # When an admission lapses, its connection is closed.
-        view.log.admits(5, 66, Standing.LAPSED)
-        connections.open.append(ProvenPeer(SERVER, public_key(66), 5))
-        view.log.admits(4, 44, Standing.LAPSED)
-        assert await open_ids() == [3]
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(view.peers.follow, view.farm, connections.end)
+    assert await open_ids() == [4, 5, 5, 3]
+    # When the log assigns 4 to the same identity, and 5 to another one.
+    view.log.admits(4, 44)
+    assert await open_ids() == [4, 5, 5, 3]
+    view.log.admits(5, 66)
+    # Then the connections with the claimed id 5 are closed.
+    assert await open_ids() == [4, 3]
+    # When an admission lapses, its connection is closed.
+    view.log.admits(5, 66, Standing.LAPSED)
+    connections.open.append(ProvenPeer(SERVER, public_key(66), 5))
+    view.log.admits(4, 44, Standing.LAPSED)
+    assert await open_ids() == [3]
 
 
-async def test_eviction_of_signer_closes_connection_of_its_server(
-    view: NodeView,
-) -> None:
+async def test_eviction_of_signer_closes_connection_of_its_server(view: NodeView, nursery: trio.Nursery) -> None:
     connections = Connections(
         [accepted_peer(view, 5, 55, SERVER, FIFTH, FOURTH), accepted_peer(view, 4, 44, SERVER, FOURTH)]
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(view.peers.follow, view.farm, connections.end)
-        await wait_all_tasks_blocked()
-        assert len(connections.open) == 2
-        view.log.admits(2, NUMBERS[1], Standing.EVICTED)
-        await wait_all_tasks_blocked()
-        assert connections.open == []
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(view.peers.follow, view.farm, connections.end)
+    await wait_all_tasks_blocked()
+    assert len(connections.open) == 2
+    view.log.admits(2, NUMBERS[1], Standing.EVICTED)
+    await wait_all_tasks_blocked()
+    assert connections.open == []
 
 
 async def test_unrelated_log_change_does_not_repeat_check(view: NodeView, monkeypatch: pytest.MonkeyPatch) -> None:

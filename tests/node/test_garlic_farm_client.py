@@ -1,6 +1,6 @@
 """A client finds the leader, and reports the outcome of each submission correctly."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -18,10 +18,8 @@ from tests.node.garlic_farm_stage import ALICE, BOB, CAROL, Host, Stage
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with trio.open_nursery() as nursery:
-        yield Stage(nursery)
-        nursery.cancel_scope.cancel()
+def stage(nursery: trio.Nursery) -> Stage:
+    return Stage(nursery)
 
 
 async def client_of(stage: Stage, seed: int = 1, options: ClientOptions | None = None) -> GarlicFarmClient:

@@ -1,7 +1,6 @@
 """A server's outgoing links: order, loss, unresponsive peers, and negotiated extensions."""
 
 import errno
-from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
@@ -65,10 +64,8 @@ def append(correlation: int) -> core.AppendEntries:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with trio.open_nursery() as nursery:
-        yield Stage(nursery)
-        nursery.cancel_scope.cancel()
+def stage(nursery: trio.Nursery) -> Stage:
+    return Stage(nursery)
 
 
 async def test_requests_arrive_in_order_with_matching_replies(stage: Stage) -> None:

@@ -1,6 +1,5 @@
 """A running farm changes its passwords: open connections stay, and servers with an older password can connect."""
 
-from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -16,10 +15,8 @@ OLD, NEW, NEXT = Credentials("farm-1", "old"), Credentials("farm-2", "new"), Cre
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with trio.open_nursery() as nursery:
-        yield Stage(nursery)
-        nursery.cancel_scope.cancel()
+def stage(nursery: trio.Nursery) -> Stage:
+    return Stage(nursery)
 
 
 def let_accept(host: Host, *credentials: Credentials) -> None:

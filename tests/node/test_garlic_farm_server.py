@@ -1,7 +1,7 @@
 """Replies of a Garlic Farm server to peers and clients, and its defense against misbehaving ones."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
@@ -55,10 +55,8 @@ from tests.node.garlic_farm_stage import (
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with trio.open_nursery() as nursery:
-        yield Stage(nursery)
-        nursery.cancel_scope.cancel()
+def stage(nursery: trio.Nursery) -> Stage:
+    return Stage(nursery)
 
 
 async def dial(stage: Stage, own_id: int | None = ALICE, offered: tuple[str, ...] | None = None) -> Dialed:

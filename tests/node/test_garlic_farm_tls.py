@@ -379,17 +379,15 @@ async def test_thousands_of_requests_do_not_starve_other_tasks(tmp_path: Path) -
     assert most <= 2 * 8
 
 
-async def test_window_of_one_admits_requests_one_at_a_time(tmp_path: Path) -> None:
+async def test_window_of_one_admits_requests_one_at_a_time(tmp_path: Path, nursery: trio.Nursery) -> None:
     host = Host(BOB, connection=ConnectionOptions(window=1))
     certificate = load_or_create_certificate(tmp_path)
-    async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
-        for correlation in range(5):
-            links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=correlation))
-        with trio.fail_after(30):
-            assert [reply.correlation for reply in await receiver.wait_replies(5)] == [*range(5)]
-        nursery.cancel_scope.cancel()
+    port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
+    links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
+    for correlation in range(5):
+        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=correlation))
+    with trio.fail_after(30):
+        assert [reply.correlation for reply in await receiver.wait_replies(5)] == [*range(5)]
 
 
 async def linked(nursery: trio.Nursery, address: PeerAddress) -> tuple[PeerLinks, RecordedReceiver]:

@@ -57,20 +57,16 @@ async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockCl
     assert farm.standing == []
 
 
-async def test_many_entries_without_effect_raise_one_alarm(
-    autojump_clock: MockClock,
-) -> None:
+async def test_many_entries_without_effect_raise_one_alarm(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     farm = ObservedFarm()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(farm.watch.run)
-        for _ in range(5 * ALARM_AFTER):
-            await farm.commit(signed(WEIGHT, 9))
-        [text] = farm.standing
-        assert f"cost (unknown-author, signed by {node_id(9).hex()})" in text
-        assert sum(event.kind == "alarm-raised" for event in farm.trace.recent(4096)) == 1
-        await trio.sleep(QUIET_AFTER_S + WITHIN_S)
-        assert farm.standing == []
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(farm.watch.run)
+    for _ in range(5 * ALARM_AFTER):
+        await farm.commit(signed(WEIGHT, 9))
+    [text] = farm.standing
+    assert f"cost (unknown-author, signed by {node_id(9).hex()})" in text
+    assert sum(event.kind == "alarm-raised" for event in farm.trace.recent(4096)) == 1
+    await trio.sleep(QUIET_AFTER_S + WITHIN_S)
+    assert farm.standing == []
 
 
 async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: MockClock) -> None:

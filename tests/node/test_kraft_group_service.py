@@ -233,22 +233,20 @@ async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.t
 
 
 async def test_remaining_member_reads_after_session_timeout(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
-    async with trio.open_nursery() as nursery:
-        scope = await nursery.start(_run_within_scope, a, service)
-        await trio.sleep(3)
-        nursery.start_soon(b.run, lambda: service)
-        await trio.sleep(10)
-        scope.cancel()
-        await trio.sleep(SESSION_MS / 1000 - HEARTBEAT_S)
-        assert b.reads == b"nothing"
-        await trio.sleep(3 * HEARTBEAT_S)
-        assert b.reads == b"partition 0"
-        assert await committed(service, 5, a.member) == ErrorCode.UNKNOWN_MEMBER_ID
-        nursery.cancel_scope.cancel()
+    scope = await nursery.start(_run_within_scope, a, service)
+    await trio.sleep(3)
+    nursery.start_soon(b.run, lambda: service)
+    await trio.sleep(10)
+    scope.cancel()
+    await trio.sleep(SESSION_MS / 1000 - HEARTBEAT_S)
+    assert b.reads == b"nothing"
+    await trio.sleep(3 * HEARTBEAT_S)
+    assert b.reads == b"partition 0"
+    assert await committed(service, 5, a.member) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def _run_within_scope(
@@ -260,30 +258,28 @@ async def _run_within_scope(
 
 
 async def test_new_leader_keeps_member_ids_and_offsets(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     offsets = MemoryOffsets()
     former, new = coordinating(offsets), coordinating(offsets, epoch=6)
     new.node_id, new.controller_id = 2, 1
     services = {1: GroupService(former), 2: GroupService(new)}
     a, b = Consumer("a"), Consumer("b")
-    async with trio.open_nursery() as nursery:
-        for consumer in (a, b):
-            nursery.start_soon(consumer.run, lambda: services[former.controller_id])
-        await trio.sleep(10)
-        ids, generation = (a.member_id, b.member_id), a.generation
-        assert await committed(services[1], 41, a.member) == ErrorCode.NONE
-        former.controller_id = new.controller_id = 2
-        former.epoch = 6
-        assert await committed(services[1], 42, a.member) == ErrorCode.NOT_COORDINATOR
-        assert await committed(services[2], 42, a.member) == ErrorCode.NONE
-        await trio.sleep(15)
-        assert (a.member_id, b.member_id) == ids
-        assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
-        assert a.generation == b.generation > generation
-        assert set(a.errors) == set(b.errors) == {ErrorCode.REBALANCE_IN_PROGRESS}
-        assert await committed_offset(services[2]) == 42
-        nursery.cancel_scope.cancel()
+    for consumer in (a, b):
+        nursery.start_soon(consumer.run, lambda: services[former.controller_id])
+    await trio.sleep(10)
+    ids, generation = (a.member_id, b.member_id), a.generation
+    assert await committed(services[1], 41, a.member) == ErrorCode.NONE
+    former.controller_id = new.controller_id = 2
+    former.epoch = 6
+    assert await committed(services[1], 42, a.member) == ErrorCode.NOT_COORDINATOR
+    assert await committed(services[2], 42, a.member) == ErrorCode.NONE
+    await trio.sleep(15)
+    assert (a.member_id, b.member_id) == ids
+    assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
+    assert a.generation == b.generation > generation
+    assert set(a.errors) == set(b.errors) == {ErrorCode.REBALANCE_IN_PROGRESS}
+    assert await committed_offset(services[2]) == 42
 
 
 async def test_reelected_leader_drops_old_members(

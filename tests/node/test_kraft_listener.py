@@ -372,37 +372,33 @@ async def test_connections_beyond_limits_are_closed() -> None:
     assert listener._open.total() == 0
 
 
-async def test_incomplete_frames_share_a_budget() -> None:
+async def test_incomplete_frames_share_a_budget(nursery: trio.Nursery) -> None:
     options = ListenerOptions(max_incomplete_bytes=2**20, limits=Limits(max_request_bytes=2**20))
     listener = KafkaListener((MetadataService(),), options)
-    async with trio.open_nursery() as nursery:
-        streams = []
-        for number in range(4):
-            ours, theirs = trio.testing.memory_stream_pair()
-            streams.append(ours)
-            nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
-            await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
-            await trio.testing.wait_all_tasks_blocked()
-        assert listener._open.total() == 1
-        assert listener.counters[ListenerClose.REQUEST_BYTES] == 3
-        nursery.cancel_scope.cancel()
+    streams = []
+    for number in range(4):
+        ours, theirs = trio.testing.memory_stream_pair()
+        streams.append(ours)
+        nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
+        await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
+        await trio.testing.wait_all_tasks_blocked()
+    assert listener._open.total() == 1
+    assert listener.counters[ListenerClose.REQUEST_BYTES] == 3
 
 
-async def test_unreceived_replies_share_a_budget() -> None:
+async def test_unreceived_replies_share_a_budget(nursery: trio.Nursery) -> None:
     service = MetadataService()
     service.name, service.topics = "n" * 30_000, 5
     listener = KafkaListener((service,), ListenerOptions(max_untaken_bytes=2**16))
-    async with trio.open_nursery() as nursery:
-        streams = []
-        for number in range(4):
-            ours, theirs = trio.testing.lockstep_stream_pair()
-            streams.append(ours)
-            nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
-            await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", REQUEST)))
-            await trio.testing.wait_all_tasks_blocked()
-        assert listener._open.total() == 1
-        assert listener.counters[ListenerClose.ANSWER_BYTES] == 3
-        nursery.cancel_scope.cancel()
+    streams = []
+    for number in range(4):
+        ours, theirs = trio.testing.lockstep_stream_pair()
+        streams.append(ours)
+        nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
+        await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", REQUEST)))
+        await trio.testing.wait_all_tasks_blocked()
+    assert listener._open.total() == 1
+    assert listener.counters[ListenerClose.ANSWER_BYTES] == 3
 
 
 async def test_busy_service_closes_connection() -> None:

@@ -219,25 +219,21 @@ def test_secret_readable_by_others_is_refused(tmp_path: Path) -> None:
         read_limited(secret, secret=True)
 
 
-async def test_client_refuses_socket_of_other_user(tmp_path: Path) -> None:
+async def test_client_refuses_socket_of_other_user(tmp_path: Path, nursery: trio.Nursery) -> None:
     path = tmp_path / "control.sock"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(ControlServer(path, {}).run)
-        with pytest.raises(ControlError, match="neither this user nor root"):
-            await ControlClient(path, user_of=lambda _: os.geteuid() + 1).view()
-        nursery.cancel_scope.cancel()
+    await nursery.start(ControlServer(path, {}).run)
+    with pytest.raises(ControlError, match="neither this user nor root"):
+        await ControlClient(path, user_of=lambda _: os.geteuid() + 1).view()
 
 
-async def test_node_refuses_connection_of_other_user(tmp_path: Path) -> None:
+async def test_node_refuses_connection_of_other_user(tmp_path: Path, nursery: trio.Nursery) -> None:
     path = tmp_path / "control.sock"
     server = ControlServer(path, {}, user_of=lambda _: os.geteuid() + 1)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        with pytest.raises(ControlError, match="without a reply"):
-            await ControlClient(path).view()
-        assert server.counters[ControlEvent.UNAUTHORIZED] > 0
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    with pytest.raises(ControlError, match="without a reply"):
+        await ControlClient(path).view()
+    assert server.counters[ControlEvent.UNAUTHORIZED] > 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_client_refuses_socket_file_of_other_user() -> None:

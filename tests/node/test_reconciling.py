@@ -15,7 +15,7 @@ from tests.node.farm_stage import OTHER, OWN, StageReplica, StageServer
 
 
 async def test_reconciling_follower_waits_for_role_change(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     passes: list[str] = []
     monkeypatch.setattr(Reconciling, "_review", lambda *_: passes.append("review"))
@@ -33,19 +33,17 @@ async def test_reconciling_follower_waits_for_role_change(
         "alarms": Alarms(trace),
     }
     reconciling = Reconciling(**parts)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reconciling.run)
-        await trio.sleep(60)
-        assert passes == ["rest"]
-        server.role = RoleChanged(Role.LEADER, 2, OWN)
-        replica.change_role()
-        await trio.sleep(2.2)
-        assert passes == ["rest", "review", "review", "review"]
-        reconciling.waits = ("node-3 waits for its vote",)
-        await trio.sleep(2)
-        assert passes[4:] == ["review", "review", "review"]
-        server.role = RoleChanged(Role.FOLLOWER, 3, OTHER)
-        replica.change_role()
-        await trio.sleep(60)
-        assert passes[7:] == ["rest"]
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(reconciling.run)
+    await trio.sleep(60)
+    assert passes == ["rest"]
+    server.role = RoleChanged(Role.LEADER, 2, OWN)
+    replica.change_role()
+    await trio.sleep(2.2)
+    assert passes == ["rest", "review", "review", "review"]
+    reconciling.waits = ("node-3 waits for its vote",)
+    await trio.sleep(2)
+    assert passes[4:] == ["review", "review", "review"]
+    server.role = RoleChanged(Role.FOLLOWER, 3, OTHER)
+    replica.change_role()
+    await trio.sleep(60)
+    assert passes[7:] == ["rest"]

@@ -249,25 +249,21 @@ async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
         await found.until(lambda: not found.bob.alarms.standing())
 
 
-async def test_alarms_end_without_new_incidents(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_alarms_end_without_new_incidents(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
     bob = Operator("bob")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bob.refused.run)
-        bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, "10.0.0.7", "a guess"))
-        # The called server leaves the group, so this node does not call it again.
-        bob.refused.incident(Incident(Fault.WRONG_CERTIFICATE, "server 2", "another certificate", outgoing=True))
-        await trio.sleep(QUIET_AFTER_S / 2)
-        bob.refused.incident(Incident(Fault.REPLAYED, "10.0.0.8", "a replay"))
-        await trio.sleep(QUIET_AFTER_S / 2 + 10)
-        alarm = bob.alarm(PEERS_REFUSED.kind)
-        assert alarm is not None
-        assert alarm.text == "a replay"
-        assert bob.alarm(REFUSED_BY_PEERS.kind) is None
-        await trio.sleep(QUIET_AFTER_S)
-        assert bob.alarms.standing() == ()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(bob.refused.run)
+    bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, "10.0.0.7", "a guess"))
+    # The called server leaves the group, so this node does not call it again.
+    bob.refused.incident(Incident(Fault.WRONG_CERTIFICATE, "server 2", "another certificate", outgoing=True))
+    await trio.sleep(QUIET_AFTER_S / 2)
+    bob.refused.incident(Incident(Fault.REPLAYED, "10.0.0.8", "a replay"))
+    await trio.sleep(QUIET_AFTER_S / 2 + 10)
+    alarm = bob.alarm(PEERS_REFUSED.kind)
+    assert alarm is not None
+    assert alarm.text == "a replay"
+    assert bob.alarm(REFUSED_BY_PEERS.kind) is None
+    await trio.sleep(QUIET_AFTER_S)
+    assert bob.alarms.standing() == ()
 
 
 async def test_fault_without_credentials_is_not_an_alarm() -> None:

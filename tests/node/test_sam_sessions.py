@@ -280,14 +280,12 @@ def test_bridge_address_with_name_or_wrong_port_raises(host: str, port: int) -> 
         SamBridge(host, port)
 
 
-async def test_loopback_bridge_gives_replies_of_i2pd() -> None:
+async def test_loopback_bridge_gives_replies_of_i2pd(nursery: trio.Nursery) -> None:
     with trio.fail_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            network = LoopbackNetwork()
-            first = await nursery.start(serve_loopback_bridge, network)
-            second = await nursery.start(serve_loopback_bridge, network)
-            assert await sam_script.play(first, second) == list(sam_script.REPLIES)
-            nursery.cancel_scope.cancel()
+        network = LoopbackNetwork()
+        first = await nursery.start(serve_loopback_bridge, network)
+        second = await nursery.start(serve_loopback_bridge, network)
+        assert await sam_script.play(first, second) == list(sam_script.REPLIES)
 
 
 @pytest.mark.parametrize("limit", ["CONNECTIONS_LIMIT", "SESSIONS_LIMIT"])

@@ -188,7 +188,7 @@ def test_abandoned_preparation_is_retried_after_more_entries() -> None:
 
 
 async def test_append_across_boundary_is_acknowledged_without_zeros_written(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
 
     class Counting(MemoryDisk):
@@ -198,17 +198,15 @@ async def test_append_across_boundary_is_acknowledged_without_zeros_written(
 
     groups: list[tuple[DiskOperation, ...]] = []
     disk = Counting()
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, disk)
-        segments = node.server.describe().segments
-        for _ in range(120):
-            groups.clear()
-            await node.server.propose((bytes([1]) * 9_000,))
-            steps = [each for each in groups if all(_is_of_spare(operation) for operation in each)]
-            others = sum(written_bytes(each) for each in groups if each not in steps)
-            assert others <= 9_000 + 200 + SEGMENT_HEADER_BYTES
-        assert node.server.describe().segments >= segments + 3
-        nursery.cancel_scope.cancel()
+    node = await leader_alone(nursery, disk)
+    segments = node.server.describe().segments
+    for _ in range(120):
+        groups.clear()
+        await node.server.propose((bytes([1]) * 9_000,))
+        steps = [each for each in groups if all(_is_of_spare(operation) for operation in each)]
+        others = sum(written_bytes(each) for each in groups if each not in steps)
+        assert others <= 9_000 + 200 + SEGMENT_HEADER_BYTES
+    assert node.server.describe().segments >= segments + 3
 
 
 def _is_of_spare(operation: DiskOperation) -> bool:

@@ -67,29 +67,25 @@ async def test_blocked_write_does_not_delay_durable_vote(
 
 
 async def test_blocked_write_does_not_delay_rejection_of_old_leader(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await blocked_follower(nursery, MemoryDisk())
-        await trio.sleep(1.1)
-        with trio.fail_after(0.5):
-            await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
-        with trio.fail_after(0.5):
-            reply = await request(node, TWO, append(2, correlation=8))
-        assert isinstance(reply, AppendReply)
-        assert (reply.term, reply.success) == (2, False)
-        nursery.cancel_scope.cancel()
+    node = await blocked_follower(nursery, MemoryDisk())
+    await trio.sleep(1.1)
+    with trio.fail_after(0.5):
+        await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
+    with trio.fail_after(0.5):
+        reply = await request(node, TWO, append(2, correlation=8))
+    assert isinstance(reply, AppendReply)
+    assert (reply.term, reply.success) == (2, False)
 
 
 async def test_blocked_write_does_not_delay_reads_of_durable_entries(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await blocked_follower(nursery, MemoryDisk())
-        with trio.fail_after(0.5):
-            assert await node.server.read(1, 10, 1_000_000) == (LARGE,)
-            assert await node.server.read_stored(1, 10, 1_000_000) == (LARGE, LARGE)
-        nursery.cancel_scope.cancel()
+    node = await blocked_follower(nursery, MemoryDisk())
+    with trio.fail_after(0.5):
+        assert await node.server.read(1, 10, 1_000_000) == (LARGE,)
+        assert await node.server.read_stored(1, 10, 1_000_000) == (LARGE, LARGE)
 
 
 async def test_resumed_write_keeps_granted_vote(

@@ -86,18 +86,16 @@ async def test_invalid_change_is_refused_with_reason(autojump_clock: trio.testin
 
 
 async def test_change_with_unreachable_server_is_cancelled(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """The caller waits no longer than the limit for a new server without progress."""
-    async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=1, empty_servers=0)
-        leader = await leader_of(nodes)
-        began = trio.current_time()
-        answer = await leader.server.change_configuration(servers(1, 9))
-        assert answer.refusal is ChangeRefusal.CATCH_UP_STALLED
-        assert trio.current_time() - began < 60
-        assert leader.server.describe().raft.configuration == Configuration(servers(1))
-        nursery.cancel_scope.cancel()
+    nodes = await start(nursery, founders=1, empty_servers=0)
+    leader = await leader_of(nodes)
+    began = trio.current_time()
+    answer = await leader.server.change_configuration(servers(1, 9))
+    assert answer.refusal is ChangeRefusal.CATCH_UP_STALLED
+    assert trio.current_time() - began < 60
+    assert leader.server.describe().raft.configuration == Configuration(servers(1))
 
 
 @pytest.mark.parametrize(("changes_max", "refusal"), [(1, ChangeRefusal.BUSY), (2, ChangeRefusal.CHANGE_UNDER_WAY)])

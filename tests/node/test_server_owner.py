@@ -36,27 +36,25 @@ async def test_single_voter_proposal_is_committed_and_durable(
 
 
 async def test_concurrent_proposals_share_batch_with_own_positions(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     answers: dict[int, ProposalResolved] = {}
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        await until(lambda: node.server.commit_index >= 1)
-        groups = node.server.describe().groups
+    node = await leader_alone(nursery, MemoryDisk())
+    await until(lambda: node.server.commit_index >= 1)
+    groups = node.server.describe().groups
 
-        async def client(number: int) -> None:
-            answers[number] = await node.server.propose(tuple(b"%d.%d" % (number, n) for n in range(number + 1)))
+    async def client(number: int) -> None:
+        answers[number] = await node.server.propose(tuple(b"%d.%d" % (number, n) for n in range(number + 1)))
 
-        async with trio.open_nursery() as clients:
-            for number in range(40):
-                clients.start_soon(client, number)
-        await node.server.wait_applied(node.server.commit_index)
-        for number, answer in answers.items():
-            assert answer.outcome is Outcome.COMMITTED
-            assert answer.position is not None
-            assert node.applied[answer.position.index - 1].data == b"%d.%d" % (number, number)
-        assert node.server.describe().groups - groups < 10
-        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as clients:
+        for number in range(40):
+            clients.start_soon(client, number)
+    await node.server.wait_applied(node.server.commit_index)
+    for number, answer in answers.items():
+        assert answer.outcome is Outcome.COMMITTED
+        assert answer.position is not None
+        assert node.applied[answer.position.index - 1].data == b"%d.%d" % (number, number)
+    assert node.server.describe().groups - groups < 10
 
 
 async def test_accepted_callback_runs_before_commit(
@@ -124,35 +122,31 @@ async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: tri
         nursery.cancel_scope.cancel()
 
 
-async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
-        await nursery.start(node.server.run)
-        reply = await request(node, 2, RequestVote(term=9, candidate=2, last=LogId(0, 0), correlation=1))
-        assert isinstance(reply, VoteReply)
-        assert reply.granted
-        found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
-        assert (found.hard_state.term, found.hard_state.voted_for) == (9, 2)
-        nursery.cancel_scope.cancel()
+async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+    node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
+    await nursery.start(node.server.run)
+    reply = await request(node, 2, RequestVote(term=9, candidate=2, last=LogId(0, 0), correlation=1))
+    assert isinstance(reply, VoteReply)
+    assert reply.granted
+    found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
+    assert (found.hard_state.term, found.hard_state.voted_for) == (9, 2)
 
 
 async def test_slow_state_machine_delays_only_apply(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     options = ServerOptions(apply_queue_bytes=10_000)
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), options)
-        await until(lambda: node.server.describe().applied == 1)
-        node.machine.gate = trio.Event()
-        for number in range(100):
-            answer = await node.server.propose((b"%04d" % number * 250,))
-            assert answer.outcome is Outcome.COMMITTED
-        assert data(node) == []
-        node.machine.gate.set()
-        await node.server.wait_applied(node.server.commit_index)
-        assert data(node) == [b"%04d" % number * 250 for number in range(100)]
-        assert node.server.describe().entries_reread > 50
-        nursery.cancel_scope.cancel()
+    node = await leader_alone(nursery, MemoryDisk(), options)
+    await until(lambda: node.server.describe().applied == 1)
+    node.machine.gate = trio.Event()
+    for number in range(100):
+        answer = await node.server.propose((b"%04d" % number * 250,))
+        assert answer.outcome is Outcome.COMMITTED
+    assert data(node) == []
+    node.machine.gate.set()
+    await node.server.wait_applied(node.server.commit_index)
+    assert data(node) == [b"%04d" % number * 250 for number in range(100)]
+    assert node.server.describe().entries_reread > 50
 
 
 async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing.MockClock) -> None:
@@ -252,68 +246,62 @@ async def test_confirmed_read_fails_with_state_machine(
 
 
 async def test_leader_with_full_disk_resigns_until_it_has_space(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        node.disk.full = True
-        answers: list[ProposalResolved] = []
+    node = await leader_alone(nursery, MemoryDisk())
+    node.disk.full = True
+    answers: list[ProposalResolved] = []
 
-        async def client() -> None:
-            answers.append(await node.server.propose((b"held",)))
+    async def client() -> None:
+        answers.append(await node.server.propose((b"held",)))
 
-        nursery.start_soon(client)
-        await until(lambda: DiskFull(full=True) in node.notices)
-        await until(lambda: node.server.role.role is Role.FOLLOWER)
-        assert (await node.server.propose((b"refused",))).outcome is Outcome.NOT_LEADER
-        await until(lambda: bool(answers))
-        assert answers[0].outcome is Outcome.UNKNOWN
-        term = node.server.role.term
-        await trio.sleep(60)
-        assert node.server.role.role is Role.FOLLOWER
-        assert node.server.role.term == term
-        node.disk.full = False
-        await until(lambda: node.server.role.role is Role.LEADER)
-        assert DiskFull(full=False) in node.notices
-        assert (await node.server.propose((b"again",))).outcome is Outcome.COMMITTED
-        await until(lambda: data(node) == [b"held", b"again"])
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(client)
+    await until(lambda: DiskFull(full=True) in node.notices)
+    await until(lambda: node.server.role.role is Role.FOLLOWER)
+    assert (await node.server.propose((b"refused",))).outcome is Outcome.NOT_LEADER
+    await until(lambda: bool(answers))
+    assert answers[0].outcome is Outcome.UNKNOWN
+    term = node.server.role.term
+    await trio.sleep(60)
+    assert node.server.role.role is Role.FOLLOWER
+    assert node.server.role.term == term
+    node.disk.full = False
+    await until(lambda: node.server.role.role is Role.LEADER)
+    assert DiskFull(full=False) in node.notices
+    assert (await node.server.propose((b"again",))).outcome is Outcome.COMMITTED
+    await until(lambda: data(node) == [b"held", b"again"])
 
 
 async def test_full_disk_of_leader_causes_election_then_catch_up(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        for number in (1, 2, 3):
-            nodes[number] = build(number, network, MemoryDisk(), count=3)
-            await nursery.start(nodes[number].server.run)
-        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
-        full = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
-        others = [node for node in nodes.values() if node is not full]
-        full.disk.full = True
-        nursery.start_soon(full.server.propose, (b"of unknown fate",))
-        await until(lambda: any(node.server.role.role is Role.LEADER for node in others))
-        leader = next(node for node in others if node.server.role.role is Role.LEADER)
-        for number in range(20):
-            assert (await leader.server.propose((b"meanwhile %d" % number,))).outcome is Outcome.COMMITTED
-        assert full.server.role.role is Role.FOLLOWER
-        assert dict(full.server.describe().raft.dropped).get(Drop.APPEND_DISK_FULL, 0) > 0
-        full.disk.full = False
-        await until(lambda: full.applied == leader.applied and b"meanwhile 19" in data(full))
-        assert full.notices.count(DiskFull(full=False)) == 1
-        nursery.cancel_scope.cancel()
+    for number in (1, 2, 3):
+        nodes[number] = build(number, network, MemoryDisk(), count=3)
+        await nursery.start(nodes[number].server.run)
+    await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
+    full = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
+    others = [node for node in nodes.values() if node is not full]
+    full.disk.full = True
+    nursery.start_soon(full.server.propose, (b"of unknown fate",))
+    await until(lambda: any(node.server.role.role is Role.LEADER for node in others))
+    leader = next(node for node in others if node.server.role.role is Role.LEADER)
+    for number in range(20):
+        assert (await leader.server.propose((b"meanwhile %d" % number,))).outcome is Outcome.COMMITTED
+    assert full.server.role.role is Role.FOLLOWER
+    assert dict(full.server.describe().raft.dropped).get(Drop.APPEND_DISK_FULL, 0) > 0
+    full.disk.full = False
+    await until(lambda: full.applied == leader.applied and b"meanwhile 19" in data(full))
+    assert full.notices.count(DiskFull(full=False)) == 1
 
 
 async def test_follower_with_full_disk_redirects_clients(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
-        await nursery.start(node.server.run)
-        node.server._set_disk_full(full=True)
-        assert (await node.server.propose((b"elsewhere",))).outcome is Outcome.NOT_LEADER
-        nursery.cancel_scope.cancel()
+    node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
+    await nursery.start(node.server.run)
+    node.server._set_disk_full(full=True)
+    assert (await node.server.propose((b"elsewhere",))).outcome is Outcome.NOT_LEADER
 
 
 async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: trio.testing.MockClock) -> None:
@@ -363,19 +351,17 @@ async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.te
 
 
 async def test_sequential_proposals_share_batches_on_slow_disk(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        before = node.server.describe().persists
-        async with trio.open_nursery() as clients:
-            for number in range(40):
-                clients.start_soon(node.server.propose, (b"%d" % number,))
-                await trio.sleep(0.0001)
-        await node.server.wait_applied(node.server.commit_index)
-        assert data(node)[-40:] == [b"%d" % number for number in range(40)]
-        assert node.server.describe().persists - before <= 5
-        nursery.cancel_scope.cancel()
+    node = await leader_alone(nursery, MemoryDisk())
+    before = node.server.describe().persists
+    async with trio.open_nursery() as clients:
+        for number in range(40):
+            clients.start_soon(node.server.propose, (b"%d" % number,))
+            await trio.sleep(0.0001)
+    await node.server.wait_applied(node.server.commit_index)
+    assert data(node)[-40:] == [b"%d" % number for number in range(40)]
+    assert node.server.describe().persists - before <= 5
 
 
 async def test_damage_in_last_entry_after_clean_stop_is_detected(autojump_clock: trio.testing.MockClock) -> None:

@@ -94,33 +94,29 @@ async def test_server_continues_after_failing_callbacks(
 
 
 async def test_invalid_record_is_refused_at_submit(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        ends: list[ProposalResolved] = []
-        with pytest.raises(ValueError, match="does not support control records"):
-            server.submit((b"record",), ends.append, control=True)
-        with pytest.raises(ValueError, match="10485761 bytes; at most 10485760 can be stored"):
-            server.submit((bytes(10 * 2**20 + 1),), ends.append)
-        assert ends == []
-        assert (await server.propose((b"command",))).outcome is Outcome.COMMITTED
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    ends: list[ProposalResolved] = []
+    with pytest.raises(ValueError, match="does not support control records"):
+        server.submit((b"record",), ends.append, control=True)
+    with pytest.raises(ValueError, match="10485761 bytes; at most 10485760 can be stored"):
+        server.submit((bytes(10 * 2**20 + 1),), ends.append)
+    assert ends == []
+    assert (await server.propose((b"command",))).outcome is Outcome.COMMITTED
 
 
 async def test_request_before_start_waits_for_first_turn(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
     answers: list[Reply | None] = []
     server.ask(TWO, OUT_OF_DATE, answers.append)
     assert answers == []
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: len(answers) == 1)
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: len(answers) == 1)
 
 
 async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: trio.testing.MockClock) -> None:
@@ -156,27 +152,25 @@ async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: tr
 
 
 async def test_read_from_reply_callback_keeps_number_of_first_read(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        # given a server that does not lead yet, and therefore replies immediately
-        answers: list[ReadReady | ReadRefused | None] = []
-        seconds: list[int] = []
+    await nursery.start(server.run)
+    # given a server that does not lead yet, and therefore replies immediately
+    answers: list[ReadReady | ReadRefused | None] = []
+    seconds: list[int] = []
 
-        def repeat_request(answer: ReadReady | ReadRefused | None) -> None:
-            answers.append(answer)
-            seconds.append(server.request_read(answers.append))
+    def repeat_request(answer: ReadReady | ReadRefused | None) -> None:
+        answers.append(answer)
+        seconds.append(server.request_read(answers.append))
 
-        # when a read is requested, and another one in its callback
-        first = server.request_read(repeat_request)
-        assert [type(answer) for answer in answers] == [ReadRefused]
-        # then cancelling the first does not cancel the second
-        server.forget(first)
-        await until(lambda: len(answers) == 2)
-        assert seconds != [first]
-        nursery.cancel_scope.cancel()
+    # when a read is requested, and another one in its callback
+    first = server.request_read(repeat_request)
+    assert [type(answer) for answer in answers] == [ReadRefused]
+    # then cancelling the first does not cancel the second
+    server.forget(first)
+    await until(lambda: len(answers) == 2)
+    assert seconds != [first]
 
 
 async def test_failing_core_ends_server_not_calling_task(
@@ -242,27 +236,25 @@ async def test_core_failing_in_snapshot_by_age_raises_one_error(
 
 
 async def test_single_client_takes_turn_and_crowd_shares_one(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        await until(lambda: server.role.role is Role.LEADER)
-        before = server.describe().raft.last.index
-        # given a single client, when it submits, then the core has the entry immediately
-        ends: list[ProposalResolved] = []
-        server.submit((b"alone",), ends.append)
-        assert server.describe().raft.last.index == before + 1
-        await until(lambda: len(ends) == 1)
-        # given that the last batch had eight entries, when new ones arrive, then the first waits for the batch
-        for _ in range(8):
-            server.submit((b"one of eight",), ends.append)
-        await until(lambda: len(ends) == 9)
-        reached = server.describe().raft.last.index
-        server.submit((b"first of the next",), ends.append)
-        assert server.describe().raft.last.index == reached
-        await until(lambda: len(ends) == 10)
-        nursery.cancel_scope.cancel()
+    await nursery.start(server.run)
+    await until(lambda: server.role.role is Role.LEADER)
+    before = server.describe().raft.last.index
+    # given a single client, when it submits, then the core has the entry immediately
+    ends: list[ProposalResolved] = []
+    server.submit((b"alone",), ends.append)
+    assert server.describe().raft.last.index == before + 1
+    await until(lambda: len(ends) == 1)
+    # given that the last batch had eight entries, when new ones arrive, then the first waits for the batch
+    for _ in range(8):
+        server.submit((b"one of eight",), ends.append)
+    await until(lambda: len(ends) == 9)
+    reached = server.describe().raft.last.index
+    server.submit((b"first of the next",), ends.append)
+    assert server.describe().raft.last.index == reached
+    await until(lambda: len(ends) == 10)
 
 
 async def test_periodic_checks_share_moments(autojump_clock: trio.testing.MockClock) -> None:

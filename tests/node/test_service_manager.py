@@ -84,15 +84,13 @@ async def test_stuck_node_skips_watchdog(manager: Manager, autojump_clock: trio.
     assert manager.received() == ["WATCHDOG=1"] * 2
 
 
-async def test_blocked_loop_skips_watchdog(manager: Manager) -> None:
+async def test_blocked_loop_skips_watchdog(manager: Manager, nursery: trio.Nursery) -> None:
     service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000"})
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run, stuck_reasons, str)
-        await trio.testing.wait_all_tasks_blocked()
-        assert manager.received() == ["WATCHDOG=1"]
-        time.sleep(0.5)  # noqa: ASYNC251 - blocks the loop for eight periods
-        assert manager.received() == []
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(service.run, stuck_reasons, str)
+    await trio.testing.wait_all_tasks_blocked()
+    assert manager.received() == ["WATCHDOG=1"]
+    time.sleep(0.5)  # noqa: ASYNC251 - blocks the loop for eight periods
+    assert manager.received() == []
 
 
 @pytest.mark.parametrize(

@@ -63,22 +63,20 @@ def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:
     )
 
 
-async def test_leader_writes_immediately_then_once_per_period(autojump_clock: MockClock) -> None:
+async def test_leader_writes_immediately_then_once_per_period(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     serving = Serving(FOLLOWING)
     clock = clock_of(serving, [0])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(clock.run)
-        await trio.sleep(25)
-        assert serving.written_at_s == []
-        serving.role = LEADING
-        clock.leadership_changed()
-        await trio.sleep(25)
-        assert serving.written_at_s == pytest.approx([25, 35.1, 45.2])
-        serving.role = FOLLOWING
-        clock.leadership_changed()
-        await trio.sleep(100)
-        assert len(serving.written_at_s) == 3
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(clock.run)
+    await trio.sleep(25)
+    assert serving.written_at_s == []
+    serving.role = LEADING
+    clock.leadership_changed()
+    await trio.sleep(25)
+    assert serving.written_at_s == pytest.approx([25, 35.1, 45.2])
+    serving.role = FOLLOWING
+    clock.leadership_changed()
+    await trio.sleep(100)
+    assert len(serving.written_at_s) == 3
 
 
 async def test_uncommitted_clock_entry_is_retried_after_one_second(autojump_clock: MockClock) -> None:
@@ -90,21 +88,19 @@ async def test_uncommitted_clock_entry_is_retried_after_one_second(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_clock_jump_does_not_change_pace_of_log_time(autojump_clock: MockClock) -> None:
+async def test_clock_jump_does_not_change_pace_of_log_time(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     serving, ahead_ms = Serving(), [0]
     clock = clock_of(serving, ahead_ms)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(clock.run)
-        await trio.sleep(1)
-        ahead_ms[0] = 3_600_000
-        await trio.sleep(100)
-        behind_ms = START_MS + 101_000 - serving.machine.log_time_ms
-        assert 0 <= behind_ms <= 10_100, "log time advanced by the elapsed time"
-        assert clock.apart_ms == pytest.approx(3_600_000, abs=10)
-        ahead_ms[0] = 2_000
-        await trio.sleep(20)
-        assert clock.apart_ms is None, "a small difference is corrected gradually"
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(clock.run)
+    await trio.sleep(1)
+    ahead_ms[0] = 3_600_000
+    await trio.sleep(100)
+    behind_ms = START_MS + 101_000 - serving.machine.log_time_ms
+    assert 0 <= behind_ms <= 10_100, "log time advanced by the elapsed time"
+    assert clock.apart_ms == pytest.approx(3_600_000, abs=10)
+    ahead_ms[0] = 2_000
+    await trio.sleep(20)
+    assert clock.apart_ms is None, "a small difference is corrected gradually"
 
 
 @given(st.integers(0, 2**41), st.integers(0, 2**32), st.integers(0, 2**41))

@@ -74,29 +74,27 @@ UNUSABLE: tuple[tuple[str | SigningKey | None, str], ...] = (
 
 
 async def test_unusable_file_keeps_current_key_with_alarm(
-    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     machine_clock(monkeypatch)
     good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
     put(path, good)
     stage = Stage(key=PublishingKey.load(path))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.background_tasks.run)
-        await trio.sleep(PERIOD_S / 2)
-        assert stage.alarm(SIGNING_KEY.kind) is None
-        for content, expected in UNUSABLE:
-            put(path, content)
-            await trio.sleep(2 * PERIOD_S)
-            text = stage.alarm(SIGNING_KEY.kind) or ""
-            assert expected in text
-            assert "continues with its present key" in text
-        await trio.sleep(360 - 2 * len(UNUSABLE) * PERIOD_S)
-        assert len(stage.router.published) == 2
-        assert all(verify(decode(each)).holds for each in stage.router.published)
-        put(path, good)
+    nursery.start_soon(stage.background_tasks.run)
+    await trio.sleep(PERIOD_S / 2)
+    assert stage.alarm(SIGNING_KEY.kind) is None
+    for content, expected in UNUSABLE:
+        put(path, content)
         await trio.sleep(2 * PERIOD_S)
-        assert stage.alarm(SIGNING_KEY.kind) is None
-        nursery.cancel_scope.cancel()
+        text = stage.alarm(SIGNING_KEY.kind) or ""
+        assert expected in text
+        assert "continues with its present key" in text
+    await trio.sleep(360 - 2 * len(UNUSABLE) * PERIOD_S)
+    assert len(stage.router.published) == 2
+    assert all(verify(decode(each)).holds for each in stage.router.published)
+    put(path, good)
+    await trio.sleep(2 * PERIOD_S)
+    assert stage.alarm(SIGNING_KEY.kind) is None
 
 
 def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

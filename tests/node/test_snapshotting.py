@@ -119,102 +119,88 @@ async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> 
     assert second.entries[: len(first.entries)] == first.entries
 
 
-async def test_snapshot_by_size_bounds_log(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_snapshot_by_size_bounds_log(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
     """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(
-            nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
-        )
-        for _ in range(200):
-            await node.server.propose((bytes(5_000),))
-            await trio.sleep(0.02)
-        about = node.server.describe()
-        assert about.snapshots_taken >= 5
-        assert sum(len(file.now) for file in node.disk.names.values()) < 3_000_000
-        assert about.raft.log_start.index > 150
-        nursery.cancel_scope.cancel()
+    node = await leader_alone(
+        nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
+    )
+    for _ in range(200):
+        await node.server.propose((bytes(5_000),))
+        await trio.sleep(0.02)
+    about = node.server.describe()
+    assert about.snapshots_taken >= 5
+    assert sum(len(file.now) for file in node.disk.names.values()) < 3_000_000
+    assert about.raft.log_start.index > 150
 
 
-async def test_snapshot_by_age_needs_new_entries(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
-        await node.server.propose((b"news",))
-        await trio.sleep(50)
-        assert node.server.describe().snapshots_taken == 0
-        await trio.sleep(20)
-        assert node.server.describe().snapshots_taken == 1
-        await trio.sleep(200)
-        assert node.server.describe().snapshots_taken == 1
-        nursery.cancel_scope.cancel()
+async def test_snapshot_by_age_needs_new_entries(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+    node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
+    await node.server.propose((b"news",))
+    await trio.sleep(50)
+    assert node.server.describe().snapshots_taken == 0
+    await trio.sleep(20)
+    assert node.server.describe().snapshots_taken == 1
+    await trio.sleep(200)
+    assert node.server.describe().snapshots_taken == 1
 
 
 async def test_proposals_during_snapshot_commit_outside_it(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """... so that new updates can be accepted without impacting the snapshot being written."""
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        for _ in range(30):
-            await node.server.propose((bytes(100_000),))
-        covered: list[int] = []
+    node = await leader_alone(nursery, MemoryDisk())
+    for _ in range(30):
+        await node.server.propose((bytes(100_000),))
+    covered: list[int] = []
 
-        async def take() -> None:
-            snapshot = await node.server.take_snapshot()
-            assert snapshot is not None
-            covered.append(snapshot.last.index)
+    async def take() -> None:
+        snapshot = await node.server.take_snapshot()
+        assert snapshot is not None
+        covered.append(snapshot.last.index)
 
-        nursery.start_soon(take)
-        committed = 0
-        while not covered:
-            assert (await node.server.propose((b"meanwhile",))).outcome is Outcome.COMMITTED
-            committed += 1
-        assert committed >= 3
-        assert covered[0] <= len(node.applied) - committed + 1
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(take)
+    committed = 0
+    while not covered:
+        assert (await node.server.propose((b"meanwhile",))).outcome is Outcome.COMMITTED
+        committed += 1
+    assert committed >= 3
+    assert covered[0] <= len(node.applied) - committed + 1
 
 
 async def test_lagging_follower_stores_snapshot_with_later_entries(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        for number in (1, 2):
-            nodes[number] = build(number, network, MemoryDisk(), 3, KEEP_NOTHING)
-            await nursery.start(nodes[number].server.run)
-        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
-        leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
-        for number in range(40):
-            await leader.server.propose((b"%d." % number * 10_000,))
-        assert await leader.server.take_snapshot() is not None
-        await leader.server.propose((b"behind the snapshot",))
-        late = build(3, network, MemoryDisk(), 3, KEEP_NOTHING)
-        nodes[3] = late
-        await nursery.start(late.server.run)
-        await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
-        assert late.applied == leader.applied
-        assert late.machine.restored != []
-        assert late.server.describe().raft.snapshot == leader.server.describe().raft.snapshot
-        nursery.cancel_scope.cancel()
+    for number in (1, 2):
+        nodes[number] = build(number, network, MemoryDisk(), 3, KEEP_NOTHING)
+        await nursery.start(nodes[number].server.run)
+    await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
+    leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
+    for number in range(40):
+        await leader.server.propose((b"%d." % number * 10_000,))
+    assert await leader.server.take_snapshot() is not None
+    await leader.server.propose((b"behind the snapshot",))
+    late = build(3, network, MemoryDisk(), 3, KEEP_NOTHING)
+    nodes[3] = late
+    await nursery.start(late.server.run)
+    await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
+    assert late.applied == leader.applied
+    assert late.machine.restored != []
+    assert late.server.describe().raft.snapshot == leader.server.describe().raft.snapshot
 
 
 async def test_snapshot_without_space_is_abandoned(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        node = await leader_alone(nursery, MemoryDisk())
-        await node.server.propose((b"entry",))
-        node.disk.full_for = ".snapshot.new"
-        assert await node.server.take_snapshot() is None
-        assert node.server.describe().snapshots_given_up == 1
-        assert not node.server.describe().disk_full
-        assert (await node.server.propose((b"more",))).outcome is Outcome.COMMITTED
-        node.disk.full_for = ""
-        assert await node.server.take_snapshot() is not None
-        nursery.cancel_scope.cancel()
+    node = await leader_alone(nursery, MemoryDisk())
+    await node.server.propose((b"entry",))
+    node.disk.full_for = ".snapshot.new"
+    assert await node.server.take_snapshot() is None
+    assert node.server.describe().snapshots_given_up == 1
+    assert not node.server.describe().disk_full
+    assert (await node.server.propose((b"more",))).outcome is Outcome.COMMITTED
+    node.disk.full_for = ""
+    assert await node.server.take_snapshot() is not None
 
 
 async def test_cancelled_snapshot_leaves_next_one_complete(

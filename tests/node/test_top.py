@@ -55,48 +55,44 @@ def shows(name: str) -> Callable[[FarmView | str], bool]:
     return lambda shown: isinstance(shown, FarmView) and shown.node.name == name
 
 
-async def test_view_moves_to_next_node_and_stays_there(tmp_path: Path) -> None:
+async def test_view_moves_to_next_node_and_stays_there(tmp_path: Path, nursery: trio.Nursery) -> None:
     sockets = [tmp_path / f"{number}.sock" for number in (1, 2)]
     view = LiveView()
-    async with trio.open_nursery() as nursery:
-        scopes = [trio.CancelScope(), trio.CancelScope()]
+    scopes = [trio.CancelScope(), trio.CancelScope()]
 
-        async def serve_node(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
-            with scopes[number - 1]:
-                await ControlServer(sockets[number - 1], node(number).handlers).run(task_status=task_status)
+    async def serve_node(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
+        with scopes[number - 1]:
+            await ControlServer(sockets[number - 1], node(number).handlers).run(task_status=task_status)
 
-        await nursery.start(serve_node, 1)
-        await nursery.start(serve_node, 2)
-        nursery.start_soon(keep_current, lambda: sockets, view)
-        first = await until(view, shows("node-1"))
-        assert isinstance(first, FarmView)
-        assert first.alarms == ()
-        scopes[0].cancel()
-        second = await until(view, shows("node-2"))
-        assert isinstance(second, FarmView)
-        assert [alarm.kind for alarm in second.alarms] == [CHANGED_OVER]
-        assert "node-2" in second.alarms[0].text
-        scopes[0] = trio.CancelScope()
-        nursery.start_soon(serve_node, 1)
-        await trio.sleep(0.2)
-        assert shows("node-2")(latest(view))
-        scopes[1].cancel()
-        await until(view, shows("node-1"))
-        nursery.cancel_scope.cancel()
+    await nursery.start(serve_node, 1)
+    await nursery.start(serve_node, 2)
+    nursery.start_soon(keep_current, lambda: sockets, view)
+    first = await until(view, shows("node-1"))
+    assert isinstance(first, FarmView)
+    assert first.alarms == ()
+    scopes[0].cancel()
+    second = await until(view, shows("node-2"))
+    assert isinstance(second, FarmView)
+    assert [alarm.kind for alarm in second.alarms] == [CHANGED_OVER]
+    assert "node-2" in second.alarms[0].text
+    scopes[0] = trio.CancelScope()
+    nursery.start_soon(serve_node, 1)
+    await trio.sleep(0.2)
+    assert shows("node-2")(latest(view))
+    scopes[1].cancel()
+    await until(view, shows("node-1"))
 
 
-async def test_reason_is_shown_until_a_node_replies(tmp_path: Path) -> None:
+async def test_reason_is_shown_until_a_node_replies(tmp_path: Path, nursery: trio.Nursery) -> None:
     socket = tmp_path / "1.sock"
     view = LiveView()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_current, lambda: [socket], view)
-        await until(view, lambda shown: isinstance(shown, str) and "no node runs at" in shown)
-        await nursery.start(ControlServer(socket, node(1).handlers).run)
-        await until(view, shows("node-1"))
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(keep_current, lambda: [socket], view)
+    await until(view, lambda shown: isinstance(shown, str) and "no node runs at" in shown)
+    await nursery.start(ControlServer(socket, node(1).handlers).run)
+    await until(view, shows("node-1"))
 
 
-async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
+async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path, nursery: trio.Nursery) -> None:
     socket = tmp_path / "1.sock"
     view = LiveView()
     running = trio.CancelScope()
@@ -110,31 +106,27 @@ async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
             raise ControlError("no node answers in ./farm-state")
         return [socket]
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_node)
-        nursery.start_soon(keep_current, found, view)
-        await until(view, shows("node-1"))
-        running.cancel()
-        reason = await until(view, lambda shown: isinstance(shown, str))
-        assert str(socket) in str(reason)
-        assert view.followed.view is not None
-        assert view.followed.view.node.name == "node-1"
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(serve_node)
+    nursery.start_soon(keep_current, found, view)
+    await until(view, shows("node-1"))
+    running.cancel()
+    reason = await until(view, lambda shown: isinstance(shown, str))
+    assert str(socket) in str(reason)
+    assert view.followed.view is not None
+    assert view.followed.view.node.name == "node-1"
 
 
-async def test_failed_search_for_nodes_is_shown() -> None:
+async def test_failed_search_for_nodes_is_shown(nursery: trio.Nursery) -> None:
     view = LiveView()
 
     def none() -> list[Path]:
         raise ControlError("no node answers in ./farm-state")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_current, none, view)
-        await until(view, lambda shown: shown == "no node answers in ./farm-state")
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(keep_current, none, view)
+    await until(view, lambda shown: shown == "no node answers in ./farm-state")
 
 
-async def test_follower_lag_comes_from_leader_while_other_is_shown(tmp_path: Path) -> None:
+async def test_follower_lag_comes_from_leader_while_other_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
     """`farm_view(1)` is the leader's view, and the only one with followers."""
     sockets = [tmp_path / f"{number}.sock" for number in (2, 3, 1)]
     view = LiveView()
@@ -142,21 +134,19 @@ async def test_follower_lag_comes_from_leader_while_other_is_shown(tmp_path: Pat
     def has_lags(shown: FarmView | str) -> bool:
         return isinstance(shown, FarmView) and shown.node.name == "node-2" and bool(shown.raft.followers)
 
-    async with trio.open_nursery() as nursery:
-        leads = trio.CancelScope()
+    leads = trio.CancelScope()
 
-        async def lead() -> None:
-            with leads:
-                await ControlServer(sockets[2], node(1).handlers).run()
+    async def lead() -> None:
+        with leads:
+            await ControlServer(sockets[2], node(1).handlers).run()
 
-        for number, socket in ((2, sockets[0]), (3, sockets[1])):
-            await nursery.start(ControlServer(socket, node(number).handlers).run)
-        nursery.start_soon(lead)
-        nursery.start_soon(keep_current, lambda: sockets, view)
-        nursery.start_soon(follow_leader, lambda: sockets, view)
-        found = await until(view, has_lags)
-        assert isinstance(found, FarmView)
-        assert found.raft.followers == farm_view(1).raft.followers
-        leads.cancel()
-        await until(view, lambda shown: shows("node-2")(shown) and not has_lags(shown))
-        nursery.cancel_scope.cancel()
+    for number, socket in ((2, sockets[0]), (3, sockets[1])):
+        await nursery.start(ControlServer(socket, node(number).handlers).run)
+    nursery.start_soon(lead)
+    nursery.start_soon(keep_current, lambda: sockets, view)
+    nursery.start_soon(follow_leader, lambda: sockets, view)
+    found = await until(view, has_lags)
+    assert isinstance(found, FarmView)
+    assert found.raft.followers == farm_view(1).raft.followers
+    leads.cancel()
+    await until(view, lambda shown: shows("node-2")(shown) and not has_lags(shown))

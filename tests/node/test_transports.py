@@ -73,34 +73,30 @@ async def test_entries_are_submitted_through_rewriting_proxy(mode: ProxyMode, sc
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
-async def test_proxy_refusal_differs_from_server_refusal(mode: ProxyMode) -> None:
+async def test_proxy_refusal_differs_from_server_refusal(mode: ProxyMode, nursery: trio.Nursery) -> None:
     host = Host(BOB)
-    async with trio.open_nursery() as nursery:
-        with I2pProxy(await listening(nursery, host), scheme="basic") as proxy:
-            wrong = await expect_fault(through(proxy, mode, replace(LOGIN, password="guess")), BOB_IN_I2P)  # noqa: S106 - the test's own
-            assert (wrong.fault, "[proxy] user and password_file" in str(wrong)) == (Fault.PROXY_REFUSED, True)
-            none = await expect_fault(through(proxy, mode), BOB_IN_I2P)
-            assert (none.fault, "requires a password" in str(none)) == (Fault.PROXY_REFUSED, True)
-            unknown = await expect_fault(through(proxy, mode, LOGIN), PeerAddress(b32_name(2), 7669, None))
-            assert unknown.fault is Fault.UNREACHABLE
-            assert "cannot be reached at the moment" in str(unknown)
-        stopped = await expect_fault(through(proxy, mode, LOGIN), BOB_IN_I2P)
-        assert "is the router's HTTP proxy running there?" in str(stopped)
-        nursery.cancel_scope.cancel()
+    with I2pProxy(await listening(nursery, host), scheme="basic") as proxy:
+        wrong = await expect_fault(through(proxy, mode, replace(LOGIN, password="guess")), BOB_IN_I2P)  # noqa: S106 - the test's own
+        assert (wrong.fault, "[proxy] user and password_file" in str(wrong)) == (Fault.PROXY_REFUSED, True)
+        none = await expect_fault(through(proxy, mode), BOB_IN_I2P)
+        assert (none.fault, "requires a password" in str(none)) == (Fault.PROXY_REFUSED, True)
+        unknown = await expect_fault(through(proxy, mode, LOGIN), PeerAddress(b32_name(2), 7669, None))
+        assert unknown.fault is Fault.UNREACHABLE
+        assert "cannot be reached at the moment" in str(unknown)
+    stopped = await expect_fault(through(proxy, mode, LOGIN), BOB_IN_I2P)
+    assert "is the router's HTTP proxy running there?" in str(stopped)
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
-async def test_i2p_handshake_is_bound_to_dialed_name(mode: ProxyMode) -> None:
+async def test_i2p_handshake_is_bound_to_dialed_name(mode: ProxyMode, nursery: trio.Nursery) -> None:
     """A man in the middle in I2P has its own name. A client that dials this name has not reached Bob."""
     host, middle = Host(BOB), b32_name(2)
-    async with trio.open_nursery() as nursery:
-        names = await listening(nursery, host)
-        with I2pProxy({**names, middle: names[NAME]}) as proxy:
-            relayed = await expect_fault(through(proxy, mode), PeerAddress(middle, 7669, None), BOB)
-            assert (relayed.fault, host.faults) == (Fault.UNPROVEN, {Fault.UNPROVEN})
-            assert "I2P" in str(relayed)
-            await trio.aclose_forcefully((await through(proxy, mode).dial(BOB_IN_I2P, BOB)).stream)
-        nursery.cancel_scope.cancel()
+    names = await listening(nursery, host)
+    with I2pProxy({**names, middle: names[NAME]}) as proxy:
+        relayed = await expect_fault(through(proxy, mode), PeerAddress(middle, 7669, None), BOB)
+        assert (relayed.fault, host.faults) == (Fault.UNPROVEN, {Fault.UNPROVEN})
+        assert "I2P" in str(relayed)
+        await trio.aclose_forcefully((await through(proxy, mode).dial(BOB_IN_I2P, BOB)).stream)
 
 
 @pytest.mark.parametrize("place", ["192.168.1.1", "192.0.2.7", "router.lan"])
@@ -209,14 +205,12 @@ async def test_authority_signed_certificate_must_be_valid_and_match(
     assert message in str(failure)
 
 
-async def test_certificate_of_other_authority_is_refused(tmp_path: Path) -> None:
+async def test_certificate_of_other_authority_is_refused(tmp_path: Path, nursery: trio.Nursery) -> None:
     host, theirs = Host(BOB), Authority(tmp_path, "theirs").certificate(LOOPBACK)
-    async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
-        own_context = authority_context(Authority(tmp_path, "ours").file)
-        failure = await expect_fault(dialer(TlsConnector(own_context)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
-        assert failure.fault is Fault.WRONG_CERTIFICATE
-        nursery.cancel_scope.cancel()
+    port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
+    own_context = authority_context(Authority(tmp_path, "ours").file)
+    failure = await expect_fault(dialer(TlsConnector(own_context)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
+    assert failure.fault is Fault.WRONG_CERTIFICATE
 
 
 def test_unusable_operator_certificate_is_explained(tmp_path: Path) -> None:

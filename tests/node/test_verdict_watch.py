@@ -127,7 +127,7 @@ async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) ->
     assert "has not run its own checks" in watched.watch.stuck()[0]
 
 
-async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClock) -> None:
+async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     watched = ObservedNode(healthy(2))
 
     async def pauses_s() -> list[float]:
@@ -135,19 +135,17 @@ async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClo
         await trio.sleep(3 * REST_S + LOOK_S / 2)
         return [round(later - earlier, 3) for earlier, later in pairwise(watched.checks_s)]
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watched.watch.run)
-        await trio.sleep(2 * LOOK_S)
-        assert set(await pauses_s()) == {REST_S}
-        watched.trace.append("member-suspected")
-        suspected_s = trio.current_time()
-        await pauses_s()
-        assert watched.checks_s[0] - suspected_s <= LOOK_S
-        for unhealthy in (with_status(healthy(2), node_3=MemberStatus.DEAD), leaderless(healthy(2), 1_000)):
-            watched.current = unhealthy
-            await trio.sleep(REST_S)
-            assert set(await pauses_s()) == {LOOK_S}
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(watched.watch.run)
+    await trio.sleep(2 * LOOK_S)
+    assert set(await pauses_s()) == {REST_S}
+    watched.trace.append("member-suspected")
+    suspected_s = trio.current_time()
+    await pauses_s()
+    assert watched.checks_s[0] - suspected_s <= LOOK_S
+    for unhealthy in (with_status(healthy(2), node_3=MemberStatus.DEAD), leaderless(healthy(2), 1_000)):
+        watched.current = unhealthy
+        await trio.sleep(REST_S)
+        assert set(await pauses_s()) == {LOOK_S}
 
 
 async def test_slow_check_runs_rarely(autojump_clock: MockClock) -> None:
