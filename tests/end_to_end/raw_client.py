@@ -63,11 +63,7 @@ class Connection:
             f"Sec-WebSocket-Protocol: {OFFERED}",
             f"Authorization: {_digest(target, nonce, client_nonce)}",
         ]
-        for name, value in (
-            ("Cluster", claim.cluster_id),
-            ("Server", claim.server_id),
-            ("Peer", claim.peer_id),
-        ):
+        for name, value in (("Cluster", claim.cluster_id), ("Server", claim.server_id), ("Peer", claim.peer_id)):
             if value is not None:
                 lines.append(f"X-Garlic-{name}: {value}")
         if claim.key is not None:

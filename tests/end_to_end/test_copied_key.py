@@ -102,9 +102,7 @@ def with_identity(node: Node) -> bytes:
     return identity.node_id
 
 
-def test_forged_founding_is_reported_and_ignored(
-    founded: Farm,
-) -> None:
+def test_forged_founding_is_reported_and_ignored(founded: Farm) -> None:
     # Given a farm, and an unknown node with its key, which announces another founding with one real promise
     real = real_founding(founded)
     exported = exported_key(founded.nodes[0], founded.directory / "exported.key")

@@ -57,10 +57,7 @@ def requested(bridge: SamBridge, directory: bytes, address_hash: bytes) -> Struc
 
     async def request() -> StructureReply:
         with trio.fail_after(REQUEST_BOUND_S):
-            async with (
-                open_session(bridge) as session,
-                await session.connect(directory, REQUEST_BOUND_S) as stream,
-            ):
+            async with open_session(bridge) as session, await session.connect(directory, REQUEST_BOUND_S) as stream:
                 await stream.send_all(encode_request(address_hash))
                 received = b""
                 while missing := reply_bytes_missing(received):

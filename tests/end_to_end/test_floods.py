@@ -100,11 +100,7 @@ async def _drip(farm: Farm, node: Node) -> None:
     address = PeerAddress(*_raft_address(node), certificate.fingerprint)
     # The header announces more bytes than follow.
     announced = min(REQUEST_BYTES, DEFAULT_LIMITS.log_bytes)
-    head = encode_request(
-        ClientRequest(
-            destination=1,
-        )
-    )[:-4] + announced.to_bytes(4)
+    head = encode_request(ClientRequest(destination=1))[:-4] + announced.to_bytes(4)
     dialing = trio.CapacityLimiter(4)
 
     async def drip() -> None:

@@ -82,9 +82,7 @@ class Attacker:
         )
         try:
             for entry in entries:
-                request = ClientRequest(
-                    entries=(Entry.command(0, entry),),
-                )
+                request = ClientRequest(entries=(Entry.command(0, entry),))
                 await dialed.stream.send_all(encode_request(request))
                 await dialed.stream.receive_some(4096)
         finally:

@@ -31,9 +31,7 @@ def statuses(view: FarmView) -> dict[str, str]:
     return {member.name: member.status.value for member in view.members}
 
 
-def test_farm_over_i2p_changes_members_through_proxy(
-    tmp_path: Path,
-) -> None:
+def test_farm_over_i2p_changes_members_through_proxy(tmp_path: Path) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=4)
     with I2pProxy(files.names) as proxy, files.farm(f'address = "{LOOPBACK}:{proxy.port}"') as farm:
         # Given three nodes with two seeds, which can reach each other only through the proxy

@@ -97,9 +97,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     assert (document["raftId"], document["retired"]["id"]) == (4, old_id)
     old_server = document["retired"]["raftId"]
     farm.wait_until(
-        lambda: voters(leader) == {1, 2, 3, 4} - {old_server},
-        START_BOUND_S,
-        "the new server has replaced the old one",
+        lambda: voters(leader) == {1, 2, 3, 4} - {old_server}, START_BOUND_S, "the new server has replaced the old one"
     )
     listed = call("node", "list", "--node", leader.directory)
     assert re.search(rf"{old_id} +{lost.name} +{old_server} +retired", listed.stdout), listed.stdout + listed.stderr
@@ -113,9 +111,7 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
     leader = farm.led_by_another(stolen)
     stolen_id = stolen.view().node.node_id
     farm.wait_until(
-        lambda: all(each.name for each in nodes(leader).values()),
-        START_BOUND_S,
-        "each name and key is recorded",
+        lambda: all(each.name for each in nodes(leader).values()), START_BOUND_S, "each name and key is recorded"
     )
     offline = next(node for node in farm.nodes if node not in {leader, stolen})
     offline.kill()

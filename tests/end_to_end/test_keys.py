@@ -63,9 +63,7 @@ def alarms(node: Node) -> dict[str, str]:
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 
-def test_rotation_under_load_keeps_entries_and_connections(
-    lan_timing_farm: Farm,
-) -> None:
+def test_rotation_under_load_keeps_entries_and_connections(lan_timing_farm: Farm) -> None:
     farm = lan_timing_farm
     before = farm.nodes[0].view().raft.term
     with Submitter(farm, farm.nodes, "rotated") as submitter:

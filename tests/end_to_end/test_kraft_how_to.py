@@ -54,13 +54,7 @@ class HowTo:
         paths = {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(directory)}
         self._environment = os.environ | paths
         self._shell = stack.enter_context(
-            child(
-                ["/bin/bash"],
-                cwd=directory,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+            child(["/bin/bash"], cwd=directory, env=self._environment, stdin=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
 
     def run(self) -> str:

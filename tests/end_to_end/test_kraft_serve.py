@@ -21,7 +21,7 @@ from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kr
 kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
 pytestmark = [
     # kafka-python leaves sockets of killed servers to the garbage collector.
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 ]
 
 TOPIC = "__cluster_metadata"

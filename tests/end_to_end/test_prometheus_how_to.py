@@ -69,9 +69,7 @@ def publishes(node: Node) -> bool:
     return any(each.seconds_to_expiry is not None for each in node.view().publishing)
 
 
-def test_nodes_serve_all_metrics_of_dashboard_and_alerts(
-    watched_farm: tuple[Farm, list[str]],
-) -> None:
+def test_nodes_serve_all_metrics_of_dashboard_and_alerts(watched_farm: tuple[Farm, list[str]]) -> None:
     farm, _ = watched_farm
     exposition = "".join(node.ask(lambda client: client.metrics()) for node in farm.nodes)
     # A healthy farm does not have an alarm, so the label `kind` is added by hand.

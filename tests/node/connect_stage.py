@@ -16,13 +16,7 @@ from bridge.sam.session import SamSession, open_session
 from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.farm_link import FarmLink
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
-from bridge.wire.i2p.structure_exchange import (
-    REQUEST_BYTES,
-    ReplyStatus,
-    StructureReply,
-    decode_request,
-    encode_reply,
-)
+from bridge.wire.i2p.structure_exchange import REQUEST_BYTES, ReplyStatus, StructureReply, decode_request, encode_reply
 from tests.processes import hold_for_threads
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]

@@ -319,12 +319,7 @@ class Stage:
         self.alarms = Alarms(self.trace)
         self.structures = KnownStructures()
         self.applied_state = AppliedState(
-            NOW_MS,
-            self.trace,
-            NODE_IDS,
-            CLUSTER_ID,
-            on_change=self._changed,
-            on_report=self.structures.reported,
+            NOW_MS, self.trace, NODE_IDS, CLUSTER_ID, on_change=self._changed, on_report=self.structures.reported
         )
         self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
         # Only this server of the three runs, so its clock must count as a majority.

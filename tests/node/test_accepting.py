@@ -101,9 +101,7 @@ async def test_idle_or_closed_connection_is_dropped_unhandled() -> None:
         await idle.aclose()
 
 
-async def test_exhausted_descriptors_drop_oldest_idle_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_exhausted_descriptors_drop_oldest_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """With EMFILE, the queue closes its oldest idle connection without spinning, and accepts the new one later."""
     refused = 0
     accept = socket.socket.accept

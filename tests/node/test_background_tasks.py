@@ -104,9 +104,7 @@ async def test_publisher_with_unencodable_second_reports_failure(autojump_clock:
         assert 1 <= stage.events("publish-failed") <= 10, "the pauses between attempts grow"
 
 
-async def test_clock_entry_refused_as_busy_is_retried_soon(
-    autojump_clock: MockClock,
-) -> None:
+async def test_clock_entry_refused_as_busy_is_retried_soon(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     stage.server.outcome = Outcome.BUSY
     async with on_duty(stage):
@@ -167,9 +165,7 @@ async def test_node_catching_up_does_not_raise_clock_alarm(autojump_clock: MockC
             assert stage.alarm(CLOCK.kind) is None
 
 
-async def test_log_time_far_ahead_raises_alarm_only_on_leader(
-    autojump_clock: MockClock,
-) -> None:
+async def test_log_time_far_ahead_raises_alarm_only_on_leader(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=NOW_MS + 3_600_000)
     async with on_duty(stage):
@@ -196,9 +192,7 @@ async def test_farm_off_for_ninety_days_publishes_within_three_periods(autojump_
         assert stage.router.published
 
 
-async def test_slow_majority_raises_alarm_on_leader(
-    autojump_clock: MockClock,
-) -> None:
+async def test_slow_majority_raises_alarm_on_leader(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.server.commit_s = 0.3
     async with on_duty(stage):
@@ -238,9 +232,7 @@ async def test_reports_are_sent_each_period_with_unique_ids(autojump_clock: Mock
     assert len({record.request for _, record in reports if isinstance(record, Report)}) == len(reports)
 
 
-async def test_report_loop_adopts_shorter_period_of_leader(
-    autojump_clock: MockClock,
-) -> None:
+async def test_report_loop_adopts_shorter_period_of_leader(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.lead(OTHER)  # so this node does not write clock entries, and begins with the period of 30 s
     async with on_duty(stage):
@@ -267,9 +259,7 @@ async def test_refused_report_is_replaced_by_fresh_report(autojump_clock: MockCl
     assert len(dates_ms) >= 5
 
 
-async def test_unreachable_router_is_reported_with_alarm(
-    autojump_clock: MockClock,
-) -> None:
+async def test_unreachable_router_is_reported_with_alarm(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.silence = "the router does not answer on port 7654"
     async with on_duty(stage):
@@ -338,9 +328,7 @@ async def test_accepted_plan_is_signed_for_router(autojump_clock: MockClock) -> 
     assert stage.background_tasks.published == stage.events("published") == 1
 
 
-async def test_first_publication_follows_report_of_last_voter(
-    autojump_clock: MockClock,
-) -> None:
+async def test_first_publication_follows_report_of_last_voter(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     state = stage.applied_state.state
     stage.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((OWN, OTHER),)))
@@ -465,9 +453,7 @@ async def test_publisher_deposed_during_publication_stops_after_it(autojump_cloc
         assert (len(stage.router.published), stage.router.stopped) == (1, 1)
 
 
-async def test_leaving_publisher_reports_off_so_another_takes_over(
-    autojump_clock: MockClock,
-) -> None:
+async def test_leaving_publisher_reports_off_so_another_takes_over(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(6)
@@ -482,9 +468,7 @@ async def test_leaving_publisher_reports_off_so_another_takes_over(
         assert reports[-1].masters[0].publish_config is PublishConfig.OFF
 
 
-async def test_leaving_node_ends_with_report_without_leaves(
-    autojump_clock: MockClock,
-) -> None:
+async def test_leaving_node_ends_with_report_without_leaves(autojump_clock: MockClock) -> None:
     stage = Stage()
     await stage.append_record(rival_report())
     async with on_duty(stage):

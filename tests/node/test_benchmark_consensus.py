@@ -85,10 +85,7 @@ def turn(entries_per_s: float, p50_ms: float) -> Turn:
 
 def test_ratios_pair_turns_of_one_round() -> None:
     many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
-    found = {
-        OURS: [turn(1_000, 1), turn(9_000, 1)],
-        ETCD: [turn(1_000, 1), turn(3_000, 1)],
-    }
+    found = {OURS: [turn(1_000, 1), turn(9_000, 1)], ETCD: [turn(1_000, 1), turn(3_000, 1)]}
     rows = {figure.name: figure for figure in figures(many, found, MACHINE)}
     assert rows["garlicfarm's rate / etcd's"].values == (1.0, 3.0)
     assert rows["garlicfarm's rate / etcd's"].note == "goal at least 1.3: 1 of 2 reach it"

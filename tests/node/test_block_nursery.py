@@ -33,9 +33,7 @@ async def test_block_nursery_with_failed_block_raises_its_error() -> None:
         await run_block(trio.sleep_forever, partial(fail_with, KeyError()))
 
 
-async def test_block_nursery_at_end_of_block_cancels_tasks(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_block_nursery_at_end_of_block_cancels_tasks(autojump_clock: trio.testing.MockClock) -> None:
     with trio.fail_after(1):
         async with block_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)

@@ -16,11 +16,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from trio.lowlevel import TrioToken
 
-from bridge.api.control import (
-    ClusterAnswer,
-    SubmitAnswer,
-    SubmitOutcome,
-)
+from bridge.api.control import ClusterAnswer, SubmitAnswer, SubmitOutcome
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage

@@ -132,11 +132,7 @@ def test_link_without_directories_names_reason_of_each_node(garlicfarm: Callable
     assert result.stdout == ""
     first, *reasons = result.stderr.splitlines()
     assert first.startswith("garlicfarm: no node has a directory yet")
-    assert reasons == [
-        f"  node-1: {PROBLEM}",
-        f"  node-2: {command.NO_SAM}",
-        f"  node-9: {command.NO_REPORT}",
-    ]
+    assert reasons == [f"  node-1: {PROBLEM}", f"  node-2: {command.NO_SAM}", f"  node-9: {command.NO_REPORT}"]
 
 
 @pytest.mark.parametrize("master", [MASTER, MASTER[:52], MASTER.upper()])

@@ -141,11 +141,6 @@ def test_fish_shows_complete_description_of_topic(tmp_path: Path) -> None:
     command.chmod(0o755)
     (tmp_path / "script.fish").write_text(completion_script(cli, "fish"))
     command_line = ["fish", "--no-config", "-c", f'source {tmp_path}/script.fish; complete -C "garlicfarm help serv"']
-    places = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(tmp_path),
-        "LANG": "C.UTF-8",
-    }
+    places = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "LANG": "C.UTF-8"}
     done = subprocess.run(command_line, env=places, capture_output=True, text=True, check=True)
     assert done.stdout == "servers\tadd, replace and remove nodes\n"

@@ -15,12 +15,7 @@ from bridge.connect import ClientCounter, LeafSilentError, NoLeafError, default_
 from bridge.connect.structure_keeper import StructureKeeper, _read_file
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode, sign
-from bridge.wire.i2p.structure_exchange import (
-    STRUCTURE_LIMIT_BYTES,
-    ReplyStatus,
-    StructureReply,
-    encode_reply,
-)
+from bridge.wire.i2p.structure_exchange import STRUCTURE_LIMIT_BYTES, ReplyStatus, StructureReply, encode_reply
 from tests.node.connect_stage import LIFE_S, ConnectStage, connect_stage, request, until
 
 MEBIBYTE = 1 << 20

@@ -110,9 +110,7 @@ async def elected_walk(directory: Path, tracer: WalkTracer) -> Walk | None:
     return walk if elected and BUSY_DISK not in walk.hops else None
 
 
-async def test_walk_of_election_equals_trace_on_candidate(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_walk_of_election_equals_trace_on_candidate(tmp_path_factory: pytest.TempPathFactory) -> None:
     tracer = WalkTracer()
     walk = None
     with tracer.installed(), trio.fail_after(120):

@@ -72,9 +72,7 @@ async def test_canceled_caller_does_not_start_work(disk_thread: DiskThread) -> N
     assert done == []
 
 
-async def test_end_of_work_is_reported_in_event_loop_with_context(
-    disk_thread: DiskThread,
-) -> None:
+async def test_end_of_work_is_reported_in_event_loop_with_context(disk_thread: DiskThread) -> None:
     def fail() -> None:
         raise OSError(5, "Input/output error")
 

@@ -123,9 +123,7 @@ async def test_read_without_known_commit_index_is_refused(tmp_path: Path) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def test_client_with_expired_session_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_client_with_expired_session_is_refused(tmp_path: Path) -> None:
     async with group(tmp_path, SessionLimits(sessions_max=2)) as servers, trio.open_nursery() as nursery:
         plain, client_without_extensions = servers.client(), servers.client(offered=())
         await nursery.start(plain.run)

@@ -103,13 +103,7 @@ async def test_log_pack_with_unsupported_level_is_refused(autojump_clock: trio.t
         pack = LogPack(0, (Entry.command(1, TOO_HIGH.data),))
         answers: list[wire.Reply | None] = []
         joining.sync(
-            wire.SyncLogRequest(
-                source=TWO,
-                destination=ONE,
-                term=1,
-                commit_index=1,
-                entries=(LogEntry(1, pack),),
-            ),
+            wire.SyncLogRequest(source=TWO, destination=ONE, term=1, commit_index=1, entries=(LogEntry(1, pack),)),
             answers.append,
         )
         await until(lambda: bool(answers))

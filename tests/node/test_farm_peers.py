@@ -136,9 +136,7 @@ def test_removed_node_stays_server_until_it_leaves_group(view: NodeView) -> None
     assert view.fault(3, NUMBERS[2]) is None, "readmitted"
 
 
-def test_shown_admission_chain_proves_server_missing_in_log(
-    view: NodeView,
-) -> None:
+def test_shown_admission_chain_proves_server_missing_in_log(view: NodeView) -> None:
     cluster_id = FOUNDING.cluster_id
     fourth = signed(Admission(node_id(44), "node-4", public_key(44), 4), NUMBERS[1], cluster_id)
     fifth = signed(Admission(node_id(55), "node-5", public_key(55), 5), 44, cluster_id)

@@ -233,10 +233,7 @@ async def test_confirmed_cluster_is_on_disk_before_join(tmp_path: Path, autojump
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         forming.members_changed(
-            (
-                member(B, FormationNotice(founding=mine)),
-                member(C, FormationNotice(founding=forged)),
-            )
+            (member(B, FormationNotice(founding=mine)), member(C, FormationNotice(founding=forged)))
         )
         await trio.sleep(5)
         assert (forming.outcome, forming.ignored_count) == (None, 2)

@@ -40,11 +40,7 @@ class Sender:
         self.incidents: list[Incident] = []
         self.metrics = Metrics(self.incidents.append)
         self.links = PeerLinks(
-            dialer or stage.dialer(ALICE),
-            stage.resolve,
-            metrics=self.metrics,
-            random=Random(3),
-            options=options,
+            dialer or stage.dialer(ALICE), stage.resolve, metrics=self.metrics, random=Random(3), options=options
         )
 
     def correlations(self) -> list[int]:
@@ -193,13 +189,7 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     sender = Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
     newcomer = JoiningPeer(
-        None,
-        lambda _: wire.JoinClusterRequest(
-            source=ALICE,
-            destination=BOB,
-            term=3,
-            entries=(LogEntry(3, ALONE),),
-        ),
+        None, lambda _: wire.JoinClusterRequest(source=ALICE, destination=BOB, term=3, entries=(LogEntry(3, ALONE),))
     )
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
@@ -225,13 +215,7 @@ async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_cloc
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
     joining_peer = JoiningPeer(
-        None,
-        lambda _: wire.JoinClusterRequest(
-            source=ALICE,
-            destination=BOB,
-            term=3,
-            entries=(LogEntry(3, ALONE),),
-        ),
+        None, lambda _: wire.JoinClusterRequest(source=ALICE, destination=BOB, term=3, entries=(LogEntry(3, ALONE),))
     )
     assert sender.links.invite(BOB, joining_peer)
     await wait_all_tasks_blocked()

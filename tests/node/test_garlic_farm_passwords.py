@@ -1,6 +1,5 @@
 """A running farm changes its passwords: open connections stay, and servers with an older password can connect."""
 
-
 import pytest
 import trio
 
@@ -45,9 +44,7 @@ async def test_caller_uses_its_current_best_credentials(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [((NEW, OLD), (OLD,)), ((OLD, NEW), (NEW,))],
-    ids=["older server", "older caller"],
+    ("ours", "theirs"), [((NEW, OLD), (OLD,)), ((OLD, NEW), (NEW,))], ids=["older server", "older caller"]
 )
 async def test_refused_credentials_are_followed_by_second_best(
     stage: Stage, ours: tuple[Credentials, ...], theirs: tuple[Credentials, ...]
@@ -87,15 +84,7 @@ async def test_open_connection_survives_removal_of_its_credentials(stage: Stage)
     let_accept(host, OLD)
     dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
     let_accept(host, NEW)
-    await dialed.stream.send_all(
-        encode_request(
-            RequestVoteRequest(
-                source=ALICE,
-                destination=BOB,
-                term=2,
-            )
-        )
-    )
+    await dialed.stream.send_all(encode_request(RequestVoteRequest(source=ALICE, destination=BOB, term=2)))
     with trio.fail_after(10):
         assert await dialed.stream.receive_some(64)
     assert host.incidents == []

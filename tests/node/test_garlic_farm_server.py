@@ -84,20 +84,8 @@ async def closes(dialed: Dialed) -> bool:
         return True
 
 
-VOTE = wire.RequestVoteRequest(
-    source=ALICE,
-    destination=BOB,
-    term=3,
-    last_log_term=2,
-    last_log_index=9,
-)
-PRE_VOTE = wire.PreVoteRequest(
-    source=ALICE,
-    destination=BOB,
-    term=3,
-    last_log_term=2,
-    last_log_index=9,
-)
+VOTE = wire.RequestVoteRequest(source=ALICE, destination=BOB, term=3, last_log_term=2, last_log_index=9)
+PRE_VOTE = wire.PreVoteRequest(source=ALICE, destination=BOB, term=3, last_log_term=2, last_log_index=9)
 APPEND = wire.AppendEntriesRequest(
     source=ALICE,
     destination=BOB,
@@ -107,9 +95,7 @@ APPEND = wire.AppendEntriesRequest(
     commit_index=8,
     entries=(Entry.command(3, b"{}"),),
 )
-CLIENT = wire.ClientRequest(
-    entries=(Entry.command(0, b"{}"),),
-)
+CLIENT = wire.ClientRequest(entries=(Entry.command(0, b"{}"),))
 
 
 async def test_peer_requests_reach_core(stage: Stage) -> None:
@@ -142,16 +128,7 @@ async def test_replies_have_order_of_requests(stage: Stage, autojump_clock: Mock
     dialed = await dial(stage)
     terms = list(range(1, 41))
     await dialed.stream.send_all(
-        b"".join(
-            encode_request(
-                wire.RequestVoteRequest(
-                    source=ALICE,
-                    destination=BOB,
-                    term=term,
-                )
-            )
-            for term in terms
-        )
+        b"".join(encode_request(wire.RequestVoteRequest(source=ALICE, destination=BOB, term=term)) for term in terms)
     )
     started = trio.current_time()
     assert [reply.term for reply in await replies(dialed, 40)] == terms
@@ -217,32 +194,19 @@ MEMBERS = LogEntry(1, Configuration(1, 0, ()))
     ("request_", "expected"),
     [
         (
-            wire.AddServerRequest(
-                entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),),
-            ),
+            wire.AddServerRequest(entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),)),
             wire.AddServerResponse(source=BOB, destination=CAROL, term=1, next_index=0, accepted=False),
         ),
         (
-            wire.RemoveServerRequest(
-                entries=(LogEntry(0, ClusterServer(ALICE, None)),),
-            ),
+            wire.RemoveServerRequest(entries=(LogEntry(0, ClusterServer(ALICE, None)),)),
             wire.RemoveServerResponse(source=BOB, destination=CAROL, term=1, next_index=0, accepted=False),
         ),
         (
-            wire.JoinClusterRequest(
-                source=ALICE,
-                destination=BOB,
-                term=1,
-                entries=(MEMBERS,),
-            ),
+            wire.JoinClusterRequest(source=ALICE, destination=BOB, term=1, entries=(MEMBERS,)),
             wire.JoinClusterResponse(source=BOB, destination=ALICE, term=1, next_index=0, accepted=False),
         ),
         (
-            wire.LeaveClusterRequest(
-                source=ALICE,
-                destination=BOB,
-                term=1,
-            ),
+            wire.LeaveClusterRequest(source=ALICE, destination=BOB, term=1),
             wire.LeaveClusterResponse(source=BOB, destination=ALICE, term=1, next_index=0, accepted=False),
         ),
     ],
@@ -263,26 +227,8 @@ async def test_unsupported_membership_request_is_refused(
     [
         (b"\x04" * 26, Fault.OUT_OF_TURN),
         (b"\xff", Fault.MALFORMED),
-        (
-            encode_request(
-                wire.RequestVoteRequest(
-                    source=CAROL,
-                    destination=BOB,
-                    term=1,
-                )
-            ),
-            Fault.OUT_OF_TURN,
-        ),
-        (
-            encode_request(
-                wire.RequestVoteRequest(
-                    source=ALICE,
-                    destination=CAROL,
-                    term=1,
-                )
-            ),
-            Fault.WRONG_SERVER,
-        ),
+        (encode_request(wire.RequestVoteRequest(source=CAROL, destination=BOB, term=1)), Fault.OUT_OF_TURN),
+        (encode_request(wire.RequestVoteRequest(source=ALICE, destination=CAROL, term=1)), Fault.WRONG_SERVER),
         (encode_request(VOTE)[:-4] + b"\x7f\xff\xff\xff", Fault.TOO_LARGE),
         (encode_request(APPEND)[:-3] + b"\xff", Fault.SILENT),
     ],
@@ -352,14 +298,7 @@ async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, 
     await trio.sleep(20)
     began = trio.current_time()
     await dialed.stream.send_all(
-        first_request
-        + encode_request(
-            wire.RequestVoteRequest(
-                source=ALICE,
-                destination=BOB,
-                term=7,
-            )
-        )
+        first_request + encode_request(wire.RequestVoteRequest(source=ALICE, destination=BOB, term=7))
     )
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
@@ -465,12 +404,7 @@ def test_wire_limits_equal_limits_of_core() -> None:
     assert DEFAULT_LIMITS.log_bytes == 12 * 2**20
     largest = Entry.command(1, bytes(GARLIC_FARM.max_command_bytes))
     small = Entry.command(1, bytes(1000))
-    request = wire.AppendEntriesRequest(
-        source=ALICE,
-        destination=BOB,
-        term=1,
-        entries=(*[small] * 250, largest),
-    )
+    request = wire.AppendEntriesRequest(source=ALICE, destination=BOB, term=1, entries=(*[small] * 250, largest))
     assert decode_request(encode_request(request)) == request
 
 
@@ -502,16 +436,9 @@ SERVER_MESSAGES = (
     wire.TimeoutNowRequest(source=ALICE, destination=BOB, term=9, last_log_term=2, last_log_index=9, commit_index=8),
     wire.JoinClusterRequest(source=ALICE, destination=BOB, term=9, entries=(MEMBERS,)),
     wire.SyncLogRequest(
-        source=ALICE,
-        destination=BOB,
-        term=9,
-        entries=(LogEntry(9, LogPack(0, (Entry.command(9, b"{}"),))),),
+        source=ALICE, destination=BOB, term=9, entries=(LogEntry(9, LogPack(0, (Entry.command(9, b"{}"),))),)
     ),
-    wire.LeaveClusterRequest(
-        source=ALICE,
-        destination=BOB,
-        term=9,
-    ),
+    wire.LeaveClusterRequest(source=ALICE, destination=BOB, term=9),
 )
 
 
@@ -551,14 +478,8 @@ async def test_client_with_password_may_submit_read_or_be_added(stage: Stage, ow
     address = stage.resolve(BOB)
     assert address is not None
     dialed = await stage.dialer(own_id, role=ConnectionRole.CLIENT).dial(address, BOB)
-    addition = wire.AddServerRequest(
-        entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),),
-    )
-    for request in (
-        CLIENT,
-        wire.ReadIndexRequest(),
-        addition,
-    ):
+    addition = wire.AddServerRequest(entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),))
+    for request in (CLIENT, wire.ReadIndexRequest(), addition):
         await dialed.stream.send_all(encode_request(request))
     assert len(await replies(dialed, 3)) == 3
     assert host.incidents == []
@@ -570,9 +491,7 @@ async def test_removal_of_another_server_is_refused(stage: Stage, own_id: int | 
     address = stage.resolve(BOB)
     assert address is not None
     dialed = await stage.dialer(own_id, role=ConnectionRole(role)).dial(address, BOB)
-    request = wire.RemoveServerRequest(
-        entries=(LogEntry(0, ClusterServer(CAROL, None)),),
-    )
+    request = wire.RemoveServerRequest(entries=(LogEntry(0, ClusterServer(CAROL, None)),))
     await dialed.stream.send_all(encode_request(request))
     assert await closes(dialed)
     assert (

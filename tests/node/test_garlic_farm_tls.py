@@ -364,11 +364,7 @@ async def test_thousands_of_requests_do_not_starve_other_tasks(tmp_path: Path) -
         dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
         nursery.start_soon(take_turns)
         # When a thousand of them arrive together
-        one = encode_request(
-            RemoveServerRequest(
-                entries=(LogEntry(0, ClusterServer(ALICE, None)),),
-            )
-        )
+        one = encode_request(RemoveServerRequest(entries=(LogEntry(0, ClusterServer(ALICE, None)),)))
         await dialed.stream.send_all(one * 1000)
         with trio.fail_after(30):
             while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event

@@ -120,9 +120,7 @@ def _returns_unsendable_nak(joiner: gossip.NodeInfo) -> Any:
 
 @pytest.mark.parametrize("admit", [_raises, _returns_other_type, _returns_unsendable_nak])
 @in_simulated_time
-async def test_failing_admit_refuses_joiner_with_alarm(
-    admit: Callable[[gossip.NodeInfo], Any],
-) -> None:
+async def test_failing_admit_refuses_joiner_with_alarm(admit: Callable[[gossip.NodeInfo], Any]) -> None:
     network = MemoryNetwork()
     async with gossip.open_group(HOME, key=RING, admit=admit, network=network) as alice:
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), metadata=b"\xff", network=network):

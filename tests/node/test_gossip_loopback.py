@@ -49,9 +49,7 @@ async def test_canceled_agent_is_declared_dead() -> None:
         assert sees(agents[0], agents[1])
 
 
-async def test_broadcast_connects_agents_of_one_farm_only(
-    broadcast: Address,
-) -> None:
+async def test_broadcast_connects_agents_of_one_farm_only(broadcast: Address) -> None:
     async with running_farm() as farm:
         own_agents = [await farm.start(broadcast=broadcast) for _ in range(3)]
         another = Keyring.of(b"the key of another farm nearby..")

@@ -121,9 +121,7 @@ def test_interfaces_without_known_state_count_as_up(monkeypatch: pytest.MonkeyPa
     assert lan_interfaces() == [LanInterface("eth0", "10.1.2.3", "10.1.255.255", is_up=True)]
 
 
-def test_lan_interfaces_omit_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lan_interfaces_omit_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     link = namedtuple("link", "family address netmask")  # noqa: PYI024 - as psutil's own
     state = namedtuple("state", "isup")  # noqa: PYI024 - as psutil's own
     addresses = {

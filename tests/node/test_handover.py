@@ -80,11 +80,7 @@ async def test_busy_server_reports_it() -> None:
 
 
 async def test_clean_stop_of_leader_waits_for_successor_with_limit(autojump_clock: MockClock) -> None:
-    assert await hand_over_before_stop(cast(Replica, Serving())) == {
-        "leader": 2,
-        "term": 7,
-        "leaderName": None,
-    }
+    assert await hand_over_before_stop(cast(Replica, Serving())) == {"leader": 2, "term": 7, "leaderName": None}
     assert not await hand_over_before_stop(cast(Replica, Serving(busy=True)))
     follower = Serving(leads=False)
     assert not await hand_over_before_stop(cast(Replica, follower))

@@ -105,9 +105,7 @@ async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> 
     assert lag.mean_ms() == pytest.approx(1.4, abs=1e-2)
 
 
-async def test_lag_of_blocked_loop_is_mean_wait_of_job(
-    mock_clock: trio.testing.MockClock,
-) -> None:
+async def test_lag_of_blocked_loop_is_mean_wait_of_job(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=120)
     # given a loop that is blocked for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
     moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]

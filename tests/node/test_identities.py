@@ -192,10 +192,7 @@ async def test_current_key_is_offered_only_to_members(farm_key: Path) -> None:
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["during the run", "before the start"])
 async def test_eviction_without_gossip_ends_all_connections(
-    farm_key: Path,
-    autojump_clock: MockClock,
-    *,
-    recorded: bool,
+    farm_key: Path, autojump_clock: MockClock, *, recorded: bool
 ) -> None:
     out = frozenset({identity(5).node_id} if recorded else ())
     node = Node(1, farm_key, out, by_gossip=False)

@@ -147,9 +147,7 @@ async def test_largest_introductions_fit_into_handshake() -> None:
     assert max(map(len, introductions)) <= INTRODUCTION_CHARACTERS_MAX
 
 
-async def test_static_key_ring_refuses_changes_with_remedy(
-    tmp_path: Path,
-) -> None:
+async def test_static_key_ring_refuses_changes_with_remedy(tmp_path: Path) -> None:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))
     keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key", load_farm_key(tmp_path / "farm.key")))
     listing = await keys.listing()

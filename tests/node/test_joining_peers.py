@@ -20,15 +20,7 @@ RECORD_BYTES = 10
 
 
 def joining_peer(*, trusting: bool = False) -> JoiningPeer:
-    return JoiningPeer(
-        None,
-        lambda _: JoinClusterRequest(
-            source=1,
-            destination=4,
-            term=3,
-        ),
-        trusting=trusting,
-    )
+    return JoiningPeer(None, lambda _: JoinClusterRequest(source=1, destination=4, term=3), trusting=trusting)
 
 
 def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse:

@@ -130,8 +130,7 @@ async def test_loopback_client_reads_but_does_not_write() -> None:
 async def test_listed_users_produce_within_their_scopes(tmp_path: Path, mechanism: Mechanism) -> None:
     stage = stage_at()
     users = private(
-        tmp_path / "users",
-        f"writer {new_credential(mechanism, 'w')} submit\nreader {new_credential(mechanism, 'r')}\n",
+        tmp_path / "users", f"writer {new_credential(mechanism, 'w')} submit\nreader {new_credential(mechanism, 'r')}\n"
     )
     async with serving(stage, users=users, write=True) as (_, port):
         writer, reader = login("writer", "w", mechanism), login("reader", "r", mechanism)

@@ -54,9 +54,7 @@ async def test_committed_offset_is_entry_known_to_every_server(autojump_clock: M
     assert trio.current_time() == 0, "the first of a group is written immediately"
 
 
-async def test_commits_within_interval_write_only_newest(
-    autojump_clock: MockClock,
-) -> None:
+async def test_commits_within_interval_write_only_newest(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets, replies = offsets_of(stage), []
 
@@ -116,9 +114,7 @@ async def test_unchanged_offset_is_not_written(autojump_clock: MockClock) -> Non
     assert written_offsets(stage)[-1] == 0
 
 
-async def test_unchanged_offset_is_renewed_before_expiry(
-    autojump_clock: MockClock,
-) -> None:
+async def test_unchanged_offset_is_renewed_before_expiry(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     await offsets.commit(GROUP, at(1), None)

@@ -59,12 +59,7 @@ def batch_of(*values: bytes | None, producer: ProducerId | None = None, sequence
     if producer is None:
         return RecordBatch(0, -1, records)
     return RecordBatch(
-        0,
-        -1,
-        records,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=sequence,
+        0, -1, records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=sequence
     )
 
 

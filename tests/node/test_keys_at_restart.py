@@ -56,9 +56,7 @@ def chosen(agent: Group) -> bytes:
 
 
 @in_simulated_time
-async def test_restarted_node_takes_keys_only_from_founders(
-    tmp_path: Path,
-) -> None:
+async def test_restarted_node_takes_keys_only_from_founders(tmp_path: Path) -> None:
     # Given: a restarted node of a farm, without its log yet.
     network, peers = MemoryNetwork(), peers_without_farm()
     async with running_farm(network) as farm:

@@ -48,9 +48,7 @@ async def test_server_describes_its_own_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "names"),
-    [(("node.id", "unknown"), ["node.id"]), ((), None), (None, None)],
-    ids=["some", "empty", "null"],
+    ("keys", "names"), [(("node.id", "unknown"), ["node.id"]), ((), None), (None, None)], ids=["some", "empty", "null"]
 )
 async def test_described_settings_are_filtered_by_name(keys: tuple[str, ...] | None, names: list[str] | None) -> None:
     found = [each.name for each in (await described(BROKER, "1", keys)).configs]

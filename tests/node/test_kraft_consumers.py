@@ -67,9 +67,7 @@ async def test_fetch_returns_batch_larger_than_limit() -> None:
     assert values_of(await fetched(topic, fetch_of(0, max_bytes=10))) == [b"a" * 500]
 
 
-async def test_fetch_at_watermark_waits_for_record(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_fetch_at_watermark_waits_for_record(autojump_clock: trio.testing.MockClock) -> None:
     topic = MemoryTopic()
     found = []
     async with trio.open_nursery() as nursery:
@@ -86,9 +84,7 @@ async def test_fetch_at_watermark_waits_for_record(
     assert at - began == pytest.approx(3)
 
 
-async def test_fetch_without_record_is_empty_after_max_wait(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_fetch_without_record_is_empty_after_max_wait(autojump_clock: trio.testing.MockClock) -> None:
     began = trio.current_time()
     part = await fetched(MemoryTopic(), fetch_of(0, max_wait_ms=700))
     assert (part.error_code, part.records) == (ErrorCode.NONE, b"")
@@ -163,9 +159,7 @@ async def test_invalid_fetch_is_refused_immediately(
     assert part.current_leader.leader_id == topic.leader_id
 
 
-async def test_offset_beyond_watermark_is_out_of_range_at_leader(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_offset_beyond_watermark_is_out_of_range_at_leader(autojump_clock: trio.testing.MockClock) -> None:
     topic = MemoryTopic()
     topic.write(b"a")
     assert (await fetched(topic, fetch_of(9))).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

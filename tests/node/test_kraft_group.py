@@ -297,9 +297,7 @@ def test_request_of_unknown_member_is_refused(pair: Story) -> None:
     assert pair.refused(pair.join("x")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_commit_is_allowed_until_join_of_new_round(
-    pair: Story,
-) -> None:
+def test_commit_is_allowed_until_join_of_new_round(pair: Story) -> None:
     pair.join(new_id="c")
     assert pair.group.check_commit(pair.ref("a"), pair.now_ms) is ErrorCode.NONE
     pair.join("a")

@@ -58,10 +58,7 @@ def commit_of(offset: int, member: tuple[str, int] = ("", -1), **given: object) 
     )
     topic = groups.OffsetCommitRequestTopic(name=str(fields["topic"]), partitions=(part,))
     return groups.OffsetCommitRequest(
-        group_id=str(fields["group"]),
-        member_id=member[0],
-        generation_id_or_member_epoch=member[1],
-        topics=(topic,),
+        group_id=str(fields["group"]), member_id=member[0], generation_id_or_member_epoch=member[1], topics=(topic,)
     )
 
 
@@ -282,9 +279,7 @@ async def test_new_leader_keeps_member_ids_and_offsets(
     assert await committed_offset(services[2]) == 42
 
 
-async def test_reelected_leader_drops_old_members(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_reelected_leader_drops_old_members(autojump_clock: trio.testing.MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a") as (a,):
@@ -295,9 +290,7 @@ async def test_reelected_leader_drops_old_members(
         assert a.generation > generation
 
 
-async def test_removed_members_are_not_taken_over(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_removed_members_are_not_taken_over(autojump_clock: trio.testing.MockClock) -> None:
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         pass
@@ -305,9 +298,7 @@ async def test_removed_members_are_not_taken_over(
     assert await committed(service, 5, a.member) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_waiting_requests_are_refused_on_leader_change(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_waiting_requests_are_refused_on_leader_change(autojump_clock: trio.testing.MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a"), trio.open_nursery() as nursery:
@@ -365,8 +356,7 @@ async def test_non_coordinator_refuses_every_api(
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
-    [(_not_leading, ErrorCode.NONE), (_not_ready, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)],
+    ("change", "error"), [(_not_leading, ErrorCode.NONE), (_not_ready, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)]
 )
 async def test_list_groups_of_non_coordinator_is_empty(
     change: Callable[[MemoryTopic, MemoryOffsets], None], error: ErrorCode
@@ -532,9 +522,7 @@ async def test_client_without_group_membership_commits_offsets() -> None:
     assert (topic.name, part.committed_offset, part.committed_leader_epoch, part.metadata) == ("farm", 7, 5, "m")
 
 
-async def test_non_member_commit_to_group_with_members_is_refused(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_non_member_commit_to_group_with_members_is_refused(autojump_clock: trio.testing.MockClock) -> None:
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         assert await committed(service, 7) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -74,7 +74,7 @@ QUERIES: tuple[tuple[ApiKey, int, Any], ...] = (
                     topic="farm",
                     partitions=(clients.OffsetForLeaderEpochRequestPartition(partition=0, leader_epoch=1),),
                 ),
-            ),
+            )
         ),
     ),
     (
@@ -291,9 +291,7 @@ async def test_client_that_does_not_receive_is_closed(autojump_clock: trio.testi
     assert listener.counters[ListenerClose.ANSWER_TIMEOUT] == 1
 
 
-async def test_service_timeout_closes_connection(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_service_timeout_closes_connection(autojump_clock: trio.testing.MockClock) -> None:
     service = MetadataService()
     service.before = trio.sleep_forever
     listener = KafkaListener((service,), ListenerOptions(answer_s=300))

@@ -78,9 +78,7 @@ async def test_invalid_batch_is_refused_without_write(request_: clients.ProduceR
     assert part.error_message
 
 
-async def test_several_batches_are_refused_before_decompression(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_several_batches_are_refused_before_decompression(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request may have hundreds of batches. Each has 80 KB, and decompresses to 100,000 records."""
     unpacked: list[int] = []
 
@@ -96,9 +94,7 @@ async def test_several_batches_are_refused_before_decompression(
     assert (len(unpacked), topic.end) == (1, 50)
 
 
-async def test_large_batch_is_refused_before_decompression(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_large_batch_is_refused_before_decompression(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some clients, such as Java's, then send the records again in smaller batches."""
     topic = MemoryTopic()
     topic.max_batch_records = 50
@@ -175,9 +171,7 @@ async def test_follower_names_leader() -> None:
     assert [it.node_id for it in response.node_endpoints] == [2]
 
 
-async def test_uncommitted_records_time_out(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_uncommitted_records_time_out(autojump_clock: trio.testing.MockClock) -> None:
     topic = MemoryTopic()
     topic.is_stuck = True
     assert (await part_of_reply(topic, produce_of(GOOD))).error_code == ErrorCode.REQUEST_TIMED_OUT

@@ -245,11 +245,7 @@ async def test_fetch_smaller_than_batch_gets_whole_batch(max_bytes: int, sizes: 
 
     receiver = ScriptedReceiver(answer)
     at = QuorumService(
-        receiver,
-        names(),
-        write_entries,
-        lambda: Answering(leader=ONE),
-        ends_batch=lambda entry: entry.data == b"end",
+        receiver, names(), write_entries, lambda: Answering(leader=ONE), ends_batch=lambda entry: entry.data == b"end"
     )
     response = await at.answer(from_two(replace(FETCH, max_bytes=max_bytes)), caller())
     assert isinstance(response, clients.FetchResponse)

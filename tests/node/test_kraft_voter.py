@@ -402,9 +402,7 @@ def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "listeners",
-    [[f"C{number}" for number in range(17)], ["C" * 256]],
-    ids=["seventeen", "long-name"],
+    "listeners", [[f"C{number}" for number in range(17)], ["C" * 256]], ids=["seventeen", "long-name"]
 )
 def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path, listeners: list[str]) -> None:
     """Followers would stop permanently at such a record, so the leader would lose all of them."""
@@ -481,9 +479,7 @@ def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_returning_observer_uses_bootstrap_servers(
-    tmp_path: Path,
-) -> None:
+def test_returning_observer_uses_bootstrap_servers(tmp_path: Path) -> None:
     """The voters changed while it was stopped, and the server in its log no longer listens."""
 
     async def run() -> None:

@@ -49,9 +49,7 @@ class Stage:
         configuration = SimpleNamespace(voter_ids=frozenset(VOTERS))
         group = SimpleNamespace(server_id=OWN, configuration=configuration)
         server = SimpleNamespace(
-            describe=lambda: SimpleNamespace(raft=group),
-            role=SimpleNamespace(leader=LEADER),
-            propose=self._propose,
+            describe=lambda: SimpleNamespace(raft=group), role=SimpleNamespace(leader=LEADER), propose=self._propose
         )
         self.replica = typed(SimpleNamespace(server=server, server_id=OWN, leads=leads))
         self.directory = typed(SimpleNamespace(members=lambda: self.members))

@@ -66,11 +66,7 @@ def opened_as(directory: Path, server_id: int) -> None:
     opened(directory, LATER, server_id)
 
 
-@pytest.mark.parametrize(
-    ("entries", "voted_for"),
-    [((Entry.command(3, b"{}"),), None), ((), 1)],
-    ids=["entry", "vote"],
-)
+@pytest.mark.parametrize(("entries", "voted_for"), [((Entry.command(3, b"{}"),), None), ((), 1)], ids=["entry", "vote"])
 def test_used_storage_is_refused_for_other_raft_id(
     tmp_path: Path, entries: tuple[Entry, ...], voted_for: ServerId | None
 ) -> None:

@@ -23,10 +23,7 @@ def make(
     max_urgent: int = 10,
 ) -> tuple[Mailbox, Batches, PendingCalls]:
     options = ServerOptions(
-        batch_commands=batch_commands,
-        batch_bytes=batch_bytes,
-        linger_in_flight_ms=in_flight_ms,
-        linger_idle_ms=idle_ms,
+        batch_commands=batch_commands, batch_bytes=batch_bytes, linger_in_flight_ms=in_flight_ms, linger_idle_ms=idle_ms
     )
     calls = PendingCalls(options)
     batches = Batches(calls, options)
@@ -118,9 +115,7 @@ async def test_abandoned_proposal_never_takes_effect() -> None:
     assert limit == ProposalLimit(10, 1_000)
 
 
-async def test_proposals_wait_for_full_batch_or_time_limit(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_proposals_wait_for_full_batch_or_time_limit(autojump_clock: trio.testing.MockClock) -> None:
     (mailbox, batches, _), limit = make(3, 100, in_flight_ms=500), ProposalLimit(10, 1_000)
     mailbox.propose(admitted(b"first", limit))
     assert batches.is_due, "nothing is in flight, so it does not wait"
@@ -164,9 +159,7 @@ async def test_idle_owner_waits_for_extended_deadline(
     assert trio.current_time() == pytest.approx(began + wakes_s)
 
 
-async def test_clients_of_answered_batch_share_next_one(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_clients_of_answered_batch_share_next_one(autojump_clock: trio.testing.MockClock) -> None:
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     # given a batch of five with a reply
     for _ in range(5):

@@ -89,9 +89,7 @@ def test_masters_with_and_without_key_are_served(tmp_path: Path) -> None:
     assert [(each.destination, each.can_sign_until_s) for each in masters.keyless] == [(SHOP.destination.base64, None)]
 
 
-def test_foreign_leaf_or_duplicate_master_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_foreign_leaf_or_duplicate_master_is_refused(tmp_path: Path) -> None:
     blog = MasterSettings(signing_key=key_file(tmp_path, "blog.key"))
     with pytest.raises(MasterError, match=SHOP.destination.address):
         load_masters((blog,), (ServedLeaf(LEAF, master_hash=SHOP.destination.hash),))

@@ -16,12 +16,7 @@ from gossip.core.membership import Member
 OWN, B, C = (NodeId(bytes([0] * 7 + [number])) for number in (1, 2, 3))
 FINGERPRINT = bytes(range(32))
 METADATA = NodeMetadata(
-    cluster="demo",
-    name="b",
-    role=RoleHint.VOTER,
-    raft_id=2,
-    endpoint="tcp://10.0.0.2:7669",
-    fingerprint=FINGERPRINT,
+    cluster="demo", name="b", role=RoleHint.VOTER, raft_id=2, endpoint="tcp://10.0.0.2:7669", fingerprint=FINGERPRINT
 )
 
 
@@ -78,8 +73,7 @@ def test_member_without_endpoint_is_not_dialed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "reachable"),
-    [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)],
+    ("status", "reachable"), [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)]
 )
 def test_suspect_member_is_still_reachable(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
     member_directory, _ = directory_of(member(B, encode_metadata(METADATA), status))
@@ -118,9 +112,7 @@ def test_unreadable_metadata_is_counted_once_per_member(data: bytes) -> None:
     assert member_directory.unreadable == 1
 
 
-def test_metadata_is_decoded_once_per_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_metadata_is_decoded_once_per_version(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
     real = metadata_module.decode_metadata
 

@@ -175,9 +175,7 @@ async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) ->
     assert text == "node-3 is removed from the group, after another server has got its vote"
 
 
-async def test_repeated_removal_and_unneeded_return_are_refused(
-    node: CommandNode,
-) -> None:
+async def test_repeated_removal_and_unneeded_return_are_refused(node: CommandNode) -> None:
     await node.grant({"removal": {"server": "node-4", "removed": True}})
     node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
     assert (await node.refusal({"removal": {"server": "node-4", "removed": True}}))[1] == "removed-already"

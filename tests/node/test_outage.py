@@ -81,9 +81,7 @@ async def test_publisher_without_quorum_refreshes_with_alarm(autojump_clock: Moc
     assert len(stage.records(Publication)) == 1
 
 
-async def test_successor_publishes_within_three_periods(
-    autojump_clock: MockClock,
-) -> None:
+async def test_successor_publishes_within_three_periods(autojump_clock: MockClock) -> None:
     period_ms = 30_000
     stage = await stage_of_other(period_ms)
     async with on_duty(stage):
@@ -142,9 +140,7 @@ async def test_alarms_end_with_outage_and_next_publication_is_later(autojump_clo
         assert structures(stage)[-1].published_s == committed.published_s
 
 
-async def test_substitute_publisher_stops_after_later_publication(
-    autojump_clock: MockClock,
-) -> None:
+async def test_substitute_publisher_stops_after_later_publication(autojump_clock: MockClock) -> None:
     stage = await stage_of_other()
     async with on_duty(stage):
         await trio.sleep(1)

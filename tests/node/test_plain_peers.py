@@ -35,11 +35,7 @@ class Scene:
     ) -> wire.Reply | None:
         """Return the reply to a vote request of server `source`, or None if the connection was closed."""
         request = wire.RequestVoteRequest(
-            source=source,
-            destination=destination,
-            term=3,
-            last_log_term=2,
-            last_log_index=9,
+            source=source, destination=destination, term=3, last_log_term=2, last_log_index=9
         )
         return await self.reply_to(encode_request(request), from_host)
 
@@ -100,25 +96,13 @@ async def test_listed_address_sends_only_for_its_own_servers(claimed: int) -> No
 async def test_connection_keeps_its_first_source() -> None:
     both = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.1", 9005)})
     async with listening(both) as scene:
-        first = encode_request(
-            wire.AppendEntriesRequest(
-                source=THEIRS,
-                destination=9,
-                term=3,
-            )
-        )
+        first = encode_request(wire.AppendEntriesRequest(source=THEIRS, destination=9, term=3))
         # given a first message to another server, without a reply: the second one, with another source, is refused too
         assert (
             await scene.reply_to(
                 first
                 + encode_request(
-                    wire.RequestVoteRequest(
-                        source=OTHERS,
-                        destination=OURS,
-                        term=3,
-                        last_log_term=2,
-                        last_log_index=9,
-                    )
+                    wire.RequestVoteRequest(source=OTHERS, destination=OURS, term=3, last_log_term=2, last_log_index=9)
                 )
             )
             is None

@@ -23,9 +23,7 @@ from gossip.node.state_files import begin_generation, load_identity
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
 
-async def test_new_cluster_has_only_survivor_with_whole_state(
-    tmp_path: Path,
-) -> None:
+async def test_new_cluster_has_only_survivor_with_whole_state(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     plan = await plan_recovery(directory)
     await carry_out(plan)

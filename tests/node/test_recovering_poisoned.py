@@ -74,9 +74,7 @@ def made(directory: Path) -> FarmOnDisk:
     return trio.run(read_directory, directory)
 
 
-def test_unsupported_level_names_entry_to_cut_before(
-    tmp_path: Path,
-) -> None:
+def test_unsupported_level_names_entry_to_cut_before(tmp_path: Path) -> None:
     directory = bad_directory(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 9_000, 1)))
     entry = len(ENTRIES) + len(LEVELS)
     code, output = called(directory, "--yes")

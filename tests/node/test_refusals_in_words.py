@@ -77,12 +77,7 @@ async def scene(
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, certificate)
         address = PeerAddress(LOOPBACK, port, fingerprint or certificate.fingerprint)
-        links = PeerLinks(
-            Dialer(caller),
-            lambda _: address,
-            metrics=alice.metrics,
-            random=Random(5),
-        )
+        links = PeerLinks(Dialer(caller), lambda _: address, metrics=alice.metrics, random=Random(5))
         await nursery.start(links.run, RecordedReceiver())
         links.connect([BOB])
         yield Scene(alice, bob, links, address)

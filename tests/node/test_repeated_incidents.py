@@ -13,9 +13,7 @@ from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault
 
 
-async def test_flood_from_many_addresses_is_logged_briefly(
-    autojump_clock: MockClock,
-) -> None:
+async def test_flood_from_many_addresses_is_logged_briefly(autojump_clock: MockClock) -> None:
     logged: list[Incident] = []
     metrics = Metrics(logged.append)
     for number in range(3_000):

@@ -34,9 +34,7 @@ def reports(stage: Stage) -> list[tuple[int, Report]]:
     return [(at_ms, record) for at_ms, record in stage.records(Report) if isinstance(record, Report)]
 
 
-async def test_health_change_of_leaf_is_reported_within_quarter_period(
-    autojump_clock: MockClock,
-) -> None:
+async def test_health_change_of_leaf_is_reported_within_quarter_period(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=PERIOD_MS)
     unhealthy = False
 
@@ -124,9 +122,7 @@ def test_late_event_of_leaf_has_times_of_its_change() -> None:
     assert "changes" not in events[-1][2]
 
 
-async def test_last_structure_is_in_one_report_per_publication(
-    autojump_clock: MockClock,
-) -> None:
+async def test_last_structure_is_in_one_report_per_publication(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
@@ -198,9 +194,7 @@ async def test_reported_settings_exclude_paths_addresses_and_keys(tmp_path: Path
         assert secret not in text
 
 
-async def test_refused_report_keeps_its_changes_for_next_report(
-    autojump_clock: MockClock,
-) -> None:
+async def test_refused_report_keeps_its_changes_for_next_report(autojump_clock: MockClock) -> None:
     stage = Stage()
     refused: list[bytes] = []
 

@@ -148,10 +148,7 @@ def gateway(server: Server) -> RequestGateway:
             ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER),
             ClientAnswer(accepted=False, leader=None, next_index=0, term=1),
         ),
-        (
-            ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=OWN),
-            ClientAnswer(busy=True, term=1),
-        ),
+        (ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=OWN), ClientAnswer(busy=True, term=1)),
         (ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN), None),
     ],
     ids=["committed", "not-leader", "no-leader", "busy", "unknown-closes"],
@@ -275,9 +272,7 @@ async def test_submission_refused_until_timeout_has_last_reason(autojump_clock: 
         assert trio.current_time() - began <= Patience().submit_s + 1
 
 
-async def test_unknown_submission_is_repeated_only_on_request(
-    autojump_clock: MockClock,
-) -> None:
+async def test_unknown_submission_is_repeated_only_on_request(autojump_clock: MockClock) -> None:
     client = Client([UNKNOWN, COMMITTED])
     assert (await replica(Server(role=FOLLOWING), client).submit(b"{}")).outcome is SubmitOutcome.UNKNOWN
     assert client.submissions == 1
@@ -286,9 +281,7 @@ async def test_unknown_submission_is_repeated_only_on_request(
     assert answer.outcome is SubmitOutcome.COMMITTED
 
 
-async def test_submission_of_expired_session_ends_immediately(
-    autojump_clock: MockClock,
-) -> None:
+async def test_submission_of_expired_session_ends_immediately(autojump_clock: MockClock) -> None:
     client = Client([UNKNOWN, Submission(Outcome.UNKNOWN, reason="expired", expired=True)])
     answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
     assert (answer.outcome, client.submissions) == (SubmitOutcome.EXPIRED, 2)

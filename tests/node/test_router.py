@@ -158,9 +158,7 @@ async def test_uptime_starts_when_leaf_becomes_healthy(tmp_path: Path, autojump_
 
 
 async def test_probe_of_unresponsive_service_times_out(
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def black_hole(host: str, port: int) -> trio.SocketStream:
         await trio.sleep_forever()

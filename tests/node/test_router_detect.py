@@ -27,14 +27,7 @@ from bridge.wire.routers.text_file import FILE_LIMIT_BYTES
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl
-from tests.node.router_files import (
-    HOME,
-    I2PD_COMMAND,
-    I2PD_CONF,
-    JAVA_COMMAND,
-    USER_ID,
-    RouterFiles,
-)
+from tests.node.router_files import HOME, I2PD_COMMAND, I2PD_CONF, JAVA_COMMAND, USER_ID, RouterFiles
 from tests.node.test_router_checks import behind_ports
 
 I2CP_ON = "\n[i2cp]\nenabled = true\n"

@@ -233,10 +233,7 @@ def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 def test_init_attaches_router_and_makes_address(
-    garlicfarm: Callable[..., Result],
-    tmp_path: Path,
-    restarts: list[tuple[str, ...]],
-    monkeypatch: pytest.MonkeyPatch,
+    garlicfarm: Callable[..., Result], tmp_path: Path, restarts: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attaching, "has_user", lambda: True)
     done = garlicfarm(answer="\n\n")

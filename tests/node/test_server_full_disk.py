@@ -49,9 +49,7 @@ def reopened(disk: MemoryDisk) -> Recovery:
     return recover(disk.crash(Random(1)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
 
 
-async def test_blocked_write_does_not_delay_durable_vote(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_blocked_write_does_not_delay_durable_vote(autojump_clock: trio.testing.MockClock) -> None:
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, disk)
@@ -88,9 +86,7 @@ async def test_blocked_write_does_not_delay_reads_of_durable_entries(
         assert await node.server.read_stored(1, 10, 1_000_000) == (LARGE, LARGE)
 
 
-async def test_resumed_write_keeps_granted_vote(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_resumed_write_keeps_granted_vote(autojump_clock: trio.testing.MockClock) -> None:
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, disk)
@@ -172,11 +168,7 @@ def test_vote_waits_while_blocked_group_writes_hard_state() -> None:
         executor,
         [
             Persist(
-                number=1,
-                hard_state=HardState(4, TWO),
-                truncate_from=None,
-                first=1,
-                entries=(Entry.command(4, b"x"),),
+                number=1, hard_state=HardState(4, TWO), truncate_from=None, first=1, entries=(Entry.command(4, b"x"),)
             )
         ],
     )
@@ -202,13 +194,7 @@ def test_read_during_blocked_group_excludes_truncated_entries() -> None:
     accept(
         executor,
         [
-            Persist(
-                number=4,
-                hard_state=None,
-                truncate_from=2,
-                first=2,
-                entries=(Entry.command(2, b"y"),),
-            ),
+            Persist(number=4, hard_state=None, truncate_from=2, first=2, entries=(Entry.command(2, b"y"),)),
             ReadEntries(request_id=9, first=1, last=3, limit_bytes=100_000),
         ],
     )

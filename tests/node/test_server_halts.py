@@ -31,9 +31,7 @@ class HaltingRaft(Raft):
         return [*super().step(event, now), Halt(REASON)]
 
 
-async def test_halted_core_ends_server_with_reason(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_halted_core_ends_server_with_reason(autojump_clock: trio.testing.MockClock) -> None:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)

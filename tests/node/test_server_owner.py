@@ -19,9 +19,7 @@ from consensus.storage.planner import Owner, recover
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, request, until
 
 
-async def test_single_voter_proposal_is_committed_and_durable(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_single_voter_proposal_is_committed_and_durable(autojump_clock: trio.testing.MockClock) -> None:
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, disk)
@@ -57,9 +55,7 @@ async def test_concurrent_proposals_share_batch_with_own_positions(
     assert node.server.describe().groups - groups < 10
 
 
-async def test_accepted_callback_runs_before_commit(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_accepted_callback_runs_before_commit(autojump_clock: trio.testing.MockClock) -> None:
     calls: list[str] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -184,9 +180,7 @@ async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.test
     ]
 
 
-async def test_waiting_callers_get_error_when_server_stops(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_waiting_callers_get_error_when_server_stops(autojump_clock: trio.testing.MockClock) -> None:
     """This includes calls after the stop. Waits for an index reached before it still return."""
     calls: list[str] = []
 

@@ -173,9 +173,7 @@ async def test_read_from_reply_callback_keeps_number_of_first_read(
     assert seconds != [first]
 
 
-async def test_failing_core_ends_server_not_calling_task(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_failing_core_ends_server_not_calling_task(autojump_clock: trio.testing.MockClock) -> None:
     server, core = make_server()
     answers: list[Reply | None] = []
 
@@ -201,9 +199,7 @@ async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing
         await server.run()
 
 
-async def test_core_failing_in_snapshot_ends_server_not_caller(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_core_failing_in_snapshot_ends_server_not_caller(autojump_clock: trio.testing.MockClock) -> None:
     server, core = make_server()
     core.fails_at_snapshots = True
     errors: list[ServerStoppedError] = []
@@ -223,9 +219,7 @@ async def test_core_failing_in_snapshot_ends_server_not_caller(
     assert len(errors) == 1
 
 
-async def test_core_failing_in_snapshot_by_age_raises_one_error(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_core_failing_in_snapshot_by_age_raises_one_error(autojump_clock: trio.testing.MockClock) -> None:
     server, core = make_server(ServerOptions(snapshot_age_ms=2_000))
     core.fails_at_snapshots = True
     with (

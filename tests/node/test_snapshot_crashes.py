@@ -104,10 +104,7 @@ class Story:
             opening = recover(self.disk, OWNER, STORAGE_ID, SMALL)
         self.disk.run(opening.operations)
         log = opening.log
-        found = next(
-            (state for state in allowed if state.snapshot == log.snapshot and state.last == log.last),
-            None,
-        )
+        found = next((state for state in allowed if state.snapshot == log.snapshot and state.last == log.last), None)
         assert found is not None, f"found a log that ends at {log.last} and the snapshot {log.snapshot}"
         assert log.start.index <= found.covered
         kept = range(log.start.index + 1, log.last.index + 1)

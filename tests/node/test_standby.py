@@ -16,17 +16,7 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from bridge.wire.i2p.structures import base64_encode
 from consensus.server.event_loop import now_ms
-from tests.node.farm_stage import (
-    LEAF,
-    MASTER,
-    NOW_S,
-    OTHER,
-    PERIOD_MS,
-    Stage,
-    machine_clock,
-    on_duty,
-    rival_report,
-)
+from tests.node.farm_stage import LEAF, MASTER, NOW_S, OTHER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
 
 pytestmark = pytest.mark.usefixtures("_clock")
 DESTINATION = MASTER.destination.base64

@@ -34,10 +34,7 @@ def submitting(stage: Stage) -> Submitting:
 
 @pytest.mark.parametrize(
     ("entry", "expected"),
-    [
-        (b"{}", b'{"request":"client-0-7"}'),
-        (b' { "a" :  1 } ', b' {"request":"client-0-7", "a" :  1 } '),
-    ],
+    [(b"{}", b'{"request":"client-0-7"}'), (b' { "a" :  1 } ', b' {"request":"client-0-7", "a" :  1 } ')],
 )
 def test_request_id_is_prepended_to_unchanged_entry(entry: bytes, expected: bytes) -> None:
     assert sealed(entry, REQUEST) == expected
@@ -78,9 +75,7 @@ async def hours_later(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "record", [Level(65535, "9.9.9"), Clock(NOW_MS, OWN), Admission(b"n" * 8, "node-4", server_id=4)]
 )
-async def test_leaders_own_kinds_are_refused_at_leader(
-    record: Level | Clock | Admission,
-) -> None:
+async def test_leaders_own_kinds_are_refused_at_leader(record: Level | Clock | Admission) -> None:
     """A level submitted at the leader would enter its log, and every append with it would be refused."""
     stage = Stage()
     for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):

@@ -115,13 +115,7 @@ def test_members_are_sorted_by_each_column_both_ways() -> None:
     assert names(typed(["S"], farm)[0], farm) == orders[Sort.NAME][::-1]
 
 
-@pytest.mark.parametrize(
-    ("keys", "order"),
-    [
-        (["down", "T"], Transfer("node-2")),
-        (["L"], Leave("node-1")),
-    ],
-)
+@pytest.mark.parametrize(("keys", "order"), [(["down", "T"], Transfer("node-2")), (["L"], Leave("node-1"))])
 def test_action_needs_yes_to_its_question(keys: list[str], order: Order) -> None:
     farm = farm_view()
     prompted, orders = typed(keys, farm)
@@ -172,11 +166,7 @@ def test_leaves_are_excluded_and_included_again() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "reason"),
-    [
-        (["T"], "already leads"),
-        (["V"], "cannot evict itself"),
-        (["down", "L"], "Only the watched node"),
-    ],
+    [(["T"], "already leads"), (["V"], "cannot evict itself"), (["down", "L"], "Only the watched node")],
 )
 def test_impossible_action_shows_reason_without_question(keys: list[str], reason: str) -> None:
     state, orders = typed(keys, farm_view())
@@ -334,12 +324,7 @@ def test_takeover_ends_with_publication() -> None:
 def test_mouse_reports_are_parsed_and_releases_skipped() -> None:
     assert list(
         KeyReader().keys_in(b"\x1b[<0;3;2M\x1b[<0;3;2m\x1b[<64;1;1M\x1b[<69;1;9M\x1b[<2;1;1M\x1b[<32;1;1Mq")
-    ) == [
-        Mouse(2, 1, Button.LEFT),
-        Mouse(0, 0, Button.WHEEL_UP),
-        Mouse(0, 8, Button.WHEEL_DOWN),
-        "q",
-    ]
+    ) == [Mouse(2, 1, Button.LEFT), Mouse(0, 0, Button.WHEEL_UP), Mouse(0, 8, Button.WHEEL_DOWN), "q"]
 
 
 def test_sequence_across_two_reads_is_one_key() -> None:

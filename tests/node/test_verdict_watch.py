@@ -96,9 +96,7 @@ async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, v
     assert watched.active_alarms == []
 
 
-async def test_missing_publication_is_alarm_after_three_periods(
-    autojump_clock: MockClock,
-) -> None:
+async def test_missing_publication_is_alarm_after_three_periods(autojump_clock: MockClock) -> None:
     watched = ObservedNode(publishing_of(healthy(2), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
     assert watched.active_alarms == []
@@ -106,9 +104,7 @@ async def test_missing_publication_is_alarm_after_three_periods(
     assert watched.active_alarms == ["not-published"]
 
 
-async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
-    autojump_clock: MockClock,
-) -> None:
+async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(autojump_clock: MockClock) -> None:
     watched = ObservedNode(leaderless(healthy(2), 90_000))
     await during(watched, lambda: None, 2 * STUCK_S)
     assert watched.watch.stuck() == ()

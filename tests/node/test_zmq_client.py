@@ -163,9 +163,7 @@ async def test_redirect_without_leader_waits_for_election(autojump_clock: MockCl
     assert trio.current_time() == pytest.approx(0.3)
 
 
-async def test_unknown_leader_found_by_new_configuration(
-    autojump_clock: MockClock,
-) -> None:
+async def test_unknown_leader_found_by_new_configuration(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     peers = network.cluster(leader=1)
     async with client_of(network) as client:

@@ -266,9 +266,7 @@ def test_custom_type_passed_to_service_if_supported() -> None:
         ),
     ],
 )
-def test_peer_messages_dropped_without_reply(
-    message: RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc,
-) -> None:
+def test_peer_messages_dropped_without_reply(message: RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc) -> None:
     stage = Stage(FakeLog())
     stage.endpoint.receive(CLIENT, encode_request(message))
     assert stage.sent == []

@@ -146,9 +146,7 @@ async def test_repeated_request_ignored_during_read() -> None:
         assert log.reads == [1]
 
 
-async def test_repeated_request_keeps_stream_during_read(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_repeated_request_keeps_stream_during_read(autojump_clock: trio.testing.MockClock) -> None:
     log = log_of(1, 1)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
@@ -177,9 +175,7 @@ async def test_zero_count_ends_stream_without_reply() -> None:
         assert await stage.answer(after(1, count=0)) == []
 
 
-async def test_stream_ends_five_seconds_after_last_confirmation(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_stream_ends_five_seconds_after_last_confirmation(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         await stage.answer(FROM_THE_START)
         await trio.sleep(4)
@@ -389,9 +385,7 @@ async def test_streams_of_client_limited() -> None:
         assert len(await stage.answer(FROM_THE_START, identity=b"other")) == 5
 
 
-async def test_unconfirmed_messages_of_all_streams_share_budget(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_unconfirmed_messages_of_all_streams_share_budget(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(log_of(*[MESSAGE] * 9), options(budget_bytes=8 * CHUNK)) as stage:
         assert len(await stage.answer(FROM_THE_START, identity=b"1")) == 5
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3

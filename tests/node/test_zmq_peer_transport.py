@@ -455,10 +455,7 @@ async def test_member_with_invalid_address_counted_and_skipped() -> None:
         stage.transport.connect(["2", "9", "10"])
         stage.transport.send("2", heartbeat(11))
         await stage.peer.take()
-        assert unrepeated(stage) == {
-            PeerEvent.MEMBER_WITH_BAD_ADDRESS: 1,
-            PeerEvent.MEMBER_WITHOUT_ADDRESS: 1,
-        }
+        assert unrepeated(stage) == {PeerEvent.MEMBER_WITH_BAD_ADDRESS: 1, PeerEvent.MEMBER_WITHOUT_ADDRESS: 1}
 
 
 async def test_snapshot_received_with_members_from_its_sender() -> None:

@@ -152,8 +152,7 @@ async def test_flood_does_not_block_other_tasks(context: ZmqContext) -> None:
 
 
 @pytest.mark.parametrize(
-    "frames",
-    [pytest.param([b""] * 2_000, id="too many frames"), pytest.param([b"x" * 600] * 4, id="too many bytes")],
+    "frames", [pytest.param([b""] * 2_000, id="too many frames"), pytest.param([b"x" * 600] * 4, id="too many bytes")]
 )
 async def test_message_beyond_limits_dropped_before_next(context: ZmqContext, frames: list[bytes]) -> None:
     sink = Inbox()
@@ -197,9 +196,7 @@ async def test_message_without_room_in_queue_not_sent(context: ZmqContext) -> No
     dealer.close()
 
 
-async def test_dealer_for_connected_addresses_does_not_queue(
-    context: ZmqContext,
-) -> None:
+async def test_dealer_for_connected_addresses_does_not_queue(context: ZmqContext) -> None:
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(only_connected=True))
     dealer.connect("tcp://127.0.0.1:1")
     assert not dealer.send([b"to no server"])
