@@ -335,7 +335,9 @@ def start_query(
         trigger_s = None if available_now else settings.trigger_seconds
         # A bucket charges for each request.
         shown = None if settings.is_in_bucket else preview
-        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown, read).start()
+        # In a bucket, the tasks of this query are the only jobs of the session.
+        cancel = None if session is None else session.sparkContext.cancelAllJobs
+        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown, read, cancel).start()
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
@@ -434,26 +436,28 @@ def refuse_orphaned(output: Output) -> None:
 def claim_layout(output: Output) -> None:
     """Record the layout of the directory; raise FarmLogError when a run cannot continue it."""
     note = Document(output / LAYOUT_FILE)
+    if layout_of(output, note) != LAYOUT or note.read() is None:
+        _write(note, {"layout": LAYOUT})
+
+
+def layout_of(output: Output, note: Document) -> int:
+    """Return the layout of the directory, from its record; raise FarmLogError if this version cannot use it."""
     content = note.read()
     try:
-        if content is None:
-            # The first version did not write this note; its layout has the number 1.
-            found = 1 if (output / "checkpoint").exists() else LAYOUT
-            _write(note, {"layout": found})
-        else:
-            found = json.loads(content)["layout"]
+        # The first version did not write this note; its layout has the number 1.
+        without = 1 if (output / CHECKPOINT).exists() else LAYOUT
+        found = without if content is None else int(json.loads(content)["layout"])
     except (ValueError, KeyError, TypeError) as error:
         raise FarmLogError(
             f"{output / LAYOUT_FILE} is damaged: it should be {json.dumps({'layout': LAYOUT})}; restore it"
         ) from error
-    if found in CONTINUED:
-        _write(note, {"layout": LAYOUT})
-    elif found != LAYOUT:
+    if found not in {LAYOUT, *CONTINUED}:
         raise FarmLogError(
             f"{output} has the layout {found} and this version writes {LAYOUT}: its checkpoint cannot be continued."
             " Start again with a new output directory: `run` reads the log from its start, `backfill` a part of it"
             " (`garlicfarm help how-to/pipeline 'Upgrades'`)",
         )
+    return found
 
 
 def claim_range(output: Output, first: int, last: int) -> None:

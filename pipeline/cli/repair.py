@@ -11,9 +11,11 @@ from pipeline.cli.options import StatusLine, output_option, reported_errors
 from pipeline.cli.places import LogPlace, Topic, place_options
 from pipeline.lake import alone_in
 from pipeline.output.buckets import Output
+from pipeline.output.documents import Document
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import refuse_damaged_watch
 from pipeline.repair.repairing import repair as repair_tables
+from pipeline.run import LAYOUT_FILE, layout_of
 from pipeline.serve.printing import echo
 from pipeline.source.farm import FarmDataSource
 
@@ -34,6 +36,7 @@ def repair(*, place: LogPlace, output: Output, dry_run: bool) -> None:
         if not output.is_dir():
             raise click.UsageError(f"{output} does not contain tables: name the --output of a run")
         held.enter_context(alone_in(output, line.print_line))
+        layout_of(output, Document(output / LAYOUT_FILE))
         refuse_damaged_watch(output)
         found = examine(output)
         for each in found.lines():

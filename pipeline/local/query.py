@@ -37,6 +37,8 @@ Preview = Callable[[Sequence[pa.RecordBatch]], None]
 """Shows the rows of a part of the next batch."""
 ReadTasks = Callable[[Sequence[InputPartition]], Iterable[pa.RecordBatch]]
 PREVIEW_S: Final = 1.0
+CANCEL_S: Final = 1.0
+"""The time between two calls of `cancel`."""
 KEPT_BYTES: Final = 1024 * 1024
 """The size of previewed rows that begins the next batch early: a backlog is written without a preview."""
 
@@ -80,7 +82,8 @@ class _StoppedError(Exception):
 class LocalQuery:
     """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end.
 
-    `read`: reads the tasks of a batch elsewhere; by default this process reads one after another.
+    `read`: reads the tasks of a batch elsewhere; by default this process reads one after another. `cancel`: ends `read`
+    early with an error.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class LocalQuery:
         trigger_s: float | None,
         preview: Preview | None = None,
         read: ReadTasks | None = None,
+        cancel: Callable[[], None] | None = None,
     ) -> None:
         self._reader = reader
         self._read = read or self._read_here
+        self._cancel = cancel
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)
         self._trigger_s = trigger_s
@@ -137,6 +142,10 @@ class LocalQuery:
     def stop(self) -> None:
         """End the query after its current task or commit."""
         self._ended.set()
+        while self._cancel is not None and self._thread.is_alive():
+            # Repeated, because the tasks of a batch may begin after the first call.
+            self._cancel()
+            self._thread.join(CANCEL_S)
         self._thread.join()
 
     def _run(self) -> None:

@@ -125,6 +125,9 @@ class TasksElsewhere:
         """Return the stages of the present job: none."""
         return SimpleNamespace(getActiveStageIds=tuple)
 
+    def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: a job ends before the query is stopped."""
+
     def parallelize(self, partitions: Sequence[InputPartition], _count: int) -> Self:
         """Take the tasks of a job."""
         self._partitions = pickle.loads(pickle.dumps(partitions))  # noqa: S301 - its own

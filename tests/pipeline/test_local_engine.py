@@ -5,6 +5,7 @@ A kill is an error of a write, before or after its effect. All later writes of t
 
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -280,6 +281,23 @@ def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
     query.stop()
     assert (query.exception(), read, query.isActive) == (None, [1], False)
     assert StoredCheckpoint(tmp_path / "a").committed == -1
+
+
+def test_stop_cancels_tasks_elsewhere(tmp_path: Path) -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    def read(_: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
+        began.set()
+        assert cancelled.wait(END_S)
+        raise Py4JError("Job 0 cancelled as part of cancellation of all jobs")
+
+    def write(rows: Any, _: int) -> None:
+        [*rows].clear()
+
+    query = LocalQuery(Numbers(3), write, tmp_path / "a", 1.0, read=read, cancel=cancelled.set).start()
+    assert began.wait(END_S)
+    query.stop()
+    assert (query.isActive, StoredCheckpoint(tmp_path / "a").committed) == (False, -1)
 
 
 def test_progress_has_form_of_spark(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.gold.tables import WINDOWS_SPEC, Gold
 from pipeline.lake import EventsTable, Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
-from pipeline.run import EVENTS_CHECKPOINT
+from pipeline.run import CONTINUED, EVENTS_CHECKPOINT, LAYOUT, LAYOUT_FILE, claim_layout
 from pipeline.serve.query import documents
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
@@ -42,6 +42,8 @@ UNNAMED = {"current_farm": ("name", "batch_id")}
 def write(output: Path, first_batch: int = 0, last_batch: int = len(BATCHES) - 1) -> None:
     """Write batches like a run: Spark's offsets before a batch, its commit after it."""
     log = two_days()
+    output.mkdir(exist_ok=True)
+    claim_layout(output)
     for batch in range(first_batch, last_batch + 1):
         first, last = BATCHES[batch]
         for directory in ("offsets", "commits"):
@@ -163,6 +165,20 @@ def test_dry_run_only_lists_damage(undamaged: Path, tmp_path: Path) -> None:
     assert "reports: commits were lost\n" in result.output
     assert f"entries 1 to 26 of farm {two_days().cluster_id}: rows are missing or surplus\n" in result.output
     assert examine(output)
+
+
+def test_repair_refuses_layout_of_another_version(undamaged: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    shutil.copytree(undamaged, output)
+    remove("reports")(output)
+    (output / LAYOUT_FILE).write_text(json.dumps({"layout": LAYOUT + 1}))
+    result = CliRunner().invoke(repair_command, ["--output", str(output)])
+    assert (result.exit_code, f"has the layout {LAYOUT + 1} and this version writes" in result.output) == (1, True)
+    assert not (output / "reports").exists()
+    # an earlier layout that a run continues is not raised
+    (output / LAYOUT_FILE).write_text(content := json.dumps({"layout": min(CONTINUED)}))
+    result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
+    assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
 
 
 def test_gone_entries_are_recorded_and_shown(undamaged: Path, tmp_path: Path) -> None:
