@@ -103,7 +103,7 @@ def _farm_view(number: int, leader: int, servers: int, *, leads: bool) -> FarmVi
             ),
             learners=(VoterView(servers + 1, f"tcp://127.0.0.1:{7701 + servers}", f"node-{servers + 1}"),),
             followers=followers(leader, servers) if leads else (),
-            waits=("node-5 is dead for 3 min; removed after 10 min",) if leads else (),
+            waits=("node-5 has been dead for 3 min; removed after 10 min",) if leads else (),
             counters={"elections_started": 2},
             majorities=(tuple(servers_of(servers)),),
             election_timeout_ms=1_000,

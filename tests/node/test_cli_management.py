@@ -73,7 +73,7 @@ def test_servers_remove_reports_pending_removal_with_reason(
     node.removed = (3,)
     result = garlicfarm("servers", "remove", "--yes", *limit, "node-3")
     assert result.exit_code == 1
-    assert "when the rules allow: node-5 is dead for 3 min" in result.stderr
+    assert "when the rules allow: node-5 has been dead for 3 min" in result.stderr
 
 
 def test_servers_lists_voters_learners_with_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:

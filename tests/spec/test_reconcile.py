@@ -230,7 +230,7 @@ def test_dead_voter_removed_after_grace_time() -> None:
     story = Story(voters=4)
     story.status[4] = DEAD
     assert story.run(GRACE_MS) == []
-    assert story.decision.waits == ("node-4 is dead for 9 min; removed after 10 min",)
+    assert story.decision.waits == ("node-4 has been dead for 9 min; removed after 10 min",)
     assert story.run(2 * STEP_MS) == [Remove(4)]
 
 
@@ -277,7 +277,7 @@ def test_dead_voter_without_replacement_not_removed() -> None:
     story.status[3] = DEAD
     assert story.run(3 * GRACE_MS) == []
     assert story.decision.waits == (
-        "node-3 is dead for 29 min; not removed: a farm of 3 needs another voter as a replacement first",
+        "node-3 has been dead for 29 min; not removed: a farm of 3 needs another voter as a replacement first",
     )
 
 

@@ -4,13 +4,13 @@
     streams   ─▶ replied, suspect, failed ─┴─▶ order ─▶ the leaf to try first, the next one, …
 
     weight of a leaf    1 / max(cost, 10)
-    cheapest            max(cost, 10) at most 4 times the least; costs above 100 (unhealthy) only if all are above 100
+    cheapest            max(cost, 10) at most 4 times the least one; a cost above 100 (unhealthy) only if all are above
 
 The cheapest leaves come first, drawn at random by weight. The more expensive leaves follow in order of cost, then
-suspect leaves, then failed leaves. Among failed leaves, the order depends on three facts: no failure in the last 5 s,
+suspect leaves, then failed leaves. Among failed leaves, three facts decide in this order: no failure in the last 5 s,
 fewer failures in a row, a more recent byte. For 20 s after a missing reply, leaves that have sent a byte since that
-request come before all others. The farm changes a published cost only for a difference of at least 10, so
-costs below 10 have the same weight. With a weight of 1 / cost, all clients would use an idle leaf.
+request come before all others. The farm changes a published cost only by at least 10, so all costs below 10 have the
+same weight. With a weight of 1 / cost, all clients would use the same idle leaf.
 
 After its first failure, a leaf is last until it replies, for at most 40 s. If the router did not open a stream to it,
 the limit is 10 s, because a router may need a long time for the first look-up of a lease set. Each further failure
@@ -40,10 +40,7 @@ JUST_FAILED_S: Final = 5.0
 OPENING_LEAST_S: Final = 12.0
 """i2pd looks a lease set up at a floodfill (a router that stores it), after 5 s at a second, after 10 s at a third."""
 PROVEN_FOR_S: Final = 20.0
-"""Seconds after a missing reply. In them, leaves that have sent a byte since the unanswered request come first.
-
-In that time a router replaces its broken tunnels.
-"""
+"""Seconds after a missing reply in which leaves with a later byte come first: a router then replaces broken tunnels."""
 FAILURE_COUNTS_MAX_S: Final = 600.0
 _DOUBLINGS_MAX: Final = 6
 RECORDS_MAX: Final = 64
@@ -237,7 +234,7 @@ class LeafTable:
         """Record a reply after its stream has failed: the leaf is alive.
 
         A time above the base timeout is not added to the measured times, because a router may have repeated a lost
-        packet. If the network is slow instead, the factor `doubt` makes the timeouts longer.
+        packet. It doubles the factor `doubt` instead, because the network may be slow.
         """
         if reply_s <= self.base_timeout_s:
             self.replied(leaf_hash, reply_s, now_s, is_late=True)

@@ -2,17 +2,17 @@
 
     timeout = max(least, 4 * typical, 1.5 * slow) * doubt, at most 60 s (or the base, if that is more)
 
-    least      the base; after 8 measured times at least a fifth of it, twice `slow`, and twice each late reply
-
-    typical    the lower median of the last 32 first-reply times of the leaf; after 8 of them only if it is above half
-               of the base: `least` has the spread of quicker replies
+    least      the base. After 8 measured times: the greatest of a fifth of the base, twice `slow`, and twice each late
+               reply, but at most the base
+    typical    the lower median of the last 32 first-reply times of the leaf. After 8 of them it counts only above half
+               of the base: `least` covers quicker replies
     slow       the second-greatest of them: one lost packet does not count (i2pd repeats a first packet after 9 s)
-    doubt      1; doubles when a reply arrives after the timeout, and when all leaves failed twice in a row without a
-               reply of any leaf: the network is slow or down
+    doubt      1. It doubles after a late reply that took longer than the base, and after twice as many failures in a
+               row as there are leaves: the network is slow or down
 
 A leaf without measured times uses the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
-missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. If the
-timeout doubled after the second failure, one dead leaf and one lost packet would delay a client by half a minute.
+missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. If
+`doubt` doubled after the second failure, one dead leaf and one lost packet would delay a client by half a minute.
 
 A failure counts for the doubt only if its attempt began after the last failure that counted. Otherwise a hundred
 streams to one dead leaf would look like a hundred failures in a row.
@@ -32,7 +32,7 @@ _SLOW_FACTOR: Final = 1.5
 _LEAST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
 _ROUNDS: Final = 2
-"""Failed rounds over all leaves that double the timeouts: in one round, packets to live leaves may also be lost."""
+"""Failures per leaf, in a row, that double the timeouts: one packet to a live leaf may be lost, too."""
 _FAILURES_LEAST: Final = 2
 """Minimum number of failures: with a single leaf, one failure may be only a lost packet."""
 

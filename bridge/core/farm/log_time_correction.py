@@ -4,18 +4,17 @@ docs/how-to/log-time.md describes it for operators. Log time never goes back aut
 were ahead and are then corrected, log time does not advance until these clocks have caught up with it, which may take
 years. The operator ends this:
 
-    accepted   if log time leads M by more than a period and the allowance, so by more than correct reports explain,
-               and the time that the entry names lies within M and M + allowance
+    accepted   if log time leads M by more than a period and the allowance (correct reports do not explain more), and
+               the time in the entry is between M and M + allowance
     refused    otherwise, with the numbers
 
-So a correction can do no more than a clock entry: log time ends at the time of a majority of the clocks
+So a correction, like a clock entry, can only set log time to the time of a majority of the clocks
 (`bridge.core.log.voter_clocks`). All times in the state move by the same amount (`NumberKind.LOG_TIME`), so their ages
 do not change. No report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
-The second of a structure that routers already hold cannot be changed. The last accepted second of a master may lie
-beyond the range that log time now allows. Then the state drops that second, and the next publication gets a present
-one. A router that holds the later structure refuses the new one until that second has passed. The reported change
-includes this time.
+The last accepted second of a master may be beyond the range that log time now allows. Then the state drops that second,
+and the next publication gets a present one. A router that holds the later structure refuses the new one. The reported
+change includes the last second at which this is possible (`SecondForgotten.refused_until_s`).
 """
 
 from msgspec import Struct
@@ -49,7 +48,7 @@ CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """Return the largest lead over M that does not justify a correction: log time waits until the clocks catch up."""
+    """Return the largest lead over M without need of a correction: log time soon advances again without one."""
     return period_ms + allowance_ms(period_ms)
 
 

@@ -1,4 +1,4 @@
-"""The commands of operators and of the pipeline: the state machine carries them out or refuses them.
+"""The commands of operators and of the pipeline: the state machine executes or refuses them.
 
     exclusion, cost, factors    change the weights; leaves and publishers are chosen again immediately
     force                       marks the master until its next accepted publication
@@ -6,8 +6,8 @@
     removal                     deletes the server's report and ignores further ones
     correction                  sets log time back (`bridge.core.farm.log_time_correction`)
 
-An exclusion is refused if it would leave a master without any leaf. An empty structure is never published, so the
-previous structure would name the excluded leaf until it ends.
+A change of weights is refused if it would leave a master without any leaf. An empty structure is never published, so
+clients would use the excluded leaf until the previous structure ends.
 """
 
 from typing import assert_never
@@ -34,7 +34,7 @@ from bridge.core.state.farm_state import FarmState, FarmTuning
 
 
 class PublicationForced(Struct, frozen=True):
-    """The publisher of `master` shall publish it again."""
+    """The publisher of `master` must publish it again."""
 
     master: str
 

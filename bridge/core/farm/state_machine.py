@@ -13,8 +13,8 @@ Three tables apply a repeated submission once: sessions (`consensus.sessions`), 
 needs a member's proof: otherwise any client could use up a producer's sequences.
 
 The publisher and the leaves of every master are chosen again after each report, clock entry and change of weights. The
-choice is part of the state and does not need a message. It depends only on the record, its index and the tuning.
-Entries up to the applied index are ignored, so replay is harmless.
+choice is part of the state and does not need a message. It depends only on the previous state, the entry and the
+tuning. Entries up to the applied index are ignored, so a replay does not change anything.
 """
 
 import hashlib
@@ -169,7 +169,7 @@ class ServerForgotten(Struct, frozen=True):
 
 
 class RequestRefused(Struct, frozen=True):
-    """A request refused because the table no longer has its result: the sender must begin another session."""
+    """A refused request, whose result the table no longer has: the sender must begin another session."""
 
     request: str
 
@@ -189,7 +189,7 @@ class LevelRefused(Struct, frozen=True):
 
 
 class LevelRaised(Struct, frozen=True):
-    """All servers understand this feature level."""
+    """The farm has this feature level now; all voters support it."""
 
     level: int
 
@@ -223,7 +223,7 @@ class Farm:
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
     ) -> None:
-        # The period in the tuning is only an initial value: clock entries change it, on all servers at the same index.
+        # The period in the tuning is only an initial value: a clock entry changes it on all servers.
         self.tuning = tuning if tuning is not None else FarmTuning()
         admitted = of_founders(founders)
         clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
@@ -281,10 +281,9 @@ class Farm:
     def configure(
         self, index: int, term: int, majorities: tuple[tuple[int, ...], ...], members: Collection[int] = ()
     ) -> None:
-        """Take a committed configuration: a decision needs a majority in each of these voter sets.
+        """Apply a committed configuration: a decision needs a majority in each of these voter sets.
 
-        `members`: all servers in it, learners included. Each of them has now taken part
-        (`bridge.core.membership.admission`).
+        `members`: all servers in it, learners included; their admissions do not lapse any more.
         """
         if index > self.state.applied_index:
             state, clocks = self.state, self.state.clocks.configured(majorities)
@@ -318,7 +317,7 @@ class Farm:
                 assert_never(record)
 
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
-        """Return the request that an entry names, as the table of sessions names it; None without one.
+        """Return the request id of an entry in the form of the table of sessions; None without one.
 
         A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
         the next request id of a correct server, and that server's own entry would count as a repetition. The first
@@ -439,7 +438,7 @@ def _of_author(mark: str, author: Author, request: RequestId) -> RequestId:
 
 
 def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
-    """Record that an identity has taken part: one of its entries had an effect."""
+    """Record that an identity has come alive: one of its entries has an effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
     record, author_id = entry.record, entry.author.node_id

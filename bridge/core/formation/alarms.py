@@ -91,9 +91,9 @@ def _not_believed(situation: Situation) -> str:
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
-        f"This node discovers {announced} without proof that this is its farm: any holder of the farm key can announce "
-        "one. It waits, and neither creates nor joins a farm. Compare the id with `garlicfarm status` on a node of the "
-        f"farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE` wrote on a "
+        f"This node has discovered {announced} without proof that this is its farm: any holder of the farm key can"
+        " announce one. It waits, and neither creates nor joins a farm. Compare the id with `garlicfarm status` on a"
+        f" node of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE` wrote on a "
         "node of the farm."
     )
 
@@ -193,7 +193,7 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
     reasons += [f"{_names(others)} has seen other promises, so a founder shows different ones"] if others else []
     reasons += [f"{_names(silent)} does not confirm the promises (does it run an older version?)"] if silent else []
     return (
-        f"This node has seen the promises of {_names(endorsed.founders)}, and waits with the founding: "
+        f"This node has seen the promises of {_names(endorsed.founders)}, and waits before it creates the farm: "
         f"{' and '.join(reasons) or 'the others create it'}. {_way_out(missing, endorsed)}"
     )
 

@@ -146,10 +146,7 @@ class Formation:
 
     @property
     def waiting_for(self) -> Founders:
-        """Founders of this node's promise whose own promise it has not seen.
-
-        After its endorsement of their founding: `unendorsed_by`.
-        """
+        """Founders in this node's promise whose own promise it has not seen; after its endorsement `unendorsed_by`."""
         promise = self._durable.promise
         if promise is None or self.founding is not None:
             return ()
@@ -159,10 +156,10 @@ class Formation:
 
     @property
     def unendorsed_by(self) -> Founders:
-        """Nodes that have to endorse the founding that this node endorsed, and have not yet.
+        """Nodes that have not yet endorsed the founding that this node endorsed, and must do so.
 
-        All its founders, and each other eligible node that this node reaches: such a node endorses one founding only,
-        so it cannot create another farm.
+        These are its founders, and all other eligible nodes in reach. A node endorses only one founding, so these nodes
+        cannot create another farm.
         """
         endorsed = self._durable.endorsed
         if endorsed is None:

@@ -5,9 +5,9 @@
     endorsement the one founding whose promises a node has all seen; durable before it is announced
     founding    a first configuration, made only of the promises of *all* founders
 
-A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
-the same set of founders always results in the same cluster id, regardless of the copies of promises that a founder has
-seen. With a new nonce in each promise, two founders of one set could create two clusters.
+A promise carries the founder's clock and a nonce. A node chooses both for its first promise, and uses them again after
+a withdrawal. So the same set of founders always results in the same cluster id. With a new nonce in each promise, two
+founders of one set could see different promises, and create two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
 a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognizes that farm's
@@ -139,10 +139,10 @@ class FormationNotice(Struct, frozen=True):
 class FormationState(Struct, frozen=True):
     """The durable state of formation; it belongs to one identity key.
 
-    `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are sets that it
-    once promised: if the others completed such a set after all, this node still belongs to it. `confirmed` is the
-    cluster id that an operator confirmed on this node. `endorsed` is the founding whose promises this node has all
-    seen, even if it is not a founder; `revoked` are earlier ones, which an operator withdrew.
+    `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are its withdrawn
+    promises: if the other founders complete such a set, this node still belongs to it. `confirmed` is the cluster id
+    that an operator confirmed on this node. `endorsed` is the founding whose promises this node has all seen, even if
+    it is not a founder; `revoked` are earlier ones, which an operator withdrew.
     """
 
     promise: Promise | None = None

@@ -2,8 +2,8 @@
 
     observed states, figures, clock ──▶ take ──▶ records to write
 
-The rate of records is limited, so that a row that changes all the time cannot displace a day of the others. A row has
-20 changes, and one more in each two minutes. The rows of nodes and leaves share a budget of bytes, too. If a limit
+The rate of records is limited, so that a row that changes all the time cannot displace a day of other rows. A row may
+change 20 times, and once more every two minutes. The rows of nodes and leaves also share a budget of bytes. If a limit
 delays a change, the next observation compares the row with its recorded state again. So only short states between two
 records are lost.
 

@@ -24,7 +24,7 @@ ALARMS_MAX: Final = 64
 SERIES_MAX: Final = 2 * NODES_MAX + 1
 """The round trip to each node, the lag of each follower, the lag of commits."""
 ROWS_MAX: Final = 320
-"""More than the verdict, the leader, the masters, the alarms, the nodes and the leaves."""
+"""More rows than the verdict, the leader, all masters, alarms, nodes and leaves need."""
 SEVERITIES: Final = 3
 LATEST_MS: Final = 2**47
 """Limit of a time in milliseconds since the epoch: the year 6429."""
@@ -106,12 +106,12 @@ class Sample(Struct, frozen=True):
 
 
 class Break(Struct, frozen=True):
-    """The node observes again from `time_ms` on, and has recorded no state yet."""
+    """The node observes again from `time_ms` on; the states of all rows follow."""
 
     time_ms: int
     cause: BreakCause
     last_ms: int
-    """Time of the last observation before it; 0 at a start: the last record has it."""
+    """Time of the last observation before it; 0 at a start: see the last record before it."""
 
 
 Record = StateRecord | Sample | Break

@@ -1,4 +1,4 @@
-"""The feature level: which kinds of entries all servers of a farm understand.
+"""The feature level: the kinds of entries that all voters of a farm understand.
 
     each node        announces the level that it supports in its signed metadata
     the leader       once every voter supports more than the farm's level ──▶ {"level": …}, committed
@@ -28,8 +28,8 @@ EVICTION_LEVEL = 2
 """From this level on, operators' entries about identities and publishing have an effect."""
 
 REQIDS_LEVEL = 3
-"""From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which of several
-copies of an entry counts, so servers without it must not apply such a log."""
+"""From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which copy of an
+entry counts, so a server without it would compute another state."""
 
 KAFKA_LEVEL = 4
 """From here on the state has tables of Kafka's producers and consumer groups (`bridge.core.state.kafka_clients`). As
@@ -61,7 +61,7 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
 
 
 def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[int]:
-    """Return the voters that support no higher level than `current`; empty if this version does not either."""
+    """Return the voters that do not support a level above `current`; empty if this version does not, either."""
     if current >= SUPPORTED_LEVEL:
         return frozenset()
     return frozenset(each for each, level in voters.items() if level is None or level <= current)

@@ -41,7 +41,7 @@ FACTORS_MAX = 1024
 
 
 class PublishConfig(Enum):
-    """An operator's setting for this server: never publish, publish if chosen, or publish whenever able."""
+    """An operator's setting for this server: never publish, publish if chosen, or be preferred in the choice."""
 
     OFF = "off"
     AUTO = "auto"
@@ -215,7 +215,7 @@ class KeyReplacement(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """All servers understand feature level `number`, which `version` brought (`bridge.core.log.feature_level`)."""
+    """All voters support feature level `number`, which `version` introduced (`bridge.core.log.feature_level`)."""
 
     number: Annotated[int, Meta(ge=1, lt=2**16)]
     version: Annotated[str, Meta(max_length=32)]
@@ -262,7 +262,7 @@ class Foreign(Struct, frozen=True):
 
 
 class Removal(Struct, frozen=True):
-    """The server with this Raft id no longer belongs to the group, alive or not; or it may join again."""
+    """The leader must remove the server with this Raft id from the group, alive or not; or it may join again."""
 
     server_id: Annotated[int, Json(ServerId, "server")]
     removed: bool
@@ -275,7 +275,7 @@ class Scope(Enum):
     WEIGHTS = "weights"
     """The pipeline's factors."""
     OPERATOR = "operator"
-    """An operator's commands: exclusions, costs, forced publications, removals."""
+    """An operator's commands: exclusions, costs, forced publications, removals, corrections of log time."""
 
 
 _SCOPES = Annotated[list[Scope], Meta(max_length=len(Scope))]
@@ -305,14 +305,14 @@ class Correction(Struct, frozen=True):
 
 
 IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
-"""Entries of the leader about members of the farm, and about the feature level of its servers."""
+"""The leader's entries about members of the farm, and about its feature level."""
 
 OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """The commands of operators and of the pipeline about publishing, servers and client keys."""
 
 
 class ProducerStart(Struct, frozen=True):
-    """A producer of Kafka's begins; its id is the entry's index. `name` is unique, so that its node finds it."""
+    """A Kafka producer begins; its id is the entry's index. `name` is unique, so that its node finds the entry."""
 
     name: Name
     request: str | None = None
@@ -321,7 +321,7 @@ class ProducerStart(Struct, frozen=True):
 
 
 class GroupOffset(Struct, frozen=True):
-    """The position of a consumer group of Kafka's. `leader_epoch` is -1 if its client did not send it."""
+    """The position of a Kafka consumer group. `leader_epoch` is -1 if its client did not send it."""
 
     group: Annotated[str, Meta(min_length=1, max_length=255)]
     offset: Count

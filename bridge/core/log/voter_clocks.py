@@ -4,7 +4,7 @@
               A reading counts only if it was committed in `term`, so after the election of its leader, and not more
               than `READING_CLOCK_ENTRIES` clock entries ago. So a stopped server's wrong clock does not count
               permanently
-    V         the greatest M by which any clock entry so far was measured
+    V         the greatest M at any clock entry since the last correction of log time
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
 Each report is signed by its author and carries the author's clock (`date`), so the reports prove the time without extra
@@ -12,9 +12,9 @@ messages. A clock entry sets log time to min(its time, limit), and never back. I
 wrong, each majority includes a server with a right clock. So M and V are never further ahead of the true time than that
 clock. docs/reference/publishing-rules.md ("Log time") has the reason for the allowance.
 
-Without a majority (at an election, before the first reports) V bounds all entries: together they cannot exceed one
-allowance. The voters come from the configurations in the log, so the limit depends on the log alone and is equal on
-every server. A joint configuration needs both majorities.
+Without a majority of readings (after an election, before the first reports) V bounds log time: all clock entries
+together cannot exceed V by more than one allowance. The voters come from the configurations in the log, so the limit
+depends on the log alone and is equal on every server. A joint configuration needs both majorities.
 """
 
 from collections.abc import Mapping

@@ -6,10 +6,10 @@
 
     cost = (load + 20) x operator x pipeline - 20,  within 0 … 100
 
-The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, for any factor. An operator's weight
-counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded,
-damped and fading. An entry is refused if it covers no more of the log than the previous one, or claims to cover itself
-or later entries. So neither a repetition nor a second, slower pipeline has an effect.
+The factors multiply load + 20: with load alone, an idle leaf would have cost 0 for any factor. An operator's weight
+counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded and
+damped, and they fade. An entry is refused if its `throughIndex` is not above that of the last accepted entry, or is not
+below its own index. So neither a repetition nor a second, slower pipeline has an effect.
 docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
 From the feature level `BOUNDS_LEVEL` on, an author may fill a quarter of each table (docs/reference/limits.md). So one
@@ -63,7 +63,7 @@ class Weights(Struct, frozen=True):
     """All weights, by hash of the leaf (`bridge.core.log.hashes`)."""
 
     excluded: tuple[str, ...] = ()
-    """In order."""
+    """Sorted."""
     costs: Mapping[str, int] = field(default_factory=dict)
     """Operators' factors other than 1, in thousandths."""
     factors: Mapping[str, PipelineFactor] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
-"""Maximum number of identities of one farm that came alive, or may still do so."""
+"""Maximum number of identities of one farm: members, retired, evicted, and admitted ones that may still come alive."""
 ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
 """Maximum number of members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768
@@ -103,7 +103,7 @@ class ServerRetired(Struct, frozen=True):
 
 
 class AdmissionLapsed(Struct, frozen=True):
-    """The identity never came alive under this Raft id: its place is free, the id stays used."""
+    """The identity never came alive under this Raft id: its place is free, and the id is never assigned again."""
 
     server_id: int
     node_id: bytes
@@ -218,7 +218,7 @@ def after_time(
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionLapsed, ...]]:
     """Return the table at this log time, and the lapsed admissions.
 
-    `unproven_ms` of the time since the last clock entry do not count as absence.
+    `unproven_ms`: the part of the time since the last clock entry that does not count as absence.
     """
     if all(each.unseen_since_ms is None for each in admitted.values()):
         return admitted, ()

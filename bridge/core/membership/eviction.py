@@ -14,8 +14,7 @@ docs/explanation/changing-servers.md ("How a farm decides about changes").
 
 Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Below
 `BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm the
-keys cannot be replaced. An eviction then removes the identity's rights and does not change the keys, because it still
-prevents all other actions of the identity.
+keys cannot be replaced, and an eviction only removes the identity's rights.
 """
 
 from collections.abc import Collection, Mapping
@@ -48,7 +47,7 @@ class ServerEvicted(Struct, frozen=True):
 
 
 class EvictionRefused(Struct, frozen=True):
-    """An eviction that changed nothing, and the reason."""
+    """An eviction without effect, and the reason."""
 
     node_id: bytes
     reason: str

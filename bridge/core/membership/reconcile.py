@@ -134,13 +134,13 @@ class Reconciler:
         self._admit_after_ms = 0
 
     def failed(self, proposal: Proposal, now_ms: int) -> None:
-        """Note that a step failed: other steps come first before it is tried again."""
+        """Record that a step failed: it is not proposed again for `retry_ms`."""
         self._not_before[proposal] = now_ms + self._settings.retry_ms
 
     def decide(
         self, now_ms: int, members: tuple[FarmMember, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
-        """Return the present decision; call it often, since only repeated calls notice flapping."""
+        """Return the present decision; call it often, since it detects flapping only between calls."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
         seen = {member.node_id: member for member in members}
         self._note(now_ms, seen, admitted, group)
@@ -232,10 +232,7 @@ class _Moment(Struct, frozen=True):
         return self._left(server_id) or long_dead or self._is_out(server_id)
 
     def _is_out(self, server_id: int) -> bool:
-        """Return True if the log removes the server: removed by an operator, retired or evicted.
-
-        No server removes itself.
-        """
+        """Return True if an operator removed the server, or its identity is not a member; False for this server."""
         each = self.admitted.get(server_id)
         out = server_id in self.group.removed or (each is not None and not each.is_member)
         return out and server_id != self.group.own_id
@@ -281,7 +278,8 @@ class _Moment(Struct, frozen=True):
         reasons = []
         for server_id in sorted(self.group.members):
             name, dead_ms = self._name(server_id), self._dead_ms(server_id)
-            what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
+            dead = f"{name} has been dead for {_duration(dead_ms or 0)}"
+            what = f"{name} has left" if self._left(server_id) else dead
             if server_id in self.group.removed:
                 what = f"an operator has requested the removal of {name}"
             elif self._is_out(server_id):

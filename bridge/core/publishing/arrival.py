@@ -8,11 +8,11 @@ does not reach a floodfill. A node whose router can look up a Meta LeaseSet2 (Ja
 minute and reports the result. Look-ups of the publisher and of its standby do not count: their routers have the
 structure.
 
-I2CP returns a destination and not its structure. So a look-up finds any structure of the master that has not ended,
-also an earlier one. A structure that did not arrive is therefore noticed only if it is the master's first one, or after
-the earlier one has ended.
+A look-up by I2CP returns a destination and not its structure. So any structure of the master that has not ended counts
+as found. A lost structure is therefore detected only if it is the master's first one, or after the earlier one has
+ended.
 
-The look-ups are not a part of the farm's state, because no server decides by them for the others. After a restart they
+The look-ups are not a part of the farm's state, because no decision of the log depends on them. After a restart they
 are complete again within about two minutes.
 """
 

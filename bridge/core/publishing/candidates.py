@@ -11,9 +11,9 @@ clock entries in a row. If the best candidate always took over, each small chang
 publisher. Each change of the publisher requires a signature and a publication, and for a while two structures compete.
 
 The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
-ready. Reports show the present standby, so that all servers select the same one. Another candidate must lead it by the
-margin, too, but not for several clock entries, because the servers themselves delay each change. No decision of the log
-depends on the standby.
+ready. Reports show the present standby, so that all servers select the same one. Another candidate replaces it if it
+leads by the margin, or by `publishConfig` on. Several clock entries are not required, because the servers delay each
+change. No decision of the log depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from bridge.core.state.farm_state import SERVERS_MAX, Choice, FarmState, FarmTun
 JOB_LAG_WORST_MS = 1_000
 UPTIME_GOOD_MS = 600_000
 KEY_MARGIN_S = 900
-"""A server cannot publish in the last seconds of its signing key."""
+"""The last seconds of a signing key, in which its server cannot publish."""
 
 
 class Candidate(Struct, frozen=True):

@@ -20,7 +20,7 @@ from bridge.core.state.farm_state import Choice, FarmTuning
 
 
 class ChoiceTexts(Struct, frozen=True):
-    """The reasons of a choice that the log made. `label` returns the name of a server.
+    """The reasons for a choice by the log. `label` returns the name of a server.
 
     `causes` has the errors of routers, by server: the cause of an inability.
     """

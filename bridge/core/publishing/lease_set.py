@@ -3,12 +3,12 @@
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
-Availability comes first: if fewer than half of all known leaves are healthy, every known leaf is listed, the healthy
-ones at the lower cost. False reports of unhealthy leaves are then more likely than the failure of the whole farm. An
-empty structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin.
-With more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
-would cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so
-that clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
+Availability comes first: if fewer than half of all known leaves are healthy, unhealthy leaves are listed, too, at a
+higher cost. Then false reports are more likely than a failure of most leaves. An empty structure is never published.
+Costs and membership have hysteresis: a cost is kept until it differs by the margin. With more than 16 leaves a new one
+displaces a listed one only if it is cheaper by the margin. Otherwise each report would cause a publication. Health does
+not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so that clients do not try 16 dead leaves
+when a server dies. An operator's exclusion or factor also counts immediately.
 
 No server can fill the structure alone. With n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
 places, filled by health, membership and cost as above. A destination that several servers report counts for one of

@@ -1,6 +1,6 @@
 """The plan of a publisher's next publication and its time, made from the committed state alone.
 
-    begin              a master that was never published: as soon as every voter has reported and nothing is missing
+    begin              the first publication of a master: as soon as every voter has reported and nothing is missing
                        (`_complete`), after `gather_ms` at the latest
     take over          immediately, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce

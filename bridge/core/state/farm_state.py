@@ -1,11 +1,12 @@
 """The farm's state at one log index: immutable, equal on all servers, comparable by `==`.
 
-Nothing here depends on a local clock, a random source or the network. *`heard_ms`.* Log time advances only with clock
-entries, one in a reporting period. So the log alone shows the time of a report only to within one period. The report's
-`date` gives the place within these bounds, corrected by `lag_ms`: the lag of the sender's clock compared with log time.
-`lag_ms` starts at zero, and each report changes it as little as possible. With only log time, a report made just before
-a clock entry would be stale one period too early. With the uncorrected date, all reports of a server with a slow clock
-would be stale too early.
+The state does not depend on a local clock, a random source or the network.
+
+*`heard_ms`* is the log time of a report. Log time advances only once in a reporting period, so alone it is too coarse:
+a report made just before a clock entry would be stale one period too early. Within that period the report's `date`
+decides, corrected by `lag_ms`: the lag of the sender's clock compared with log time. `lag_ms` starts at zero, and each
+report changes it as little as possible. With the uncorrected date, all reports of a server with a slow clock would be
+stale too early.
 """
 
 from collections.abc import Callable, Iterator, Mapping

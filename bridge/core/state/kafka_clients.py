@@ -2,20 +2,22 @@
 
     {"kafkaProducer":{"name":…}}                at index i ──▶ producer id i, epoch 0, next sequence 0
     {"request":"kafka:ID.EPOCH.SEQUENCE",…}     an entry of a producer, signed by the node that received it
-        ──▶ sequence is the next one            new: counts, and its place is recorded
-        ──▶ was before                          duplicate: a copy, which a reader of the topic does not see
-        ──▶ lies ahead, or the epoch is another out of order, fenced: does not count either
+        ──▶ sequence is the next one            new: counts, and its index is recorded
+        ──▶ sequence is an earlier one          duplicate: a copy, which a reader of the topic does not see
+        ──▶ sequence is a later one             out of order: does not count. A later epoch begins with sequence 0
+        ──▶ epoch is an earlier one             fenced: does not count
+        ──▶ the producer belongs to another user    foreign: does not count
         ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
 docs/reference/kafka.md ("Producing") has the rules for owners, shares and expiry, docs/explanation/other-protocols.md
-the reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The places of
-the last records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first
+the reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The indexes of
+the last records are kept as runs of adjacent entries: a client that repeats a batch receives the index of its first
 copy.
 
-In a full table the author with the most rows loses rows; among authors with equally many, the lesser one. So all
+In a full table the author with the most rows loses rows; among authors with equally many, the first in order. So all
 servers choose the same rows, regardless of the order in which a table was built or restored. Rows expire by log time,
-so they expire on all servers at the same entry. The newest skipped indexes are kept, since the list is in each
+so they expire on all servers at the same entry. Only the newest skipped indexes are kept, since the list is in each
 snapshot. It also has the copies of other requests (`consensus.sessions`), so a reader of the topic sees each of them
 once, on every server.
 """
@@ -117,7 +119,7 @@ class ProducedStatus(Enum):
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out-of-order"
     FENCED = "fenced"
-    """Of an epoch that the producer has left."""
+    """The entry has an earlier epoch than the producer."""
     FOREIGN = "foreign"
     """The producer belongs to another user."""
     UNKNOWN = "unknown"
@@ -251,7 +253,7 @@ class KafkaClients(Struct, frozen=True):
         return replace(self, skipped=skipped, skipped_of=authors)
 
     def is_skipped(self, index: int) -> bool:
-        """Return True if the entry at `index` does not count; no longer known for very old ones."""
+        """Return True if the entry at `index` does not count; False for one that is no longer listed."""
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 

@@ -7,8 +7,8 @@ number of voters it is the median.
 
     the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
                          has reported recently. Its own clock counts only as one voter's
-    it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`: if the farm was off
-                         for long, the first reports after the election correct log time, not the next period
+    it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`. So after a long
+                         outage of the farm log time does not wait for the next period
     every server judges  its own clock and the others' by the majority time (`ClockJudgment`)
 
 A server cannot decide which clocks are right. It only finds the clocks that differ from a majority, and checks that a

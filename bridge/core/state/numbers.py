@@ -1,4 +1,4 @@
-"""Each number of a farm's state, declared once: its range, its author, its step, and the effect at its end.
+"""Each number of a farm's state, declared once: its range, its author, its step, and the effect of its maximum.
 
     FarmState.log_time_ms                   a field
     FarmState.servers.key, …costs.value     the keys and values of a mapping

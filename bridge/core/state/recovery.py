@@ -49,7 +49,7 @@ class Reset(Struct, frozen=True):
     second: bool = False
     """Drop the last second of each publication."""
     era: bool = False
-    """The eras of the keys begin again."""
+    """Reset the eras of the keys."""
 
 
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:

@@ -4,9 +4,9 @@
     VoterClocks.majorities.item             the tuples within a tuple
     Farm.sessions                           a table of the state machine outside of its state
 
-A table with a limit alone can be used up by one author: a member, a client key, a user of Kafka or a leader. Then other
-authors do not get a place, permanently if rows are never dropped. So each table has a share for one author, and a rule
-to free its places (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
+With only a limit, one author could use up a table: a member, a client key, a user of Kafka or a leader. Then other
+authors would not get a place, permanently if rows are never dropped. So each table has a share for one author, and a
+rule to free its places (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
 
 The module that owns a table enforces its share, from `BOUNDS_LEVEL` on. `tests/spec/test_table_shares.py` walks over
 all fields of the state and fails for a table without a declaration. For each declaration it lets one author submit
@@ -83,9 +83,7 @@ def _of_row(words: str, author: str, most: int) -> Table:
 
 
 def _beside(words: str, table: str, most: int) -> Table:
-    return Table(
-        words, f"the share of {table}", most, most, (Release.WITH_ROW,), f"a row leaves with the row of {table}"
-    )
+    return Table(words, f"the share of {table}", most, most, (Release.WITH_ROW,), f"dropped with the row of {table}")
 
 
 TABLES: dict[str, Table] = {
@@ -104,8 +102,8 @@ TABLES: dict[str, Table] = {
         MASTERS_OF_SERVER_MAX,
         MASTERS_MAX,
         (Release.LOG_TIME,),
-        "no server reports it, and its last publication is an hour old; beyond the share for a server with fewer, and"
-        " beyond the first for the first one of another server",
+        "an hour after its last publication, if no server reports it; a master beyond the share gives way to one of a"
+        " server with fewer masters, and any but a server's first to the first of another server",
     ),
     "FarmState.admitted": Table(
         "the number of admitted identities",
@@ -133,7 +131,7 @@ TABLES: dict[str, Table] = {
         1,
         AUTHORS_MAX,
         (Release.REPLACED,),
-        f"above {NUMBERED_MAX} rows, one of an author that is in neither table of authors gives way",
+        f"above {NUMBERED_MAX} rows, the row of a former author gives way",
     ),
     "Rekeying.boxes": _of_row("the number of boxes with a new key", "the next era", ADMITTED_MAX),
     "VoterClocks.readings": Table(
@@ -195,7 +193,7 @@ TABLES: dict[str, Table] = {
         kafka_clients.SKIPPED_MAX // 2,
         kafka_clients.SKIPPED_MAX,
         (Release.REPLACED,),
-        "the older half of the author that has the most",
+        "the older half of the rows of the author with the most rows",
     ),
     "KafkaClients.skipped_of": _beside("the number of their authors", "skipped entries", kafka_clients.SKIPPED_MAX),
     "Farm.sessions": Table(
