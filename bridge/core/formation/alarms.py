@@ -93,8 +93,8 @@ def _not_believed(situation: Situation) -> str:
     return (
         f"This node has discovered {announced} without proof that this is its farm: any holder of the farm key can"
         " announce one. It waits, and neither creates nor joins a farm. Compare the id with `garlicfarm status` on a"
-        f" node of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE` wrote on a "
-        "node of the farm."
+        f" node of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE`"
+        " wrote on a node of the farm."
     )
 
 
