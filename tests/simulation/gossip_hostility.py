@@ -3,7 +3,7 @@
 An attacker without the key sends random bytes, damages recorded datagrams, joins pieces of them, repeats them, or seals
 under another key. A liar opens recorded datagrams, damages or rewrites their content, and seals them under its own
 salts. It reports members that do not exist, and reports in the name of existing members and in its own. It knows each
-node's incarnation, so its claims are the harmful ones: just above, far above, and at the limit. It also sets clocks of
+node's incarnation, so it claims the most harmful ones: just above, far above, and at the limit. It also sets clocks of
 keys and user messages to the highest accepted value, and above.
 
 `burst` is the strongest attack at one moment: valid verdicts against every member, sent to every other, and links

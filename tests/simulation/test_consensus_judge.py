@@ -1,4 +1,4 @@
-"""The judge of simulated histories accepts a world without progress only in one case.
+"""The judge of simulated histories accepts a world without progress in only one case.
 
 A server that finds rot stops permanently. The world flips a bit only if a majority remains, but the logs of the others
 may have changed since. If then no server can be elected, no implementation could continue. Every other world without

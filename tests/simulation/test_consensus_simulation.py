@@ -1,4 +1,4 @@
-"""Simulated histories in the test run: many seeds of each strategy, planted bugs, and repeatability."""
+"""Simulated histories in the test run: a few seeds of each strategy, planted bugs, and repeatability."""
 
 import dataclasses
 import os

@@ -1,7 +1,8 @@
 """An attacker with the group's key sends verdicts continuously, and no node's view changes.
 
-The attacker knows the incarnation of each member and sends verdicts that win by SWIM's rule. They are suspect and dead,
-at the member's number and just above it, in the names of members. `make soak` runs each test under more seeds.
+The attacker knows the incarnation of each member and sends verdicts that win by SWIM's rule, in the names of members.
+They mark a member suspect or dead, at its incarnation number and just above it. `make soak` runs each test under more
+seeds.
 """
 
 import pytest

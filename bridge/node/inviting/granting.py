@@ -4,9 +4,9 @@
     uses that wait ──▶ seen by gossip, not admitted ──▶ approved at the leader, as by `garlicfarm node approve`
 
 Before the farm is created, the bundle lacks a cluster id, and the new node becomes a founder by discovery. After that
-the bundle names the cluster, and the new node needs an approval. Only the leader writes one. So this node requests
-leadership for it, if it does not lead; a voter may request it at any time (`garlicfarm transfer`). An invitation never
-gives a node the name of another identity: an operator decides about that.
+the bundle names the cluster, and the new node needs an approval, which only the leader writes. If this node does not
+lead, it first requests leadership; a voter may do so at any time (`garlicfarm transfer`). An invitation never gives a
+node the name of another identity: an operator decides about that.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -46,8 +46,7 @@ EXCHANGE_S: Final = 10.0
 EXCHANGES_MAX: Final = 16
 """Exchanges at a time; together with the waiting connections they are within the reserve of descriptors.
 
-A further exchange ends the oldest one. In a flood the oldest has had most of a second, and an exchange takes three
-round trips.
+A further exchange ends the oldest one. Even in a flood an exchange has most of a second for its three round trips.
 """
 WAITING: Final = AcceptOptions(unknown_max=24, unknown_per_source_max=6, known_max=1, waiting_s=5.0, starts_per_s=20.0)
 LOOK_EVERY_S: Final = 1.0

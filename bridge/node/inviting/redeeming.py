@@ -2,8 +2,8 @@
 
     token ──▶ each address in turn ──▶ TLS with the certificate of the token ──▶ JoinRequest ──▶ Granted
 
-The secret leaves this machine only after the certificate is compared. A machine between the two nodes does not have its
-key, so it learns nothing, and cannot change the farm key on the way.
+The secret leaves this machine only after the certificate is compared. A machine between the two nodes does not have the
+certificate's key. So it cannot read the secret, or change the farm key in transit.
 """
 
 import ssl

@@ -7,10 +7,8 @@
 A client that commits each record would fill the log, which all servers keep, with its own data. So only the newest
 offset of a fast group is written: a second after the group's previous entry, or at the time limit of the oldest waiting
 commit. That limit is a tenth of the session timeout, because a client's heartbeats wait for the replies to its commits.
-
-A commit is acknowledged when its entry, or a later one of its group, is committed and applied. So every server has the
-acknowledged offset. If the leader replied before that, it would be faster, but a failure of the leader could lose the
-offset.
+A commit is acknowledged when its entry, or a later one of its group, is committed and applied. An earlier reply would
+be faster, but a failure of the leader could then lose the acknowledged offset.
 
 *Only the leader writes*, into its own log and never through another. A deposed coordinator's offset must not follow one
 of the next coordinator. docs/reference/kafka.md has the limits and the cost of commits.
@@ -38,7 +36,7 @@ EVERY_S: Final = 1.0
 RENEW_MS: Final = 24 * 3600 * 1000
 """Milliseconds of log time until an unchanged offset is written again."""
 SILENT_ENTRIES: Final = 256
-"""The limit for entries searched for a visible record."""
+"""The maximum number of entries that are searched for a visible record."""
 _SILENT_BYTES: Final = 256 * 1024
 _KNOWN_MAX: Final = 4 * GROUPS_MAX
 

@@ -9,9 +9,9 @@
 the log, and its box, over its own Raft port, whose certificate its peers know. Otherwise it contacts its stored
 members; each replies with the new key sealed for it, signed.
 
-One reply is not proof: in the old log an evicted node is still a member, and it could offer a key of its own. So a key
-is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
-impossible, the operator brings the key file (`docs/how-to/stolen-node.md`).
+One reply is not proof: in the old log an evicted node is still a member, and it could offer its own key. So a key is
+accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is impossible,
+the operator brings the key file (`docs/how-to/stolen-node.md`).
 
 *Connections.* The Raft port checks credentials only when a connection opens. So shortly after an era begins, all older
 connections are closed, and members connect again. With the transport `i2p` gossip does not distribute keys, so an era
@@ -200,7 +200,7 @@ class Identities:
                 await self._begin_era(group, keyring, content)
 
     def _other_voters(self) -> frozenset[bytes]:
-        """Return the identities of the voters, by all data of this node."""
+        """Return the identities of the other voters, by all data of this node."""
         admitted = self._state.admitted
         voters = set()
         for server_id in map(integer_id, self.replica.server.describe().raft.configuration.voter_ids):

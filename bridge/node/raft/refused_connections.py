@@ -3,8 +3,8 @@
     a server refuses this node ──▶ alarm `refused-by-peers`  until both connect, or for ten minutes
     this node refuses a caller ──▶ alarm `peers-refused`     for ten minutes
 
-The ten minutes begin again with each refusal. A connection in either direction removes
-the peer from the first alarm, and from the second alarm only a wrong password of the last 30 s.
+The ten minutes begin again with each refusal. A connection in either direction removes the peer from the first alarm.
+From the second alarm it removes only a wrong password of the last 30 s.
 
 Both sides report a refusal, because the operator may check only one of them. The fault is usually at the refused node:
 a wrong password, clock or version. So the refusing node names the caller. Any machine on the network can cause some

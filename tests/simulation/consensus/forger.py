@@ -4,8 +4,8 @@ A forged message ends at the end of its recipient's log and claims that all of i
 at its own term, not at the forged one, commits entries without a majority. Nothing else is forged: Raft trusts its
 voters, and a forger that knows the current term is a voter. Forged messages of a leader go only to a server with a term
 above 0. At term 0 a server accepts any leader, so the transport must authenticate it. A server without a vote in the
-newest committed configuration receives no forged message. Other servers do not adopt a term from it. So with a forged
-term it could not work until the voters reach that term, and its operator would have to replace it.
+newest committed configuration does not receive a forged message, because other servers do not adopt its term. With a
+forged term it could not work until the voters reached that term, and an operator would have to replace it.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@
     Fault.text                            ──▶ a line of the story
 
 Each fault ends. A killed process starts again, a jumped clock is set right, a link heals. So a farm must be healthy
-some time after the last end. Damage that needs an operator belongs in other trials.
+some time after the last end. If damage needs an operator, it is part of an operator's action (`operators.py`).
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Nemesis(Enum):
     LEAVE = "leaves the farm, then returns"
     JOIN_AND_LEAVE = "joins the farm, then leaves"
     JOIN_AND_EVICT = "joins the farm, then is evicted"
-    INVITE_AND_LEAVE = "joins by an invitation, whose token a stranger tries too, then leaves"
+    INVITE_AND_LEAVE = "joins by an invitation, whose token another identity tries, too, then leaves"
     HOSTILE = "joins the farm, is a hostile leader and liar, then is evicted"
     REPLACE = "the first is lost, then the second joins in its place"
     RESTORE = "loses its disk, then joins from a backup"
@@ -72,7 +72,7 @@ OF_OPERATORS: Final = (
 )
 """Actions of `operators.py`, one after another."""
 _VARIANTS: Final = {Nemesis.JOIN_AND_LEAVE: Nemesis.INVITE_AND_LEAVE, Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
-"""Actions that replace the half of other actions."""
+"""Actions that replace half of the other actions."""
 LATER: Final = (Nemesis.ROT, Nemesis.CLIENT_KEY)
 """Actions after the others, drawn separately."""
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}

@@ -5,8 +5,8 @@
     --minimize                    make the plan of a failing seed smaller, and print the command that replays it
     --planted NAME                with a planted fault (`planted.py`)
 
-A failing seed is printed as a story: its faults, its violations, the last events before the first one. The exit status
-is 1 after a failure.
+For a failing seed it prints the faults, the violations, the end of the trace, and the command that replays it. The exit
+status is 1 after a failure.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def _print_failure(outcome: Outcome, *, minimize: bool) -> None:
 
 
 def story_of(outcome: Outcome) -> str:
-    """Return a failed trial as text."""
+    """Return the faults, the violations and the end of the trace of a failed trial, with the replaying command."""
     lines = [f"  {each.text}" for each in outcome.plan.faults]
     lines += [f"  VIOLATION {each}" for each in outcome.violations]
     lines += [f"    {each[:200]}" for each in outcome.trace[-STORY_LINES:]]

@@ -139,7 +139,7 @@ reporting_period_ms = {profile.reporting_period_ms}
 
 @contextmanager
 def small_logs() -> Iterator[None]:
-    """Have nodes that start within the block take a snapshot after each `SMALL_LOG`."""
+    """Limit the logs of nodes that start within the block by `SMALL_LOG`."""
     parts = replica._server_parts
 
     def small_parts(*arguments: Any) -> Any:
