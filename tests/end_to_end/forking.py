@@ -32,6 +32,7 @@ from tempfile import TemporaryFile
 
 from tests.end_to_end import hung_disk
 from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
+from tests.processes import END_S
 
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
@@ -151,7 +152,7 @@ def _source() -> socket.socket:
 
     def end() -> None:
         ours.close()
-        process.wait(10)
+        process.wait(END_S)
 
     atexit.register(end)
     return ours

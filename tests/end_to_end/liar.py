@@ -20,6 +20,7 @@ from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.membership.metadata import encode_metadata
 from gossip import Address, SwimOptions
+from tests.processes import END_S
 
 LOOPBACK = "127.0.0.1"
 
@@ -50,10 +51,10 @@ class Liar:
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(END_S)
 
 
 async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:

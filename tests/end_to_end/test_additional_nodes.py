@@ -65,7 +65,7 @@ def test_duplicate_identity_stops_one_node(farm: Farm, tmp_path: Path) -> None:
             return next((node for node in (original, copy) if not node.running), None)
 
         node = copies.wait_until(stopped, START_BOUND_S, "one of the two nodes stops")
-        assert node.wait_end(1) == 1
+        assert node.wait_end(END_BOUND_S) == 1
         assert "another live node at" in tail(node.log_file)
         assert "give one of them a fresh state directory" in tail(node.log_file)
         assert not (copy.directory / "raft").exists()

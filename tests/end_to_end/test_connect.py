@@ -86,8 +86,9 @@ def is_reached(client: Client) -> bool:
 
 
 def test_client_turns_to_next_leaf_after_kill(up: Up, client: Client) -> None:
-    before = Counter(client.get() for _ in range(REQUESTS))
     client.longest_s = 0.0
+    before = Counter(client.get() for _ in range(REQUESTS))
+    undisturbed_s, client.longest_s = client.longest_s, 0.0
     # When the node of the leaf that served the last request is killed,
     killed = max(before, key=before.__getitem__)
     [process] = [each for each in up.children() if killed in str(each.cmdline())]
@@ -97,6 +98,6 @@ def test_client_turns_to_next_leaf_after_kill(up: Up, client: Client) -> None:
     # then no request fails, none waits long, and the leaves received each request once.
     print(f"{before} before the kill of {killed}, {after} after it; the longest request took {client.longest_s:.2f} s")  # noqa: T201 - the figure of the test
     assert killed not in after
-    assert client.longest_s < LONGEST_S
+    assert client.longest_s < LONGEST_S + 10 * undisturbed_s
     for numbers in client.numbers.values():
         assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]

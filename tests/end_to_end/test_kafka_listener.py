@@ -18,7 +18,6 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal
 
-BOUND_S = 20.0
 EXCLUSION = encode(Exclusion(hash_of(new_demo_leaf().base64), excluded=True)).decode()
 
 
@@ -173,5 +172,5 @@ def test_port_in_use_ends_node(tmp_path: Path) -> None:
     farm, listen = lone_farm(tmp_path, "")
     with farm, socket.create_server((LOOPBACK, int(listen.rpartition(":")[2]))):
         (node,) = farm.nodes
-        assert node.start().wait_end(BOUND_S) == 1
+        assert node.start().wait_end(START_BOUND_S) == 1
         assert "[kafka]: cannot listen at" in node.log_file.read_text().splitlines()[-1]

@@ -59,8 +59,8 @@ def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
     with running_up(directory, "--nodes", "2", "--for", "3") as up:
         up.wait_for("process-started", 2)
         children = up.children()
-        assert up.process.wait(30) == 0, up.output
-        assert all_ended(children, 1)
+        assert up.process.wait(START_BOUND_S) == 0, up.output
+        assert all_ended(children, START_BOUND_S)
         assert "Continuing the farm of 2 nodes" in up.output
 
 
@@ -80,9 +80,9 @@ def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: s
         children = up.children()
         assert len(children) == 2
         os.kill(up.process.pid, signal_number)
-        code = up.process.wait(30)
+        code = up.process.wait(START_BOUND_S)
         assert code == (-signal_number if signal_number is signal.SIGKILL else 0), up.output
-        assert all_ended(children, 20), "a process still runs"
+        assert all_ended(children, START_BOUND_S), "a process still runs"
         if code == 0:
             assert "SIGKILL" not in up.output
             assert "Traceback" not in up.output

@@ -17,7 +17,7 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
 IDENT = "reading"
-BOUND_S = 20.0
+BOUND_S = 60.0
 WRITER, READER, UNLISTED = (new_curve_key(name) for name in ("writer", "reader", "stranger"))
 
 

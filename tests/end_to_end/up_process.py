@@ -66,7 +66,7 @@ def running_up(directory: Path, *options: str) -> Iterator[Up]:
         children = up.children()
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(START_BOUND_S)
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
