@@ -20,7 +20,7 @@ def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def wait_stored(directory: Path, index: int) -> None:
     """Wait until the index is stored."""
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while read_commit_index(directory) != index:  # noqa: ASYNC110 - a file does not report its changes
             await trio.sleep(0.005)
 
@@ -56,7 +56,7 @@ async def test_hung_disk_does_not_delay_loop_or_end(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", hang)
     try:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_commit_index, tmp_path, lambda: 7)
                 await hangs.wait()

@@ -85,6 +85,6 @@ async def test_open_connection_survives_removal_of_its_credentials(stage: Stage)
     dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
     let_accept(host, NEW)
     await dialed.stream.send_all(encode_request(RequestVoteRequest(source=ALICE, destination=BOB, term=2)))
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         assert await dialed.stream.receive_some(64)
     assert host.incidents == []

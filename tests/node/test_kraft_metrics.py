@@ -240,7 +240,7 @@ async def response_to(port: int, request: bytes) -> bytes:
 )
 async def test_endpoint_serves_only_metrics(request_line: str, status: bytes | None) -> None:
     """A connection serves one request. The endpoint closes it if the bytes are not HTTP."""
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: FIGURES)
             answer = await response_to(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -36,8 +36,9 @@ async def test_server_request_waits_until_room_is_released() -> None:
     assert closed.names == []
 
 
-async def test_server_beyond_its_share_delays_only_itself() -> None:
+async def test_server_beyond_its_share_delays_only_itself(autojump_clock: MockClock) -> None:
     """A hostile server sends two requests byte by byte. An append of another server still finds room."""
+    del autojump_clock
     budget = ReceiveBudget(TUNING)
     hostile = [budget.open("hostile", is_server=True, close=lambda: None) for _ in range(3)]
     leader = budget.open("leader", is_server=True, close=lambda: None)
@@ -54,7 +55,8 @@ async def test_server_beyond_its_share_delays_only_itself() -> None:
     assert budget.servers_bytes == 0
 
 
-async def test_request_larger_than_share_is_admitted_when_alone() -> None:
+async def test_request_larger_than_share_is_admitted_when_alone(autojump_clock: MockClock) -> None:
+    del autojump_clock
     budget = ReceiveBudget(TUNING)
     account = budget.open("1", is_server=True, close=lambda: None)
     with trio.fail_after(1):

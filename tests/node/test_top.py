@@ -45,7 +45,7 @@ def latest(shown: LiveView) -> FarmView | str:
 
 async def until(shown: LiveView, condition: Callable[[FarmView | str], bool]) -> FarmView | str:
     """Wait until the condition is true of the latest view; return that view."""
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while not condition(latest(shown)):  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)
     return latest(shown)
