@@ -1,20 +1,26 @@
 """Child processes and threads of tests: each ends with its block, and each wait for an end is limited.
 
 A `MockClock` jumps to the next timeout when all tasks are blocked, even if one of them waits for a thread. On a busy
-machine a thread needs longer than any threshold, so the clock must count threads (`hold_for_threads`).
+machine a thread needs longer than any threshold, so the clock must count threads (`hold_for_threads`). The same applies
+to bytes between sockets of the process (`hold_for_sockets`).
 
 `with subprocess.Popen(…)` waits without a limit at the end of its block, even after an exception. A child that ignores
 a signal would then block its test, its worker and the whole run forever. `child` kills the process at the end of the
 block.
 """
 
+import os
+import select
+import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 import trio
+from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio.testing import MockClock
 
 END_S = 60.0
@@ -43,13 +49,48 @@ def child(
                 pipe.close()
 
 
-def hold_for_threads(clock: MockClock, idle_s: float = 0.0) -> None:
-    """Set the threshold of a clock, and prevent jumps while trio's threads work."""
-    clock.autojump_threshold = idle_s
+def hold_for_threads(clock: MockClock) -> None:
+    """Prevent jumps of a clock while trio's threads work."""
+    _hold(clock, lambda: bool(trio.to_thread.current_default_thread_limiter().borrowed_tokens))
+
+
+def hold_for_sockets(clock: MockClock) -> None:
+    """Prevent jumps of a clock while trio's threads work, or bytes are on their way over loopback.
+
+    On a busy machine the kernel delivers them later than any threshold.
+    """
+    _hold(clock, _bytes_arrive)
+    hold_for_threads(clock)
+
+
+def _hold(clock: MockClock, is_busy: Callable[[], bool]) -> None:
+    clock.autojump_threshold = 0.001
     jump = clock._autojump
 
-    def jump_without_threads() -> None:
-        if not trio.to_thread.current_default_thread_limiter().borrowed_tokens:
+    def jump_if_idle() -> None:
+        if not is_busy():
             jump()
 
-    clock._autojump = jump_without_threads  # type: ignore[method-assign]
+    clock._autojump = jump_if_idle  # type: ignore[method-assign]
+
+
+def _bytes_arrive() -> bool:
+    """Wait until all bytes sent by this process have arrived; return True if a task of trio waited for them."""
+    processors, ends = os.sched_getaffinity(0), _loopback()
+    try:
+        # The kernel has a queue for each processor. A connection needs three packets, each after the previous one.
+        for each in processors:
+            os.sched_setaffinity(0, {each})
+            for sender, receiver in 2 * (ends, ends[::-1]):
+                sender.send(b"x")
+                receiver.recv(1)
+    finally:
+        os.sched_setaffinity(0, processors)
+    return bool(select.select([GLOBAL_RUN_CONTEXT.runner.io_manager._epoll], [], [], 0)[0])
+
+
+@cache
+def _loopback() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a TCP connection to this process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]

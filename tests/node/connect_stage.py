@@ -17,7 +17,7 @@ from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.farm_link import FarmLink
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from bridge.wire.i2p.structure_exchange import REQUEST_BYTES, ReplyStatus, StructureReply, decode_request, encode_reply
-from tests.processes import hold_for_threads
+from tests.processes import hold_for_sockets
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
 LIFE_S = 900
@@ -167,7 +167,7 @@ async def connect_stage(
     cache_dir: Path, clock: MockClock, *, leaves: int = 3, directories: int = 1, java_like: bool = False
 ) -> AsyncIterator[ConnectStage]:
     """Serve a bridge with leaves and directories; all leaves have the cost 20."""
-    hold_for_threads(clock, 0.02)  # Loopback sockets need a moment, and the cache uses threads.
+    hold_for_sockets(clock)
     network = LoopbackNetwork(java_like=java_like)
     async with trio.open_nursery() as nursery:
         bridge: SamBridge = await nursery.start(serve_loopback_bridge, network)

@@ -16,7 +16,7 @@ from bridge.connect.forwarding import ListenerCount, Listeners
 from bridge.connect.http_proxy import PART_BYTES, Farms, HttpProxy, Page, ProxyLimits
 from tests.node.fake_farm import ADDRESS, OTHER_ADDRESS, FailingStream, FakeFarm, HttpService, Service
 from tests.node.wall_clock_farm import serve_hello, wall_clock_farm
-from tests.processes import hold_for_threads
+from tests.processes import hold_for_sockets
 
 HOST = ADDRESS.encode()
 GET = b"GET http://%s/page?a=1 HTTP/1.1\r\nHost: %s\r\n\r\n" % (HOST, HOST)
@@ -231,9 +231,9 @@ async def test_head_response_ends_after_its_head() -> None:
 
 @pytest.fixture(name="clock")
 def jumping_clock() -> MockClock:
-    """Return a clock that jumps when all tasks wait; loopback sockets need a moment."""
+    """Return a clock that jumps when all tasks wait."""
     clock = MockClock()
-    hold_for_threads(clock, 0.1)
+    hold_for_sockets(clock)
     return clock
 
 

@@ -15,7 +15,7 @@ from bridge.core.connecting.leaves import PROVEN_FOR_S
 from bridge.sam.connection import SamBridge
 from bridge.wire.i2p.farm_link import FarmLink
 from tests.node.connect_stage import connect_stage, request, until
-from tests.processes import hold_for_threads
+from tests.processes import hold_for_sockets
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 LINK = FarmLink(bytes(32), (b"1" * 32,))
@@ -59,7 +59,7 @@ async def creates_false_session(stream: trio.SocketStream) -> None:
 async def test_hostile_bridge_is_reported_in_one_line(
     tmp_path: Path, autojump_clock: MockClock, handler: Handler
 ) -> None:
-    hold_for_threads(autojump_clock, 0.02)
+    hold_for_sockets(autojump_clock)
     connections = 0
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -161,7 +161,7 @@ async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autoj
 async def test_hops_are_the_lengths_of_tunnels(
     autojump_clock: MockClock, hops: int | None, expected: list[str]
 ) -> None:
-    hold_for_threads(autojump_clock, 0.02)
+    hold_for_sockets(autojump_clock)
     lines: list[bytes] = []
 
     async def record(stream: trio.SocketStream) -> None:

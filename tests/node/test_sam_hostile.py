@@ -25,6 +25,7 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.key_file import sam_private_key
 from bridge.wire.i2p.sam import LINE_LIMIT_BYTES
 from tests.effort import over_seeds
+from tests.processes import hold_for_sockets
 from tests.simulation import sam_fuzz
 
 LIMIT_S = 300.0
@@ -116,7 +117,7 @@ async def test_endless_line_uses_bounded_memory() -> None:
 async def test_unresponsive_bridge_raises_within_limit(
     replies: dict[str, bytes], limit_s: float, request_words: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     async with hostile_bridge(replies) as bridge:
         began_s = trio.current_time()
         with pytest.raises(SamUnreachableError, match=f"did not reply to {request_words} within {limit_s:g} s"):
@@ -126,7 +127,7 @@ async def test_unresponsive_bridge_raises_within_limit(
 
 
 async def test_slow_bytes_raise_within_limit(autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     async with hostile_bridge({"HELLO": HELLO}, slowly=True) as bridge:
         with pytest.raises(SamUnreachableError, match="did not reply to HELLO VERSION within 10 s"):
             await new_private_key(bridge)
@@ -230,7 +231,7 @@ async def test_invalid_stream_status_raises_with_reason(reply: bytes | None, rea
 
 
 async def test_unresponsive_stream_connect_is_error_of_leaf(autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     async with hostile_bridge({**GOOD, "STREAM": b""}) as bridge, open_session(bridge) as session:
         with pytest.raises(LeafUnreachableError, match="did not reply within 7 s through") as raised:
             await session.connect(HASH, 7)
@@ -238,7 +239,7 @@ async def test_unresponsive_stream_connect_is_error_of_leaf(autojump_clock: trio
 
 
 async def test_unresponsive_bridge_is_not_an_error_of_leaf(autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     replies = dict(GOOD)
     async with hostile_bridge(replies) as bridge, open_session(bridge) as session:
         del replies["HELLO"]
@@ -279,7 +280,7 @@ async def test_invalid_line_before_accepted_stream_raises(peer: bytes, reason: s
     ids=["nothing", "nul", "long", "connect", "create"],
 )
 async def test_loopback_bridge_ends_invalid_connections(sent: bytes, autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             bridge = await nursery.start(serve_loopback_bridge, LoopbackNetwork())
@@ -295,7 +296,7 @@ async def test_loopback_bridge_ends_invalid_connections(sent: bytes, autojump_cl
 
 
 async def test_cancelled_requests_close_their_connections(autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     open_connections = 0
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -323,7 +324,7 @@ async def test_cancelled_requests_close_their_connections(autojump_clock: trio.t
 
 @over_seeds(2_000)
 async def test_random_bridge_raises_only_sam_errors(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = 0.02
+    hold_for_sockets(autojump_clock)
     random, lines = Random(seed), [*sam_fuzz.corpus(), *GOOD.values()]
     for _ in range(10):
         replies = {
