@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from msgspec import Struct, structs
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.api.view import AlarmView
@@ -98,9 +98,7 @@ def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, new: LanI
     assert configuration.gossip.interface == ("eth0" if new is IPV6 else None)
 
 
-async def test_changed_address_is_detected_within_two_checks(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_changed_address_is_detected_within_two_checks(tmp_path: Path, autojump_clock: MockClock) -> None:
     hold_for_threads(autojump_clock)  # Interfaces are read in a thread.
     stage = Stage(tmp_path)
     began = trio.current_time()
@@ -239,7 +237,7 @@ class Runs:
 
 
 async def test_new_address_is_retried_until_it_can_be_opened(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new address cannot be opened yet: the node restarts with growing pauses."""
     monkeypatch.setattr(begin_anew, "chosen_anew", lambda configuration: configuration)

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-import trio.testing
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
@@ -76,7 +76,7 @@ def rejections(node: Node) -> list[ContentRejected]:
     return [notice for notice in node.notices if isinstance(notice, ContentRejected)]
 
 
-async def test_append_with_unsupported_level_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_append_with_unsupported_level_is_refused(autojump_clock: MockClock) -> None:
     async with voter() as node:
         append = AppendEntries(
             term=1, leader=TWO, previous=ORIGIN, entries=(HARMLESS, TOO_HIGH), commit=2, correlation=7
@@ -95,7 +95,7 @@ async def test_append_with_unsupported_level_is_refused(autojump_clock: trio.tes
         assert (reply.success, reply.next_index) == (True, 2)
 
 
-async def test_log_pack_with_unsupported_level_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_pack_with_unsupported_level_is_refused(autojump_clock: MockClock) -> None:
     async with voter() as node:
         joining = Joining(node.server, ONE)
         configuration = wire.JoinClusterRequest(source=TWO, destination=ONE, term=1, entries=())
@@ -191,9 +191,7 @@ def test_snapshot_at_all_bounds_is_accepted() -> None:
         (b"\xff" * 9, "cannot read"),
     ],
 )
-async def test_unsupported_snapshot_is_not_installed(
-    state: bytes, message: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_unsupported_snapshot_is_not_installed(state: bytes, message: str, autojump_clock: MockClock) -> None:
     last = LogId(9, 1)
     async with voter() as node:
         chunk = InstallSnapshot(
@@ -232,9 +230,7 @@ def test_escaped_level_is_detected_without_repeating_version() -> None:
     assert "Install garlicfarm a newer one or newer" in objection
 
 
-async def test_alarm_names_server_until_rejections_stop(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_alarm_names_server_until_rejections_stop(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)
     content = RaftNotices(trace, alarms, {2: "berlin"}.get)

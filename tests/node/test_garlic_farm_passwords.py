@@ -3,7 +3,6 @@
 import pytest
 import trio
 
-from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -23,22 +22,15 @@ def let_accept(host: Host, *credentials: Credentials) -> None:
     host.passwords = {each.user: each.password for each in credentials}
 
 
-def address_of(stage: Stage) -> PeerAddress:
-    """Return the address of BOB."""
-    address = stage.resolve(BOB)
-    assert address is not None
-    return address
-
-
 async def test_caller_uses_its_current_best_credentials(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     let_accept(host, OLD, NEW)
     shown: list[tuple[Credentials, ...]] = [(OLD,)]
     dialer = stage.dialer_with(ALICE, lambda: shown[-1])
-    await dialer.dial(address_of(stage), BOB)
+    await dialer.dial(stage.resolve(BOB), BOB)
     shown.append((NEW, OLD))
     let_accept(host, NEW)
-    await dialer.dial(address_of(stage), BOB)
+    await dialer.dial(stage.resolve(BOB), BOB)
     assert host.incidents == [], "the new credentials answered the cached challenge"
     assert stage.connections == 3
 
@@ -52,7 +44,7 @@ async def test_refused_credentials_are_followed_by_second_best(
     host = stage.add(Host(BOB))
     let_accept(host, *theirs)
     dialer = stage.dialer_with(ALICE, lambda: ours)
-    assert (await dialer.dial(address_of(stage), BOB)).peer.server_id == BOB
+    assert (await dialer.dial(stage.resolve(BOB), BOB)).peer.server_id == BOB
 
 
 async def test_second_best_credentials_are_last_attempt(stage: Stage) -> None:
@@ -60,7 +52,7 @@ async def test_second_best_credentials_are_last_attempt(stage: Stage) -> None:
     let_accept(host, NEXT)
     dialer = stage.dialer_with(ALICE, lambda: (NEW, OLD, NEXT))
     with pytest.raises(GarlicFarmError, match="does not accept user 'farm-1'") as refused:
-        await dialer.dial(address_of(stage), BOB)
+        await dialer.dial(stage.resolve(BOB), BOB)
     assert refused.value.fault is Fault.WRONG_CREDENTIALS
     assert len(host.incidents) == 1
     assert host.metrics.counts[Fault.WRONG_CREDENTIALS] == 2
@@ -74,7 +66,7 @@ async def test_other_credentials_are_tried_only_after_refusal(stage: Stage) -> N
         return (NEW, OLD)
 
     with pytest.raises(GarlicFarmError) as refused:
-        await stage.dialer_with(ALICE, credentials).dial(address_of(stage), BOB)
+        await stage.dialer_with(ALICE, credentials).dial(stage.resolve(BOB), BOB)
     assert refused.value.fault is Fault.UNREACHABLE
     assert len(calls) == 1
 
@@ -82,7 +74,7 @@ async def test_other_credentials_are_tried_only_after_refusal(stage: Stage) -> N
 async def test_open_connection_survives_removal_of_its_credentials(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     let_accept(host, OLD)
-    dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
+    dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(stage.resolve(BOB), BOB)
     let_accept(host, NEW)
     await dialed.stream.send_all(encode_request(RequestVoteRequest(source=ALICE, destination=BOB, term=2)))
     with trio.fail_after(30):

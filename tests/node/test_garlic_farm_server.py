@@ -59,11 +59,18 @@ def stage(nursery: trio.Nursery) -> Stage:
     return Stage(nursery)
 
 
-async def dial(stage: Stage, own_id: int | None = ALICE, offered: tuple[str, ...] | None = None) -> Dialed:
-    address = stage.resolve(BOB)
-    assert address is not None
-    dialer = stage.dialer(own_id) if offered is None else stage.dialer(own_id, offered=offered)
-    return await dialer.dial(address, BOB)
+async def dial(stage: Stage, own_id: int | None = ALICE, role: ConnectionRole = ConnectionRole.SERVER) -> Dialed:
+    return await stage.dialer(own_id, role=role).dial(stage.resolve(BOB), BOB)
+
+
+async def send(dialed: Dialed, *requests: wire.Request) -> None:
+    await dialed.stream.send_all(b"".join(map(encode_request, requests)))
+
+
+async def dial_and_send(stage: Stage, *requests: wire.Request, own_id: int | None = ALICE) -> Dialed:
+    dialed = await dial(stage, own_id)
+    await send(dialed, *requests)
+    return dialed
 
 
 async def replies(dialed: Dialed, number: int) -> list[wire.Reply]:
@@ -75,6 +82,11 @@ async def replies(dialed: Dialed, number: int) -> list[wire.Reply]:
         data += bytes(more)
     assert len(data) == number * REPLY.size, "the connection ended early, or too many replies came"
     return [decode_reply(data[at : at + REPLY.size]) for at in range(0, len(data), REPLY.size)]
+
+
+async def replies_to(dialed: Dialed, request: wire.Request) -> bool:
+    await send(dialed, request)
+    return len(await replies(dialed, 1)) == 1
 
 
 async def closes(dialed: Dialed) -> bool:
@@ -101,8 +113,7 @@ CLIENT = wire.ClientRequest(entries=(Entry.command(0, b"{}"),))
 async def test_peer_requests_reach_core(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     dialed = await dial(stage)
-    for request in (VOTE, PRE_VOTE, APPEND):
-        await dialed.stream.send_all(encode_request(request))
+    await send(dialed, VOTE, PRE_VOTE, APPEND)
     assert await replies(dialed, 3) == [
         wire.RequestVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True),
         wire.PreVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True),
@@ -148,8 +159,7 @@ async def test_full_window_pauses_reading_until_replies_are_sent(stage: Stage, a
 
 async def test_client_receives_accepted_after_commit(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    dialed = await dial(stage, None)
-    await dialed.stream.send_all(encode_request(CLIENT))
+    dialed = await dial_and_send(stage, CLIENT, own_id=None)
     assert await replies(dialed, 1) == [
         wire.AppendEntriesResponse(source=BOB, destination=BOB, term=1, next_index=2, accepted=True)
     ]
@@ -159,8 +169,7 @@ async def test_client_receives_accepted_after_commit(stage: Stage) -> None:
 @pytest.mark.parametrize(("leader", "named"), [(CAROL, CAROL), (None, -1)])
 async def test_follower_sends_leader_as_destination(stage: Stage, leader: int | None, named: int) -> None:
     stage.add(Host(BOB)).handler.leader = leader
-    dialed = await dial(stage, None)
-    await dialed.stream.send_all(encode_request(wire.ClientRequest()))
+    dialed = await dial_and_send(stage, wire.ClientRequest(), own_id=None)
     assert await replies(dialed, 1) == [
         wire.AppendEntriesResponse(source=BOB, destination=named, term=1, next_index=0, accepted=False)
     ]
@@ -168,8 +177,7 @@ async def test_follower_sends_leader_as_destination(stage: Stage, leader: int | 
 
 async def test_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
     stage.add(Host(BOB)).handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
-    dialed = await dial(stage, None)
-    await dialed.stream.send_all(encode_request(CLIENT))
+    dialed = await dial_and_send(stage, CLIENT, own_id=None)
     assert await replies(dialed, 1) == [
         wire.AppendEntriesResponse(source=BOB, destination=BOB, term=1, next_index=0, accepted=False)
     ]
@@ -216,8 +224,7 @@ async def test_unsupported_membership_request_is_refused(
 ) -> None:
     host = stage.add(Host(BOB))
     host.handler.leader = CAROL
-    dialed = await dial(stage)
-    await dialed.stream.send_all(encode_request(request_))
+    dialed = await dial_and_send(stage, request_)
     assert await replies(dialed, 1) == [expected]
     assert (host.handler.requests, host.handler.log) == ([], [])
 
@@ -249,8 +256,8 @@ async def test_peer_breaking_protocol_is_disconnected_with_reason(
 
 async def test_pre_vote_without_negotiation_is_out_of_turn(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    dialed = await dial(stage, offered=())
-    await dialed.stream.send_all(encode_request(PRE_VOTE))
+    dialed = await stage.dialer(ALICE, offered=()).dial(stage.resolve(BOB), BOB)
+    await send(dialed, PRE_VOTE)
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
 
@@ -264,9 +271,7 @@ async def test_server_without_id_refuses_votes(stage: Stage) -> None:
 
 async def test_slow_handshake_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
     host = stage.add(Host(BOB))
-    address = stage.resolve(BOB)
-    assert address is not None
-    stream = (await stage.connect(address)).stream
+    stream = (await stage.connect(stage.resolve(BOB))).stream
     started = trio.current_time()
     for byte in b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\n" * 10:
         try:
@@ -317,8 +322,7 @@ async def test_handshake_flood_is_bounded_while_peers_connect(stage: Stage, auto
             await trio.testing.wait_all_tasks_blocked()
             assert len(host.server.places._handshakes) <= 8
             dialed = await dial(stage)
-            await dialed.stream.send_all(encode_request(VOTE))
-            assert len(await replies(dialed, 1)) == 1
+            assert await replies_to(dialed, VOTE)
             await dialed.stream.aclose()
     await trio.sleep(10)
     assert len(host.server.places._handshakes) == 0
@@ -336,8 +340,7 @@ async def test_member_is_limited_to_its_established_connections(stage: Stage) ->
     await dialed[0].stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
     again = await dial(stage)
-    await again.stream.send_all(encode_request(VOTE))
-    assert len(await replies(again, 1)) == 1
+    assert await replies_to(again, VOTE)
 
 
 async def test_refused_handshake_is_explained_on_both_sides(stage: Stage) -> None:
@@ -360,7 +363,6 @@ async def test_refused_handshake_is_explained_on_both_sides(stage: Stage) -> Non
 async def test_later_connections_of_dialer_need_one_round(stage: Stage) -> None:
     stage.add(Host(BOB))
     dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
-    assert address is not None
     await dialer.dial(address)
     assert stage.connections == 2
     await dialer.dial(address)
@@ -381,7 +383,6 @@ async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, au
     host = stage.add(Host(BOB))
     samples = [encode_request(request) for request in (VOTE, PRE_VOTE, APPEND, CLIENT)]
     dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
-    assert address is not None
     closed = 0
     for _ in range(120):
         dialed = await dialer.dial(address, BOB)
@@ -449,12 +450,9 @@ async def test_server_messages_are_accepted_only_from_proven_server(
 ) -> None:
     # Given a peer with the password, which proves nothing or that it is Alice's client
     host = stage.add(Host(BOB))
-    address = stage.resolve(BOB)
-    assert address is not None
-    dialer = stage.dialer(ALICE if shown != "nothing" else None, role=ConnectionRole.CLIENT)
-    dialed = await dialer.dial(address, BOB)
+    dialed = await dial(stage, ALICE if shown != "nothing" else None, ConnectionRole.CLIENT)
     # When it sends a message that only servers send, in the name of Alice
-    await dialed.stream.send_all(encode_request(message))
+    await send(dialed, message)
     # Then the connection is closed, and the request handler did not receive the message
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
@@ -465,8 +463,7 @@ async def test_server_messages_are_accepted_only_from_proven_server(
 @pytest.mark.parametrize("message", SERVER_MESSAGES, ids=lambda each: type(each).__name__)
 async def test_server_must_send_in_its_own_name(stage: Stage, message: wire.Request) -> None:
     host = stage.add(Host(BOB))
-    dialed = await dial(stage, CAROL)
-    await dialed.stream.send_all(encode_request(message))
+    dialed = await dial_and_send(stage, message, own_id=CAROL)
     assert await closes(dialed)
     assert "in the name of server 1 on the connection of server 3" in host.incidents[0].text
     assert (host.handler.requests, host.handler.refused) == ([], 0)
@@ -475,12 +472,9 @@ async def test_server_must_send_in_its_own_name(stage: Stage, message: wire.Requ
 @pytest.mark.parametrize("own_id", [None, ALICE])
 async def test_client_with_password_may_submit_read_or_be_added(stage: Stage, own_id: int | None) -> None:
     host = stage.add(Host(BOB))
-    address = stage.resolve(BOB)
-    assert address is not None
-    dialed = await stage.dialer(own_id, role=ConnectionRole.CLIENT).dial(address, BOB)
+    dialed = await dial(stage, own_id, ConnectionRole.CLIENT)
     addition = wire.AddServerRequest(entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),))
-    for request in (CLIENT, wire.ReadIndexRequest(), addition):
-        await dialed.stream.send_all(encode_request(request))
+    await send(dialed, CLIENT, wire.ReadIndexRequest(), addition)
     assert len(await replies(dialed, 3)) == 3
     assert host.incidents == []
 
@@ -488,11 +482,9 @@ async def test_client_with_password_may_submit_read_or_be_added(stage: Stage, ow
 @pytest.mark.parametrize(("own_id", "role"), [(None, "client"), (ALICE, "client"), (ALICE, "server")])
 async def test_removal_of_another_server_is_refused(stage: Stage, own_id: int | None, role: str) -> None:
     host = stage.add(Host(BOB))
-    address = stage.resolve(BOB)
-    assert address is not None
-    dialed = await stage.dialer(own_id, role=ConnectionRole(role)).dial(address, BOB)
+    dialed = await dial(stage, own_id, ConnectionRole(role))
     request = wire.RemoveServerRequest(entries=(LogEntry(0, ClusterServer(CAROL, None)),))
-    await dialed.stream.send_all(encode_request(request))
+    await send(dialed, request)
     assert await closes(dialed)
     assert (
         "requests the removal of server 3, which only that server or an operator may request" in host.incidents[0].text
@@ -571,8 +563,8 @@ async def test_new_server_has_own_places_after_log_has_it() -> None:
     assert not placed(places, 4), "its own two places are used"
 
 
-async def test_bytes_of_vouched_server_count_for_its_voucher(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = stage.add(Host(BOB))
+def record_owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the owner of each new account."""
     owners: list[str] = []
     opens = ReceiveBudget.open
 
@@ -581,6 +573,12 @@ async def test_bytes_of_vouched_server_count_for_its_voucher(stage: Stage, monke
         return opens(budget, owner, is_server=is_server, close=close)
 
     monkeypatch.setattr(ReceiveBudget, "open", record_owner)
+    return owners
+
+
+async def test_bytes_of_vouched_server_count_for_its_voucher(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = stage.add(Host(BOB))
+    owners = record_owners(monkeypatch)
     monkeypatch.setattr(host.server.places, "_voucher_of", lambda _: b"signer")
     await dial(stage, ALICE)
     await trio.testing.wait_all_tasks_blocked()
@@ -594,25 +592,15 @@ async def test_connections_of_refused_peers_are_closed(stage: Stage) -> None:
     host.server.places.end_proven(lambda proven: proven.server_id == ALICE)
     assert await closes(alice)
     assert len(host.server.places._established) == 2
-    await carol.stream.send_all(encode_request(dataclasses.replace(VOTE, source=CAROL)))
-    assert len(await replies(carol, 1)) == 1
-    await unproven.stream.send_all(encode_request(CLIENT))
-    assert len(await replies(unproven, 1)) == 1
+    assert await replies_to(carol, dataclasses.replace(VOTE, source=CAROL))
+    assert await replies_to(unproven, CLIENT)
 
 
 async def test_keys_of_unknown_peers_share_source_in_byte_budget(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer can make any number of keys, so a share per key would not be a limit."""
     host = stage.add(Host(BOB))
-    owners: list[str] = []
-    opens = ReceiveBudget.open
-
-    def record_owner(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
-        owners.append(owner)
-        return opens(budget, owner, is_server=is_server, close=close)
-
-    monkeypatch.setattr(ReceiveBudget, "open", record_owner)
+    owners = record_owners(monkeypatch)
     address = stage.resolve(BOB)
-    assert address is not None
     credentials = Credentials("router", PASSWORD)
     for key in (ALICE, 77, 78):
         identity = Identity("cluster-a", key if key == ALICE else None)
@@ -716,8 +704,7 @@ async def test_clients_without_identity_have_limited_processor_share(stage: Stag
 
 async def test_request_over_maximum_quota_closes_connection(stage: Stage) -> None:
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
-    client = await dial(stage, None)
-    await client.stream.send_all(encode_request(dataclasses.replace(CLIENT, entries=11 * CLIENT.entries)))
+    client = await dial_and_send(stage, dataclasses.replace(CLIENT, entries=11 * CLIENT.entries), own_id=None)
     assert await closes(client)
     assert host.faults == {Fault.TOO_LARGE}
     assert "11 entries" in host.incidents[0].text

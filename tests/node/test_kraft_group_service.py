@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from consensus.protocols.kafka import (
     ConsumerService,
@@ -204,7 +205,7 @@ async def test_unknown_coordinator_is_an_error(leader: int, key_type: int, key: 
     assert (await GroupService(topic).find_coordinator(request, caller(3))).error_code == error
 
 
-async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: trio.testing.MockClock) -> None:
+async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     async with running(service, "a", "b") as (a, b):
         assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
@@ -213,7 +214,7 @@ async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: trio.
         assert (a.errors, b.errors) == ([], [])
 
 
-async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.testing.MockClock) -> None:
+async def test_remaining_member_reads_after_reader_leaves(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
     async with trio.open_nursery() as nursery:
@@ -229,9 +230,7 @@ async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.t
         nursery.cancel_scope.cancel()
 
 
-async def test_remaining_member_reads_after_session_timeout(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_remaining_member_reads_after_session_timeout(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
     scope = await nursery.start(_run_within_scope, a, service)
@@ -254,9 +253,7 @@ async def _run_within_scope(
         await consumer.run(lambda: service)
 
 
-async def test_new_leader_keeps_member_ids_and_offsets(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_new_leader_keeps_member_ids_and_offsets(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     offsets = MemoryOffsets()
     former, new = coordinating(offsets), coordinating(offsets, epoch=6)
     new.node_id, new.controller_id = 2, 1
@@ -279,7 +276,7 @@ async def test_new_leader_keeps_member_ids_and_offsets(
     assert await committed_offset(services[2]) == 42
 
 
-async def test_reelected_leader_drops_old_members(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reelected_leader_drops_old_members(autojump_clock: MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a") as (a,):
@@ -290,7 +287,7 @@ async def test_reelected_leader_drops_old_members(autojump_clock: trio.testing.M
         assert a.generation > generation
 
 
-async def test_removed_members_are_not_taken_over(autojump_clock: trio.testing.MockClock) -> None:
+async def test_removed_members_are_not_taken_over(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         pass
@@ -298,7 +295,7 @@ async def test_removed_members_are_not_taken_over(autojump_clock: trio.testing.M
     assert await committed(service, 5, a.member) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_waiting_requests_are_refused_on_leader_change(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waiting_requests_are_refused_on_leader_change(autojump_clock: MockClock) -> None:
     topic = coordinating()
     service = GroupService(topic)
     async with running(service, "a"), trio.open_nursery() as nursery:
@@ -404,7 +401,7 @@ async def test_invalid_join_is_refused_in_every_version(
     assert (await service.list_groups(groups.ListGroupsRequest(), caller(5))).groups == ()
 
 
-async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockClock) -> None:
+async def test_members_and_groups_are_limited(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members=3, max_members_of_all=4))
 
     async def join(group: str) -> int:
@@ -419,7 +416,7 @@ async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockC
     assert await join("i") == ErrorCode.MEMBER_ID_REQUIRED
 
 
-async def test_group_requests_of_other_user_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_group_requests_of_other_user_are_refused(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     # Given a group with a member and an offset of alice
@@ -473,7 +470,7 @@ async def test_offset_fetch_of_other_users_group_is_refused(version: int) -> Non
     assert (part.committed_offset, part.error_code) == (-1, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
-async def test_groups_of_other_user_are_not_described(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_of_other_user_are_not_described(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.join_group(join_of(), alice)
@@ -486,7 +483,7 @@ async def test_groups_of_other_user_are_not_described(autojump_clock: trio.testi
     assert (await service.describe_groups(request_body, alice)).groups[0].members
 
 
-async def test_groups_of_other_user_are_not_listed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_of_other_user_are_not_listed(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.join_group(join_of(), alice)
@@ -501,7 +498,7 @@ async def test_groups_of_other_user_are_not_listed(autojump_clock: trio.testing.
     assert listed == {"User:alice": ["g", "offsets"], "User:bob": ["of bob"]}
 
 
-async def test_groups_per_user_are_limited(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_per_user_are_limited(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members_of_user=3))
     alice, bob = (replace(caller(4), principal=f"User:{name}") for name in ("alice", "bob"))
     errors = [(await service.join_group(join_of(group_id=f"bob {n}"), bob)).error_code for n in range(3)]
@@ -522,7 +519,7 @@ async def test_client_without_group_membership_commits_offsets() -> None:
     assert (topic.name, part.committed_offset, part.committed_leader_epoch, part.metadata) == ("farm", 7, 5, "m")
 
 
-async def test_non_member_commit_to_group_with_members_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_non_member_commit_to_group_with_members_is_refused(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     async with running(service, "a") as (a,):
         assert await committed(service, 7) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -563,13 +560,13 @@ async def test_failed_commit_is_not_acknowledged(raised: Exception, error: Error
     assert await committed(GroupService(coordinating(offsets)), 1) == error
 
 
-async def test_slow_commit_times_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_commit_times_out(autojump_clock: MockClock) -> None:
     offsets = MemoryOffsets()
     offsets.wait_s = 60
     assert await committed(GroupService(coordinating(offsets)), 1) == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_member_with_waiting_commit_keeps_session(autojump_clock: trio.testing.MockClock) -> None:
+async def test_member_with_waiting_commit_keeps_session(autojump_clock: MockClock) -> None:
     offsets = MemoryOffsets()
     service = GroupService(coordinating(offsets), GroupOptions(first_delay_ms=0))
     joined = await service.join_group(join_of(), caller(3))
@@ -581,7 +578,7 @@ async def test_member_with_waiting_commit_keeps_session(autojump_clock: trio.tes
         assert await committed(service, 1, member) == ErrorCode.NONE
 
 
-async def test_groups_are_listed_and_described(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_are_listed_and_described(autojump_clock: MockClock) -> None:
     service = GroupService(coordinating())
     await committed(service, 3, group="only offsets")
     async with running(service, "a") as (a,):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from bridge.core.log.records import ConditionStatus, LeafFault
 from bridge.node.router.host import HostSampler, LoopLag
@@ -150,7 +150,7 @@ async def test_leaf_is_healthy_while_service_replies(tmp_path: Path) -> None:
     assert stopped.uptime_ms is None
 
 
-async def test_uptime_starts_when_leaf_becomes_healthy(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_uptime_starts_when_leaf_becomes_healthy(tmp_path: Path, autojump_clock: MockClock) -> None:
     router = file_router(tmp_path, ServedLeaf(LEAF))
     await router.local_leaf_status(LEAF.hash)
     autojump_clock.jump(7.5)
@@ -158,7 +158,7 @@ async def test_uptime_starts_when_leaf_becomes_healthy(tmp_path: Path, autojump_
 
 
 async def test_probe_of_unresponsive_service_times_out(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def black_hole(host: str, port: int) -> trio.SocketStream:
         await trio.sleep_forever()
@@ -171,9 +171,7 @@ async def test_probe_of_unresponsive_service_times_out(
     assert trio.current_time() - before_s == pytest.approx(2.0)
 
 
-async def test_condition_keeps_last_error_and_counts_failures(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_condition_keeps_last_error_and_counts_failures(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with local_service() as port:
         router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", port)))
 

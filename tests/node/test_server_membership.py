@@ -3,6 +3,7 @@
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationChanged, Role
 from consensus.core.model import Configuration, Server, ServerId
@@ -38,7 +39,7 @@ async def leader_of(nodes: dict[ServerId, Node]) -> Node:
     return leaders()[0]
 
 
-async def test_group_is_replaced_without_losing_entries(autojump_clock: trio.testing.MockClock) -> None:
+async def test_group_is_replaced_without_losing_entries(autojump_clock: MockClock) -> None:
     """Clients are served before, during and after the change; the first leader is among the removed servers."""
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=3, empty_servers=3)
@@ -60,7 +61,7 @@ async def test_group_is_replaced_without_losing_entries(autojump_clock: trio.tes
         nursery.cancel_scope.cancel()
 
 
-async def test_learner_applies_entries_without_vote(autojump_clock: trio.testing.MockClock) -> None:
+async def test_learner_applies_entries_without_vote(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=1, empty_servers=1)
         leader = await leader_of(nodes)
@@ -71,7 +72,7 @@ async def test_learner_applies_entries_without_vote(autojump_clock: trio.testing
         nursery.cancel_scope.cancel()
 
 
-async def test_invalid_change_is_refused_with_reason(autojump_clock: trio.testing.MockClock) -> None:
+async def test_invalid_change_is_refused_with_reason(autojump_clock: MockClock) -> None:
     """A follower's refusal names the leader."""
     async with trio.open_nursery() as nursery:
         nodes = await start(nursery, founders=3, empty_servers=0)
@@ -85,9 +86,7 @@ async def test_invalid_change_is_refused_with_reason(autojump_clock: trio.testin
         nursery.cancel_scope.cancel()
 
 
-async def test_change_with_unreachable_server_is_cancelled(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_change_with_unreachable_server_is_cancelled(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """The caller waits no longer than the limit for a new server without progress."""
     nodes = await start(nursery, founders=1, empty_servers=0)
     leader = await leader_of(nodes)
@@ -100,7 +99,7 @@ async def test_change_with_unreachable_server_is_cancelled(
 
 @pytest.mark.parametrize(("changes_max", "refusal"), [(1, ChangeRefusal.BUSY), (2, ChangeRefusal.CHANGE_UNDER_WAY)])
 async def test_surplus_changes_are_refused_and_stopped_one_is_unknown(
-    changes_max: int, refusal: ChangeRefusal, autojump_clock: trio.testing.MockClock
+    changes_max: int, refusal: ChangeRefusal, autojump_clock: MockClock
 ) -> None:
     """A change that waits when the server stops has the outcome UNKNOWN."""
     options = ServerOptions(max_changes=changes_max)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, ProposalResolved, Role
@@ -19,7 +19,7 @@ from consensus.storage.planner import Owner, recover
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, request, until
 
 
-async def test_single_voter_proposal_is_committed_and_durable(autojump_clock: trio.testing.MockClock) -> None:
+async def test_single_voter_proposal_is_committed_and_durable(autojump_clock: MockClock) -> None:
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, disk)
@@ -34,7 +34,7 @@ async def test_single_voter_proposal_is_committed_and_durable(autojump_clock: tr
 
 
 async def test_concurrent_proposals_share_batch_with_own_positions(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     answers: dict[int, ProposalResolved] = {}
     node = await leader_alone(nursery, MemoryDisk())
@@ -55,7 +55,7 @@ async def test_concurrent_proposals_share_batch_with_own_positions(
     assert node.server.describe().groups - groups < 10
 
 
-async def test_accepted_callback_runs_before_commit(autojump_clock: trio.testing.MockClock) -> None:
+async def test_accepted_callback_runs_before_commit(autojump_clock: MockClock) -> None:
     calls: list[str] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -79,7 +79,7 @@ async def test_accepted_callback_runs_before_commit(autojump_clock: trio.testing
     assert calls.index("two accepted 2") < calls.index("two committed 2")
 
 
-async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: trio.testing.MockClock) -> None:
+async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: MockClock) -> None:
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
         for n in range(1, 4):
@@ -99,7 +99,7 @@ async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: tri
         nursery.cancel_scope.cancel()
 
 
-async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: trio.testing.MockClock) -> None:
+async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
@@ -118,7 +118,7 @@ async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: tri
         nursery.cancel_scope.cancel()
 
 
-async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+async def test_vote_reply_follows_durable_vote(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
     await nursery.start(node.server.run)
     reply = await request(node, 2, RequestVote(term=9, candidate=2, last=LogId(0, 0), correlation=1))
@@ -128,9 +128,7 @@ async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.Mock
     assert (found.hard_state.term, found.hard_state.voted_for) == (9, 2)
 
 
-async def test_slow_state_machine_delays_only_apply(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_slow_state_machine_delays_only_apply(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     options = ServerOptions(apply_queue_bytes=10_000)
     node = await leader_alone(nursery, MemoryDisk(), options)
     await until(lambda: node.server.describe().applied == 1)
@@ -145,7 +143,7 @@ async def test_slow_state_machine_delays_only_apply(
     assert node.server.describe().entries_reread > 50
 
 
-async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing.MockClock) -> None:
+async def test_committed_entries_are_read_in_ranges(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         await node.server.propose(tuple(b"%d" % n for n in range(50)))
@@ -162,7 +160,7 @@ async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing
         nursery.cancel_scope.cancel()
 
 
-async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(retain_bytes=0))
         assert await node.server.read_snapshot(0, 1_000) is None
@@ -180,7 +178,7 @@ async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.test
     ]
 
 
-async def test_waiting_callers_get_error_when_server_stops(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waiting_callers_get_error_when_server_stops(autojump_clock: MockClock) -> None:
     """This includes calls after the stop. Waits for an index reached before it still return."""
     calls: list[str] = []
 
@@ -208,7 +206,7 @@ async def test_waiting_callers_get_error_when_server_stops(autojump_clock: trio.
 
 
 async def test_confirmed_read_fails_with_state_machine(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
     broken = trio.Event()
@@ -240,7 +238,7 @@ async def test_confirmed_read_fails_with_state_machine(
 
 
 async def test_leader_with_full_disk_resigns_until_it_has_space(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     node = await leader_alone(nursery, MemoryDisk())
     node.disk.full = True
@@ -267,7 +265,7 @@ async def test_leader_with_full_disk_resigns_until_it_has_space(
 
 
 async def test_full_disk_of_leader_causes_election_then_catch_up(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     for number in (1, 2, 3):
@@ -289,16 +287,14 @@ async def test_full_disk_of_leader_causes_election_then_catch_up(
     assert full.notices.count(DiskFull(full=False)) == 1
 
 
-async def test_follower_with_full_disk_redirects_clients(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_follower_with_full_disk_redirects_clients(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
     await nursery.start(node.server.run)
     node.server._set_disk_full(full=True)
     assert (await node.server.propose((b"elsewhere",))).outcome is Outcome.NOT_LEADER
 
 
-async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: MockClock) -> None:
     answers: list[ProposalResolved] = []
 
     async def story() -> None:
@@ -313,7 +309,7 @@ async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: tr
     assert [answer.outcome for answer in answers] in ([], [Outcome.UNKNOWN])
 
 
-async def test_surplus_proposals_are_refused_immediately(autojump_clock: trio.testing.MockClock) -> None:
+async def test_surplus_proposals_are_refused_immediately(autojump_clock: MockClock) -> None:
     outcomes: list[Outcome] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_proposals=10))
@@ -330,7 +326,7 @@ async def test_surplus_proposals_are_refused_immediately(autojump_clock: trio.te
         nursery.cancel_scope.cancel()
 
 
-async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_proposal_releases_its_resources(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(20):
@@ -345,7 +341,7 @@ async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.te
 
 
 async def test_sequential_proposals_share_batches_on_slow_disk(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     node = await leader_alone(nursery, MemoryDisk())
     before = node.server.describe().persists
@@ -358,7 +354,7 @@ async def test_sequential_proposals_share_batches_on_slow_disk(
     assert node.server.describe().persists - before <= 5
 
 
-async def test_damage_in_last_entry_after_clean_stop_is_detected(autojump_clock: trio.testing.MockClock) -> None:
+async def test_damage_in_last_entry_after_clean_stop_is_detected(autojump_clock: MockClock) -> None:
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, disk)

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadReady, ReadRefused, Role
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
@@ -60,7 +60,7 @@ def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, 
     return ConsensusServer(core, recovery.storage, disk, parts), core
 
 
-async def test_request_is_answered_within_the_call(autojump_clock: trio.testing.MockClock) -> None:
+async def test_request_is_answered_within_the_call(autojump_clock: MockClock) -> None:
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -78,7 +78,7 @@ def fail(*_: object) -> None:
 
 
 async def test_server_continues_after_failing_callbacks(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, _ = make_server()
     monkeypatch.setattr(server, "_observer", fail)
@@ -93,9 +93,7 @@ async def test_server_continues_after_failing_callbacks(
     assert caplog.text.count("RuntimeError: a callback fails") >= 4
 
 
-async def test_invalid_record_is_refused_at_submit(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_invalid_record_is_refused_at_submit(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, _ = make_server()
     await nursery.start(server.run)
     await until(lambda: server.role.role is Role.LEADER)
@@ -108,9 +106,7 @@ async def test_invalid_record_is_refused_at_submit(
     assert (await server.propose((b"command",))).outcome is Outcome.COMMITTED
 
 
-async def test_request_before_start_waits_for_first_turn(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_request_before_start_waits_for_first_turn(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, _ = make_server()
     answers: list[Reply | None] = []
     server.ask(TWO, OUT_OF_DATE, answers.append)
@@ -119,7 +115,7 @@ async def test_request_before_start_waits_for_first_turn(
     await until(lambda: len(answers) == 1)
 
 
-async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: trio.testing.MockClock) -> None:
+async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: MockClock) -> None:
     server, core = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -152,7 +148,7 @@ async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: tr
 
 
 async def test_read_from_reply_callback_keeps_number_of_first_read(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     server, _ = make_server()
     await nursery.start(server.run)
@@ -173,7 +169,7 @@ async def test_read_from_reply_callback_keeps_number_of_first_read(
     assert seconds != [first]
 
 
-async def test_failing_core_ends_server_not_calling_task(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failing_core_ends_server_not_calling_task(autojump_clock: MockClock) -> None:
     server, core = make_server()
     answers: list[Reply | None] = []
 
@@ -189,7 +185,7 @@ async def test_failing_core_ends_server_not_calling_task(autojump_clock: trio.te
     assert answers == [None], "the caller gets None"
 
 
-async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing.MockClock) -> None:
+async def test_core_failing_at_deadline_ends_server(autojump_clock: MockClock) -> None:
     server, core = make_server()
     core.fails_at_deadline = True
     with (
@@ -199,7 +195,7 @@ async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing
         await server.run()
 
 
-async def test_core_failing_in_snapshot_ends_server_not_caller(autojump_clock: trio.testing.MockClock) -> None:
+async def test_core_failing_in_snapshot_ends_server_not_caller(autojump_clock: MockClock) -> None:
     server, core = make_server()
     core.fails_at_snapshots = True
     errors: list[ServerStoppedError] = []
@@ -219,7 +215,7 @@ async def test_core_failing_in_snapshot_ends_server_not_caller(autojump_clock: t
     assert len(errors) == 1
 
 
-async def test_core_failing_in_snapshot_by_age_raises_one_error(autojump_clock: trio.testing.MockClock) -> None:
+async def test_core_failing_in_snapshot_by_age_raises_one_error(autojump_clock: MockClock) -> None:
     server, core = make_server(ServerOptions(snapshot_age_ms=2_000))
     core.fails_at_snapshots = True
     with (
@@ -229,9 +225,7 @@ async def test_core_failing_in_snapshot_by_age_raises_one_error(autojump_clock: 
         await server.run()
 
 
-async def test_single_client_takes_turn_and_crowd_shares_one(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_single_client_takes_turn_and_crowd_shares_one(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     server, _ = make_server()
     await nursery.start(server.run)
     await until(lambda: server.role.role is Role.LEADER)
@@ -251,7 +245,7 @@ async def test_single_client_takes_turn_and_crowd_shares_one(
     await until(lambda: len(ends) == 10)
 
 
-async def test_periodic_checks_share_moments(autojump_clock: trio.testing.MockClock) -> None:
+async def test_periodic_checks_share_moments(autojump_clock: MockClock) -> None:
     moments: list[float] = []
 
     async def check(first_s: float, period_s: float) -> None:
@@ -269,7 +263,7 @@ async def test_periodic_checks_share_moments(autojump_clock: trio.testing.MockCl
 
 
 @pytest.mark.parametrize("period_s", [0.1, 0.24, 1 / 3, 1.0, 5.0])
-async def test_next_tick_is_after_now_and_pause(autojump_clock: trio.testing.MockClock, period_s: float) -> None:
+async def test_next_tick_is_after_now_and_pause(autojump_clock: MockClock, period_s: float) -> None:
     for pause_s in (0.0, 0.7 * period_s, 3 * period_s):
         for step in range(200):
             autojump_clock.jump(step % 7 * period_s / 3)

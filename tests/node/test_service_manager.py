@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from bridge.node.events.service_manager import LOOK_S, PINGS_IN_A_PERIOD, ServiceManager
 
@@ -60,23 +61,21 @@ def test_ready_and_stopping_are_separate_datagrams(manager: Manager) -> None:
     assert manager.received() == ["READY=1", "STOPPING=1"]
 
 
-async def test_watchdog_is_notified_three_times_per_period(
-    manager: Manager, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_watchdog_is_notified_three_times_per_period(manager: Manager, autojump_clock: MockClock) -> None:
     service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "6000000"})
     with trio.move_on_after(11.9):
         await service.run(stuck_reasons, str)
     assert manager.received() == ["WATCHDOG=1"] * (2 * PINGS_IN_A_PERIOD)
 
 
-async def test_changed_verdict_is_sent_as_one_line(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
+async def test_changed_verdict_is_sent_as_one_line(manager: Manager, autojump_clock: MockClock) -> None:
     verdicts = iter(["", "Healthy,\ncan lose 1 of 3", "Healthy, can lose 1 of 3", "No quorum", "No quorum"])
     with trio.move_on_after(4.5 * LOOK_S):
         await ServiceManager(manager.environment).run(stuck_reasons, lambda: next(verdicts))
     assert manager.received() == ["STATUS=Healthy, can lose 1 of 3", "STATUS=No quorum"]
 
 
-async def test_stuck_node_skips_watchdog(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
+async def test_stuck_node_skips_watchdog(manager: Manager, autojump_clock: MockClock) -> None:
     reasons = iter([(), ("entry 7 is committed and has not been applied",), ("the same",), ()])
     service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000000"})
     with trio.move_on_after(3.5 * LOOK_S):

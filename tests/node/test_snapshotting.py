@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, Role
 from consensus.core.features import GARLIC_FARM
@@ -119,7 +119,7 @@ async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> 
     assert second.entries[: len(first.entries)] == first.entries
 
 
-async def test_snapshot_by_size_bounds_log(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+async def test_snapshot_by_size_bounds_log(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
     node = await leader_alone(
         nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
@@ -133,7 +133,7 @@ async def test_snapshot_by_size_bounds_log(autojump_clock: trio.testing.MockCloc
     assert about.raft.log_start.index > 150
 
 
-async def test_snapshot_by_age_needs_new_entries(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+async def test_snapshot_by_age_needs_new_entries(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
     await node.server.propose((b"news",))
     await trio.sleep(50)
@@ -144,9 +144,7 @@ async def test_snapshot_by_age_needs_new_entries(autojump_clock: trio.testing.Mo
     assert node.server.describe().snapshots_taken == 1
 
 
-async def test_proposals_during_snapshot_commit_outside_it(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_proposals_during_snapshot_commit_outside_it(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """... so that new updates can be accepted without impacting the snapshot being written."""
     node = await leader_alone(nursery, MemoryDisk())
     for _ in range(30):
@@ -168,7 +166,7 @@ async def test_proposals_during_snapshot_commit_outside_it(
 
 
 async def test_lagging_follower_stores_snapshot_with_later_entries(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     for number in (1, 2):
@@ -189,9 +187,7 @@ async def test_lagging_follower_stores_snapshot_with_later_entries(
     assert late.server.describe().raft.snapshot == leader.server.describe().raft.snapshot
 
 
-async def test_snapshot_without_space_is_abandoned(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_snapshot_without_space_is_abandoned(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     node = await leader_alone(nursery, MemoryDisk())
     await node.server.propose((b"entry",))
     node.disk.full_for = ".snapshot.new"
@@ -203,7 +199,7 @@ async def test_snapshot_without_space_is_abandoned(
     assert await node.server.take_snapshot() is not None
 
 
-async def test_cancelled_snapshot_leaves_next_one_complete(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_snapshot_leaves_next_one_complete(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         # Given a state of several chunks, and a caller that cancels while the disk writes the first chunk
         node = await leader_alone(nursery, MemoryDisk())

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trio
-import trio.testing
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
@@ -75,9 +75,7 @@ class Client:
             pending += await self.ask(request)
 
 
-async def test_committed_updates_read_as_entries_then_as_snapshot(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_committed_updates_read_as_entries_then_as_snapshot(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         client = Client(leader)
@@ -99,9 +97,7 @@ async def test_committed_updates_read_as_entries_then_as_snapshot(
         assert client.endpoint.under_way == 0
 
 
-async def test_leader_without_majority_redirects_clients(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_leader_without_majority_redirects_clients(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with group_of(tmp_path, 2) as group:
         leader = await group.leader()
         client = Client(leader)

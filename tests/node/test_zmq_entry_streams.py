@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from consensus.core.model import Entry, LogId
 from consensus.protocols.zmq_raft.counters import EndpointDrop
@@ -146,7 +147,7 @@ async def test_repeated_request_ignored_during_read() -> None:
         assert log.reads == [1]
 
 
-async def test_repeated_request_keeps_stream_during_read(autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeated_request_keeps_stream_during_read(autojump_clock: MockClock) -> None:
     log = log_of(1, 1)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
@@ -175,7 +176,7 @@ async def test_zero_count_ends_stream_without_reply() -> None:
         assert await stage.answer(after(1, count=0)) == []
 
 
-async def test_stream_ends_five_seconds_after_last_confirmation(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stream_ends_five_seconds_after_last_confirmation(autojump_clock: MockClock) -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         await stage.answer(FROM_THE_START)
         await trio.sleep(4)
@@ -326,9 +327,7 @@ async def test_entries_compacted_before_send_replaced_by_snapshot() -> None:
 
 
 @pytest.mark.parametrize("before", [None, (LogId(4, 1), b"of entries that the client has")])
-async def test_missing_snapshot_awaited(
-    autojump_clock: trio.testing.MockClock, before: tuple[LogId, bytes] | None
-) -> None:
+async def test_missing_snapshot_awaited(autojump_clock: MockClock, before: tuple[LogId, bytes] | None) -> None:
     log = compacted_log(5)
     snapshot, log.snapshot = log.snapshot, before
     async with serving(log) as stage:
@@ -340,7 +339,7 @@ async def test_missing_snapshot_awaited(
         ]
 
 
-async def test_read_of_busy_log_retried(autojump_clock: trio.testing.MockClock) -> None:
+async def test_read_of_busy_log_retried(autojump_clock: MockClock) -> None:
     log = log_of(1, 1)
     log.busy = 3
     async with serving(log, options(budget_bytes=CHUNK)) as stage:
@@ -385,7 +384,7 @@ async def test_streams_of_client_limited() -> None:
         assert len(await stage.answer(FROM_THE_START, identity=b"other")) == 5
 
 
-async def test_unconfirmed_messages_of_all_streams_share_budget(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unconfirmed_messages_of_all_streams_share_budget(autojump_clock: MockClock) -> None:
     async with serving(log_of(*[MESSAGE] * 9), options(budget_bytes=8 * CHUNK)) as stage:
         assert len(await stage.answer(FROM_THE_START, identity=b"1")) == 5
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3

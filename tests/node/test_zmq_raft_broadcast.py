@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.model import Entry
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
@@ -21,7 +21,7 @@ def broadcast_entries(node: Node) -> dict[int, Entry]:
     return entries
 
 
-async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each message ends at the last applied entry."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -34,9 +34,7 @@ async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock:
         assert leader.broadcasts[-1].term == leader.server.role.term
 
 
-async def test_only_leader_sends_heartbeats_every_half_second(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_only_leader_sends_heartbeats_every_half_second(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A heartbeat has the term and the last applied index."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -50,9 +48,7 @@ async def test_only_leader_sends_heartbeats_every_half_second(
         assert [node.broadcasts for node in group.nodes.values() if node is not leader] == [[], []]
 
 
-async def test_broadcasts_of_next_leader_continue_without_gap(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_broadcasts_of_next_leader_continue_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A subscriber with the entries of the first leader has every entry up to the first message of the second."""
     async with group_of(tmp_path) as group:
         old = await group.leader()
@@ -70,9 +66,7 @@ async def test_broadcasts_of_next_leader_continue_without_gap(
         assert list(received.values()) == await successor.entries()
 
 
-async def test_large_batch_broadcast_in_bounded_messages(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_large_batch_broadcast_in_bounded_messages(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The messages are in order and without a gap."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.model import Entry, Index
 from consensus.protocols.zmq_raft.peer.compaction import (
@@ -60,9 +60,7 @@ async def snapshot_of(node: Node) -> bytes:
     return b"" if chunk is None else chunk.data
 
 
-async def test_snapshot_replaces_entries_with_expired_ids(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_snapshot_replaces_entries_with_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given five old and five fresh updates, when the log is compacted twice, then the fresh ones stay in it."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -88,9 +86,7 @@ async def test_snapshot_replaces_entries_with_expired_ids(
         assert not (tmp_path / "making").exists()
 
 
-async def test_fresh_ids_known_after_restart_on_snapshot(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_fresh_ids_known_after_restart_on_snapshot(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Exactly-once does not depend on the snapshot."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -107,7 +103,7 @@ async def test_fresh_ids_known_after_restart_on_snapshot(
         assert leader.update(1) == [UpdateExpired(request_id(1))]
 
 
-async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Otherwise a repeated request after a restart with the correct clock would be executed twice."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -126,9 +122,7 @@ async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_cl
         assert await commit(leader, 1) == index
 
 
-async def test_returning_peer_gets_snapshot_and_following_entries(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_returning_peer_gets_snapshot_and_following_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The peer also has the index of the fresh request, to answer repeats when it leads."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -149,9 +143,7 @@ async def test_returning_peer_gets_snapshot_and_following_entries(
         assert returned.machine.table.index_of(request_id(9, fresh)) == index
 
 
-async def test_large_log_compacted_when_enough_ids_expired(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_large_log_compacted_when_enough_ids_expired(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The log is not compacted while ids are fresh, nor again before enough further ids have expired."""
     reports: list[Compacted | CompactionFailed] = []
     async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
@@ -240,9 +232,7 @@ async def test_program_whose_output_cannot_be_written_raises_os_error(code: int)
             await CommandCompactor(["cat"]).compact(CompactionSource(6, before, following), write)
 
 
-async def test_failed_compaction_reported_without_changing_log(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_failed_compaction_reported_without_changing_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The next attempt follows after a delay."""
     reports: list[Compacted | CompactionFailed] = []
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.effects import Role
 from consensus.core.model import EntryKind, Index
@@ -38,9 +38,7 @@ async def final_index(answers: list[ChangeReply]) -> Index:
     return answer.index
 
 
-async def test_entry_of_joint_configuration_carries_request_id(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_entry_of_joint_configuration_carries_request_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The change is committed with C_old,new. The entry C_new after it does not carry an id."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -59,9 +57,7 @@ async def test_entry_of_joint_configuration_carries_request_id(
         assert leader.change(2, map(peer, (1, 2, 3, 4))) == [ChangeCommitted(request_id(2), index)]
 
 
-async def test_other_change_refused_as_busy_during_change(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_other_change_refused_as_busy_during_change(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The change waits for the newcomer, which is not running yet. A repeat of the change is accepted."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -75,9 +71,7 @@ async def test_other_change_refused_as_busy_during_change(
         assert first == [ChangeAccepted(request_id(1))]
 
 
-async def test_invalid_changes_refused_with_their_reasons(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_invalid_changes_refused_with_their_reasons(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The texts about invalid peers, conflicts of ids and URLs, and equal members are the package's."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -98,7 +92,7 @@ async def test_invalid_changes_refused_with_their_reasons(
         assert answers_to_same == [ChangeRefused(request_id(1), "Error", "no change in cluster membership")]
 
 
-async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While the update is pending; afterwards the reply is the update's index, as in the package."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -108,7 +102,7 @@ async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: 
         assert type(leader.change(1, map(peer, (1, 2)))[0]) is ChangeCommitted
 
 
-async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The members stay, the client gets the reason, and the next change succeeds."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -119,9 +113,7 @@ async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: trio.
         await final_index(leader.change(2, map(peer, (1, 2))))
 
 
-async def test_replaced_leader_returns_index_and_steps_down(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_replaced_leader_returns_index_and_steps_down(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The whole group can be replaced, and its successor does not execute a repeated request again."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -137,7 +129,7 @@ async def test_replaced_leader_returns_index_and_steps_down(
         await commit(successor, 3)
 
 
-async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given C_old,new on a majority when the leader stops, the client gets its index from the next leader."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.model import Index
@@ -50,7 +50,7 @@ async def commit(node: Node, counter: int, data: bytes = b"x") -> Index:
     return await final_index(node.update(counter, data))
 
 
-async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given an accepted update, when the leader replies with its index, then the entry is applied there."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -61,7 +61,7 @@ async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_
         assert leader.log.describe().last_applied >= index
 
 
-async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A repeat of a pending update is accepted, and only the last repeat gets the final reply."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -72,9 +72,7 @@ async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock:
         assert len(await leader.updates()) == 1
 
 
-async def test_follower_names_leader_also_for_expired_id(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_follower_names_leader_also_for_expired_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Only a leader checks a request id, as in the package."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -86,7 +84,7 @@ async def test_follower_names_leader_also_for_expired_id(
             assert follower.update(2, age_s=age_s) == [UpdateRedirect(request_id(2, age_s), name)]
 
 
-async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The window is 7 h 45 min back and 15 min ahead. The test uses a minute inside and outside of it."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -98,7 +96,7 @@ async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_
             assert leader.update(1, age_s=age_s) == [UpdateCommitted(request_id(1, age_s), index)]
 
 
-async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
     """An entry without data in the log would end a server of the package."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -106,9 +104,7 @@ async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: trio.
         assert await leader.entries() == []
 
 
-async def test_updates_beyond_limit_ignored_until_others_end(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_updates_beyond_limit_ignored_until_others_end(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A client without a reply repeats its request, and the leader then accepts it."""
     async with group_of(tmp_path, options=LogOptions(max_updates=2)) as group:
         leader = await group.leader()
@@ -119,7 +115,7 @@ async def test_updates_beyond_limit_ignored_until_others_end(
         await commit(leader, 3)
 
 
-async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With an election timeout from 2 s on and a round trip of 800 ms, an append does not count as lost."""
     async with trio.open_nursery() as nursery:
         group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
@@ -138,7 +134,7 @@ def test_reply_times_grow_with_election_timeout() -> None:
     assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
 
 
-async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The table is rebuilt from the log."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -150,7 +146,7 @@ async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_cl
         assert len(await leader.updates()) == 5
 
 
-async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Updates are executed once across a change of leaders.
 
     Given an update that both followers stored without its commitment, when the leader stops and the client immediately
@@ -173,7 +169,7 @@ async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_c
 
 
 async def test_accepted_update_redirected_by_overloaded_leader(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a leader with overload after it applied its inherited entries, then waiting updates are redirected."""
     async with group_of(tmp_path) as group:
@@ -191,9 +187,7 @@ async def test_accepted_update_redirected_by_overloaded_leader(
         assert await commit(successor, 2) == successor.log.describe().last_applied
 
 
-async def test_leader_without_majority_redirects_updates(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_leader_without_majority_redirects_updates(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given a leader without followers, when it steps down, then each update is redirected and executed once."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -211,9 +205,7 @@ async def test_leader_without_majority_redirects_updates(
         assert sorted(ids) == sorted(request_id(counter) for counter in range(1, 9))
 
 
-async def test_queued_update_not_appended_after_role_change(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_queued_update_not_appended_after_role_change(tmp_path: Path, autojump_clock: MockClock) -> None:
     """If the server led again when the batch is due, another leader could already have executed the repeat."""
     async with group_of(tmp_path) as group:
         leader = await group.leader()
@@ -228,9 +220,7 @@ async def test_queued_update_not_appended_after_role_change(
         assert [known_id for known_id, _ in await leader.updates()] == [request_id(1), request_id(2)]
 
 
-async def test_full_table_drops_oldest_ids_and_refuses_them(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_full_table_drops_oldest_ids_and_refuses_them(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With a table of 32 ids, a repeat of a dropped update is expired, and not executed again."""
     async with group_of(tmp_path, 1, table_limit=32) as group:
         leader = await group.leader()
@@ -241,7 +231,7 @@ async def test_full_table_drops_oldest_ids_and_refuses_them(
         assert leader.log.describe().prune_index == 0
 
 
-async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The prune index stays below the first id that is fresh by the clock or by the newest id in the log."""
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -254,7 +244,7 @@ async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: t
         assert leader.log.describe().prune_index == index - 1
 
 
-async def test_window_of_ids_configurable(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_window_of_ids_configurable(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With a window of a day, an id of ten hours ago is accepted, found again, and excluded from a snapshot."""
     async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as group:
         leader = await group.leader()
