@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.cli.printing import drawing_refusal
 from tests.node.test_cli_commands import Node, served
 from tests.processes import END_S
 
@@ -57,14 +58,8 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
         os.close(terminal)
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"PYTHONIOENCODING": "latin-1"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
-    ],
-)
-def test_top_is_drawn_with_limited_encoding(environment: dict[str, str], tmp_path: Path) -> None:
+def test_top_is_drawn_with_limited_encoding(tmp_path: Path) -> None:
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
     with served(tmp_path / "control.sock", Node()):
         code, written = on_a_terminal(["top", "--node", str(tmp_path)], environment, b"META LEASESET2")
     assert code == 0, written.decode(errors="replace")
@@ -88,12 +83,18 @@ def test_json_with_limited_encoding_is_exact() -> None:
     assert done.stdout.splitlines() == [rb'{"schema":1,"name":"Z\u00fcrich \u2026"}', b"Z\xfcrich ~"]
 
 
-@pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
-def test_top_on_terminal_without_cursor_names_alternative(kind: str, tmp_path: Path) -> None:
+def test_top_on_terminal_without_cursor_names_alternative(tmp_path: Path) -> None:
     with served(tmp_path / "control.sock", Node()):
-        code, written = on_a_terminal(["top", "--node", str(tmp_path)], {"TERM": kind}, b"garlicfarm status")
+        code, written = on_a_terminal(["top", "--node", str(tmp_path)], {"TERM": "dumb"}, b"garlicfarm status")
     assert code == 1
     assert b"cannot move its cursor" in written
+
+
+def test_terminal_of_unknown_kind_cannot_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    refusals = [drawing_refusal({"TERM": kind}) for kind in ("dumb", "UNKNOWN", "")] + [drawing_refusal({})]
+    assert all("cannot move its cursor" in str(each) for each in refusals)
+    assert drawing_refusal({"TERM": "xterm"}) is None
 
 
 def test_network_address_is_not_taken_as_state_directory(tmp_path: Path) -> None:

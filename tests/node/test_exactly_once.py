@@ -42,7 +42,7 @@ def exactly_once(client: GarlicFarmClient, name: str) -> ExactlyOnceClient:
 
 
 async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> None:
-    commands = [b"client %d command %d" % (client, number) for client in range(4) for number in range(40)]
+    commands = [b"client %d command %d" % (client, number) for client in range(4) for number in range(20)]
     async with group(tmp_path, options=PATIENT) as servers, trio.open_nursery() as nursery:
         plain = servers.client()
         await nursery.start(plain.run)
@@ -51,7 +51,7 @@ async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> N
 
         async def stream(name: int) -> None:
             client = exactly_once(plain, f"client-{name}")
-            for command in commands[name * 40 : name * 40 + 40]:
+            for command in commands[name * 20 : name * 20 + 20]:
                 answers.append(await client.submit(command, patience_s=60))
                 if len(answers) == len(commands) // 3:
                     done.set()
@@ -69,7 +69,7 @@ async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> N
             await run.server.wait_applied(last)
             assert Counter(run.executed) == Counter(commands)
             in_order = [command for command in run.executed if command.startswith(b"client 2")]
-            assert in_order == commands[80:120], "a client that waits for replies keeps its order"
+            assert in_order == commands[40:60], "a client that waits for replies keeps its order"
         nursery.cancel_scope.cancel()
 
 

@@ -75,7 +75,7 @@ def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> N
     async def scenario() -> None:
         network = LossyNetwork(random_seed)
         async with running_farm(network) as farm:
-            agents = await farm.start_many(12)
+            agents = await farm.start_many(8)
             await until_all_see_all(agents)
             for agent in agents:
                 events_of(agent)

@@ -181,7 +181,7 @@ def test_selection_without_view_is_empty() -> None:
 
 
 def test_q_quits_or_opens_question_before_stopping_farm() -> None:
-    assert typed(["q"])[1] == [Quit()]
+    assert typed(["q"])[1] == typed(["Q"])[1] == [Quit()]
     with_quit_question = ViewState(quit_question="Stop the whole farm?")
     state, orders = typed(["q"], state=with_quit_question)
     assert orders == []

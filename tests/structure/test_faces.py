@@ -52,6 +52,7 @@ def test_node_start_loads_only_needed_modules() -> None:
     unused = (
         "argparse",
         "bridge.node.router.i2cp_router",
+        "cramjam",
         "httpcore",
         "importlib.metadata",
         "kio",
