@@ -43,7 +43,7 @@ from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.ranges import RangeKind, batch_rows, limit_rows
 from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
-from pipeline.tables.tasks import FARMS, LAST, RANGES, ROWS, SEEN, WINDOWS, Outcome, TaskPlan
+from pipeline.tables.tasks import FARMS, LAST, RANGES, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, newest_rows
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 
@@ -162,9 +162,9 @@ class Lake:
         self._notes.end(batch, self._committed())
         self._upkeep.after_batch(self._all(), self._limit_comparison)
 
-    def show_newest(self, outcome: Outcome) -> None:
-        """Show a part of the next batch in the current state, of all but the farm."""
-        self._current.show(self._last_known(outcome))
+    def show_newest(self, entries: Iterable[pa.RecordBatch]) -> None:
+        """Show some entries of the next batch in the current state, except in `current_farm`."""
+        self._current.show(self._last_known(newest_rows(self.plan, entries)))
 
     def _append_ranges(self, outcome: Outcome, batch: int) -> None:
         if RANGES in outcome.rows:

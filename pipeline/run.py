@@ -55,13 +55,15 @@ from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
 from pipeline.tables.tasks import CHECKPOINT as CHECKPOINT_OPTION
 from pipeline.tables.tasks import (
     FARMS,
+    OUTCOME,
     RECENT,
     Outcome,
     found_in_log,
     found_in_rows,
     outcome_of,
     read_in_tasks,
-    tables_reader,
+    tables_source,
+    work,
 )
 
 LAYOUT = 4
@@ -326,18 +328,22 @@ def start_query(
             after_batch(batch_id)
 
     if session is None or settings.is_in_bucket:
-        reader = tables_reader(source, lake.plan)
-        read = None if session is None else partial(read_in_tasks, session, reader)
+        farms, trigger_s = tables_source(source, lake.plan), None if available_now else settings.trigger_seconds
+        checkpoint = settings.output / CHECKPOINT
+        if session is not None:
+            in_tasks = farms.streamReader(OUTCOME)
+            read = partial(read_in_tasks, session, in_tasks)
+            # In a bucket, the tasks of this query are the only jobs of the session.
+            cancel = session.sparkContext.cancelAllJobs
+            return LocalQuery(in_tasks, write, checkpoint, trigger_s, read=read, cancel=cancel).start()
 
-        def preview(results: Iterable[pa.RecordBatch]) -> None:
-            lake.show_newest(outcome_of(results))
+        def write_entries(entries: Iterable[pa.RecordBatch], number: int) -> None:
+            # One task for the whole batch: parts of it, each with a few rows, would take five times as long.
+            write(work(lake.plan, entries), number)
 
-        trigger_s = None if available_now else settings.trigger_seconds
         # A bucket charges for each request.
-        shown = None if settings.is_in_bucket else preview
-        # In a bucket, the tasks of this query are the only jobs of the session.
-        cancel = None if session is None else session.sparkContext.cancelAllJobs
-        return LocalQuery(reader, write, settings.output / CHECKPOINT, trigger_s, shown, read, cancel).start()
+        shown = None if settings.is_in_bucket else lake.show_newest
+        return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)

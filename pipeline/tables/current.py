@@ -109,6 +109,8 @@ def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
     """Return the row with the highest `order` for each combination of keys; of several such the last."""
+    if rows.num_rows <= 1:
+        return rows
     in_order = rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
     placed = in_order.select(list(keys)).append_column("_place", pa.array(range(rows.num_rows), pa.int64()))
     last = placed.group_by(list(keys), use_threads=False).aggregate([("_place", "max")])

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -49,7 +49,7 @@ from pipeline.tables.files import (
 
 Read = TypeVar("Read")
 CHECKPOINT_COMMITS = 10
-LOG_KEPT = "interval 5 minutes"
+LOG_KEPT = "interval 1 minutes"
 """The lifetime of a commit in the log, in Delta Lake's notation. A checkpoint deletes all older commits before it.
 
 If commits are rare, these are the commits that a reader has just listed. It then opens the table again (`_repeated`).
@@ -245,6 +245,10 @@ class Table:
                     _delta_schema(self.spec.schema),
                     [DAY] if by_day else [],
                     commit_properties=CommitProperties(app_transactions=transactions),
+                    # A look for due work takes a quarter of a commit's time.
+                    post_commithook_properties=PostCommitHookProperties(
+                        create_checkpoint=False, cleanup_expired_logs=False
+                    ),
                 )
             except DeltaError:
                 # A store may have made the commit and lost the reply: the client's repetition then fails.
@@ -262,27 +266,24 @@ class Table:
 
     def _sync_after(self, version: int) -> None:
         """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
-        last = self._fresh().version()
-        if not isinstance(self.root, Path):
-            return
-        log = self.root / "_delta_log"
-        for number in range(version + 1, last + 1):
-            sync(log / _commit_name(number))
-            if number % CHECKPOINT_COMMITS == 0:
-                sync(*log.glob(f"{number:020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"))
-        sync(log)
+        table, log = self._fresh(), self.root / "_delta_log"
+        numbers = range(version + 1, table.version() + 1)
+        if isinstance(log, Path):
+            sync(*(log / _commit_name(each) for each in numbers), log)
+        if any(each % CHECKPOINT_COMMITS == 0 for each in numbers):
+            table.create_checkpoint()
+            if isinstance(log, Path):
+                # The checkpoint is durable before the commits in it are deleted.
+                sync(*log.glob(f"{table.version():020}.checkpoint*.parquet"), log / "_last_checkpoint", log)
+            table.cleanup_metadata()
+            self._delta = _repeated(lambda: _opened(self.root)) or table
 
     def _fresh(self) -> DeltaTable:
         """Return the current table: another program may have optimized it."""
         # `update_incremental` lists the entire log, and most calls follow no commit.
-        following = self._delta.version() + 1
-        if (self.root / "_delta_log" / _commit_name(following)).is_file():
-            reopened = None if following % CHECKPOINT_COMMITS else _repeated(lambda: _opened(self.root))
-            if reopened is None:
-                with _reading_log(self.root):
-                    self._delta.update_incremental()
-            else:
-                self._delta = reopened
+        if (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
+            with _reading_log(self.root):
+                self._delta.update_incremental()
             self._known = {}
         return self._delta
 
@@ -445,10 +446,11 @@ def _properties(spec: TableSpec) -> dict[str, str]:
 def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
     with _reading_log(root):
         actions = pa.table(delta.get_add_actions(flatten=True))
-    time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in actions.column_names), None)
+    names = frozenset(actions.column_names)
+    time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in names), None)
 
     def values(name: str) -> list[Any]:
-        return actions.column(name).to_pylist() if name in actions.column_names else [None] * actions.num_rows
+        return actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
 
     columns = (
         values("path"),

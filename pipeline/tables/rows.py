@@ -10,7 +10,7 @@ list of them could compute the hashes. Reports repeat the same destinations, so 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,15 +72,17 @@ class Pseudonyms:
         return found
 
 
-def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
-    """Return the rows of each base table from these entries, if there are any.
+def base_rows(
+    entries: pa.Table, pseudonyms: Pseudonyms, names: Collection[str] = frozenset(KINDS)
+) -> dict[str, pa.Table]:
+    """Return the rows of each of these base tables from these entries, if there are any.
 
     `destination_reports` and `publications` have the column `address` after the others.
     """
     present = set(pc.unique(entries.column("entry")).to_pylist())
     found = {}
     for name, kinds in KINDS.items():
-        if kinds & present:
+        if name in names and kinds & present:
             rows = _made(name, _of_kinds(entries, kinds), pseudonyms)
             if rows.num_rows:
                 found[name] = rows

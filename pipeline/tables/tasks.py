@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from pipeline.decode.columns import BYTES_PER_RECORD_BATCH, ROWS_PER_RECORD_BATCH
 from pipeline.decode.entries import SNAPSHOT
 from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import arrow_schema
@@ -110,8 +111,15 @@ class FarmTablesSource(FarmDataSource):
         del schema
         fields = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
+        return TablesReader(plan, *self._source())
+
+    def entries_reader(self) -> FarmStreamReader:
+        """Return a reader of the entries themselves, with the same offsets."""
+        return FarmStreamReader(*self._source())
+
+    def _source(self) -> tuple[Any, ...]:
         offsets = OffsetShards(output_of(self.options[CHECKPOINT]))
-        return TablesReader(plan, self.farms(), self._selection(), self._sizes(), self._next_entries(), offsets)
+        return self.farms(), self._selection(), self._sizes(), self._next_entries(), offsets
 
 
 class TablesReader(FarmStreamReader):
@@ -135,9 +143,9 @@ def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPla
     return session.readStream.format(FarmTablesSource.name()).options(**_options(source, plan)).load()
 
 
-def tables_reader(source: Mapping[str, str], plan: TaskPlan) -> FarmStreamReader:
-    """Return a reader of the same results without Spark."""
-    return FarmTablesSource(_options(source, plan)).streamReader(OUTCOME)
+def tables_source(source: Mapping[str, str], plan: TaskPlan) -> FarmTablesSource:
+    """Return the data source without Spark."""
+    return FarmTablesSource(_options(source, plan))
 
 
 def _options(source: Mapping[str, str], plan: TaskPlan) -> dict[str, str]:
@@ -167,16 +175,24 @@ def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
             files += [DataFile(**each) for each in json.loads(content)]
         else:
             found.setdefault(name, []).append(pa.ipc.open_stream(content).read_all())
-    outcome.rows = {name: _made_small(name, pa.concat_tables(tables)) for name, tables in found.items()}
+    outcome.rows = {name: _made_small(name, tables) for name, tables in found.items()}
     return outcome
+
+
+def newest_rows(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Outcome:
+    """Return the last rows of servers, destinations and masters in some entries, without the other results."""
+    pseudonyms, found = Pseudonyms(plan.salt), Outcome()
+    entries = pa.Table.from_batches(batches)
+    for current, rows in _last_rows(base_rows(entries, pseudonyms, frozenset(FROM_BASE)), entries, pseudonyms):
+        found.rows[LAST + current] = rows
+    return found
 
 
 def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a task; yield its results, each under its name (`Outcome`)."""
     worker = _Worker(plan)
-    for batch in batches:
-        if batch.num_rows:
-            worker.take(pa.Table.from_batches([batch]))
+    for entries in _grouped(batches):
+        worker.take(entries)
     names, contents = [], []
     for name, content in worker.found():
         names.append(name)
@@ -211,11 +227,8 @@ class _Worker:
     def take(self, entries: pa.Table) -> None:
         """Process some thousand entries."""
         found = base_rows(entries, self._pseudonyms)
-        snapshot = last_known(entries, self._pseudonyms)
-        for name, current in FROM_BASE.items():
-            parts = [tables[name] for tables in (found, snapshot) if name in tables]
-            if parts:
-                self._collect(LAST + current, last_rows(pa.concat_tables(parts), KEYS[current], ORDER[current]))
+        for current, rows in _last_rows(found, entries, self._pseudonyms):
+            self._collect(LAST + current, rows)
         self._collect(FARMS, farm_rows(entries, self._plan.period_range_ms))
         self._collect(RANGES, range_rows(entries, found))
         self._collect(WINDOWS, window_rows(entries, self._plan.window_ms))
@@ -238,7 +251,7 @@ class _Worker:
         for name, tables in self._rows.items():
             yield ROWS + name, _packed(pa.concat_tables(tables))
         for name, tables in self._collected.items():
-            yield name, _packed(_made_small(name, pa.concat_tables(tables)))
+            yield name, _packed(_made_small(name, tables))
 
     def _collect(self, name: str, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -251,6 +264,32 @@ class _Worker:
             self._writers[name].write(pa.concat_tables(tables))
         self._rows.clear()
         self._kept = 0
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield all rows; batches with a few rows are combined, because the cost of one hardly depends on its rows."""
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        both = (*group, batch)
+        is_full = sum(each.num_rows for each in both) > ROWS_PER_RECORD_BATCH
+        if group and (is_full or sum(each.nbytes for each in both) > BYTES_PER_RECORD_BATCH):
+            yield pa.Table.from_batches(group).combine_chunks()
+            group = []
+        if batch.num_rows:
+            group.append(batch)
+    if group:
+        yield pa.Table.from_batches(group).combine_chunks()
+
+
+def _last_rows(
+    found: Mapping[str, pa.Table], entries: pa.Table, pseudonyms: Pseudonyms
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each part of the current state with its last rows, from base rows and from reports of a snapshot."""
+    snapshot = last_known(entries, pseudonyms)
+    for name, current in FROM_BASE.items():
+        parts = [tables[name] for tables in (found, snapshot) if name in tables]
+        if parts:
+            yield current, last_rows(pa.concat_tables(parts), KEYS[current], ORDER[current])
 
 
 def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
@@ -328,8 +367,11 @@ def watch_rows(entries: pa.Table) -> pa.Table:
     )
 
 
-def _made_small(name: str, rows: pa.Table) -> pa.Table:
-    """Reduce the results of several parts, in a task and of all tasks."""
+def _made_small(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """Reduce the results of several parts, in a task and of all tasks; each part is reduced already."""
+    rows = pa.concat_tables(parts)
+    if len(parts) == 1:
+        return rows
     if name.startswith(LAST):
         current = name.removeprefix(LAST)
         return last_rows(rows, KEYS[current], ORDER[current])

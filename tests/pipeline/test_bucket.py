@@ -293,20 +293,20 @@ def test_table_is_read_during_checkpoint(s3: S3Server, place: BucketPath, monkey
     # given commits that a checkpoint deletes immediately
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table = Table(place, CLOCKS)
-    for batch in range(CHECKPOINT_COMMITS - 2):
+    for batch in range(CHECKPOINT_COMMITS - 1):
         append(table, batch)
     before, opened = dict(s3.objects), StoredTables(place)
-    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 3
-    append(table, CHECKPOINT_COMMITS - 2)
+    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 2
+    append(table, CHECKPOINT_COMMITS - 1)
     after = dict(s3.objects)
     assert before.keys() - after.keys()
     # when it does between a list and the requests for the listed objects
     s3.objects, s3.after_list = dict(before), after
     assert stored_version(place / "clocks") == table.known_batch(LOG) + 1
     s3.objects, s3.after_list = dict(before), after
-    assert indexes(place) == [*range(CHECKPOINT_COMMITS - 1)]
+    assert indexes(place) == [*range(CHECKPOINT_COMMITS)]
     # and after the first use of a table
-    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 3
+    assert opened.batch("clocks", LOG) == CHECKPOINT_COMMITS - 2
     with pytest.raises(TableDamagedError, match="clocks is damaged"):
         opened.batch("clocks", "another query")
 

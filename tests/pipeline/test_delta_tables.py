@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.output.data_files import place_on_disk
-from pipeline.tables import farm_files, upkeep
+from pipeline.tables import delta, farm_files, upkeep
 from pipeline.tables.current import SCHEMAS, CurrentState, last_rows, read
 from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
@@ -102,6 +102,23 @@ def test_log_of_many_commits_stays_short(tmp_path: Path) -> None:
     # then
     assert len([*log.iterdir()]) < CHECKPOINT_COMMITS
     assert indexes(tmp_path) == [*range(2 * CHECKPOINT_COMMITS)]
+
+
+def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a power failure leaves neither."""
+    monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
+    table, log = Table(tmp_path, CLOCKS), tmp_path / "clocks" / "_delta_log"
+    synced: dict[str, int] = {}
+
+    def sync(*paths: Path) -> None:
+        commits = len([*log.glob("*.json")])
+        synced.update({each.name: commits for each in paths if ".checkpoint." in each.name})
+
+    monkeypatch.setattr(delta, "sync", sync)
+    for batch in range(CHECKPOINT_COMMITS):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    (commits_at_sync,) = synced.values()
+    assert commits_at_sync > CHECKPOINT_COMMITS >= len([*log.glob("*.json")])
 
 
 def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
