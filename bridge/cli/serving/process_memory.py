@@ -1,10 +1,11 @@
 """The memory of a long-running process: returned to the system when it is freed, and not searched again for garbage.
 
-By default glibc raises the size from which `malloc` maps memory, up to 32 MiB, whenever a mapped block is freed. Later
-large blocks, such as the buffers of incomplete requests, then grow by copies within one heap. So the process holds more
-than twice their size, and keeps this heap while a small object is at its end. With a fixed size, the kernel moves a
-growing block without a copy and gets it back when it is freed. Threads share one arena, because each arena keeps freed
-memory of its own. Environment variables of a service unit would do the same, but not for a node started by hand.
+By default `malloc` of glibc maps memory for each block above a limit, and raises this limit, up to 32 MiB, whenever
+such a block is freed. Later large blocks, such as the buffers of incomplete requests, then grow by copies within one
+heap. So the process holds more than twice their size, and keeps this heap while a small object is at its end. With a
+fixed limit, the kernel moves a growing block without a copy and gets it back when it is freed. Threads share one
+arena, because each arena keeps its freed memory. Environment variables of a service unit would do the same, but not
+for a node started by hand.
 """
 
 import gc
