@@ -271,10 +271,8 @@ bench: $(VENV)/bench.stamp
 # Simulates Raft under faults. ARGS="consensus --strategy zmq --seeds 2000" runs one protocol (append, fetch, zmq, kraft).
 # Other simulations and searches:
 # ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
-# ARGS="meta-lease-set-fuzz --count 500000", ARGS="i2cp-fuzz --count 500000",
-# ARGS="structure-exchange-fuzz --count 500000", ARGS="sam-fuzz --count 500000",
-# ARGS="garlic-farm-fuzz --count 500000", ARGS="entry-fuzz --count 500000", ARGS="garlic-farm-joins",
-# ARGS="zmq-raft-fuzz --count 500000", ARGS="log-time --seeds 1000".
+# ARGS="NAME --count 500000" with a fuzzer of tests/simulation/decoders.py, ARGS="garlic-farm-joins",
+# ARGS="log-time --seeds 1000".
 simulate: $(VENV)/all.stamp
 	$(BIN)/python -m tests.simulation $(ARGS)
 

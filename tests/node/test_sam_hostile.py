@@ -27,6 +27,7 @@ from bridge.wire.i2p.sam import LINE_LIMIT_BYTES
 from tests.effort import over_seeds
 from tests.processes import hold_for_sockets
 from tests.simulation import sam_fuzz
+from tests.simulation.fuzzing import mutated
 
 LIMIT_S = 300.0
 HASH = bytes(range(32))
@@ -326,11 +327,13 @@ async def test_cancelled_requests_close_their_connections(autojump_clock: trio.t
 async def test_random_bridge_raises_only_sam_errors(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     hold_for_sockets(autojump_clock)
     random, lines = Random(seed), [*sam_fuzz.corpus(), *GOOD.values()]
+
+    def line() -> bytes:
+        return mutated(random.choice(lines), random, lines, sam_fuzz.PIECES)
+
     for _ in range(10):
-        replies = {
-            verb: reply if random.random() < 0.7 else sam_fuzz.mutated(lines, random) for verb, reply in GOOD.items()
-        }
-        replies["SESSION"] += sam_fuzz.mutated(lines, random) if random.random() < 0.5 else b""
+        replies = {verb: reply if random.random() < 0.7 else line() for verb, reply in GOOD.items()}
+        replies["SESSION"] += line() if random.random() < 0.5 else b""
         async with hostile_bridge(replies) as bridge:
             with suppress(SamError):
                 async with open_session(bridge) as session:

@@ -47,7 +47,7 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
-from tests.simulation.fuzzing import Subject, options_of, run
+from tests.simulation.fuzzing import Subject
 
 BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
@@ -81,7 +81,6 @@ EXTREMES: tuple[Any, ...] = (
     {},
     {"": None},
 )
-OUTCOMES = frozenset({"with effect", "without effect", "foreign", "published", "restored"})
 LATER = 64
 """Number of entries between two checks of the complete state."""
 
@@ -149,19 +148,6 @@ def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
     return list(changed.values()) if isinstance(value, list) else changed
 
 
-def make(random: Random) -> bytes:
-    """Return an entry of a member; some are valid and advance the time."""
-    entry = random.choice(SAMPLES)
-    if random.random() < 0.3:
-        clock = Clock(LATE_MS + random.choice((-20_000, 0, 40_000)), 1, 30_000)
-        return signed(random.choice((encode(clock), encode(REPORT), json.dumps(entry).encode())), 1)
-    data = unsigned(entry, random)
-    try:
-        return signed(data, random.randint(1, 3))
-    except ValueError:
-        return data  # a farm would not accept it, so it is not signed
-
-
 def unsigned(entry: dict[str, Any], random: Random) -> bytes:
     """Return the entry with one or two fields at extremes."""
     changed: Any = entry
@@ -172,13 +158,27 @@ def unsigned(entry: dict[str, Any], random: Random) -> bytes:
     return json.dumps(changed).encode()
 
 
-class Applied:
+class Applied(Subject[bytes]):
     """A farm that applies the entries one after another."""
+
+    expected = frozenset({"with effect", "without effect", "foreign", "published", "restored"})
 
     def __init__(self) -> None:
         self.farm = self._fresh()
         self.reader = EntryReader(CLUSTER_ID)
         self.index = 0
+
+    def make(self, random: Random) -> bytes:
+        """Return an entry of a member; some are valid and advance the time."""
+        entry = random.choice(SAMPLES)
+        if random.random() < 0.3:
+            clock = Clock(LATE_MS + random.choice((-20_000, 0, 40_000)), 1, 30_000)
+            return signed(random.choice((encode(clock), encode(REPORT), json.dumps(entry).encode())), 1)
+        data = unsigned(entry, random)
+        try:
+            return signed(data, random.randint(1, 3))
+        except ValueError:
+            return data  # a farm would not accept it, so it is not signed
 
     def check(self, data: bytes, random: Random) -> Sequence[str]:
         """Apply one entry; raises any unexpected error."""
@@ -230,14 +230,3 @@ class Applied:
 
     def _fresh(self) -> Farm:
         return Farm(BASE_MS, FarmTuning(), FOUNDERS)
-
-
-def subject() -> Subject:
-    """Return the subject, with its own farm."""
-    return Subject(make, Applied().check, OUTCOMES)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Fuzz; return 0 if every check passed."""
-    options = options_of("entry-fuzz", __doc__).parse_args(arguments)
-    return 0 if run(subject(), options.seed, options.count) else 1

@@ -13,39 +13,51 @@ import resource
 import sys
 import time
 import tracemalloc
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
+Input = TypeVar("Input", bound=bytes | list[bytes])
 Result = TypeVar("Result")
 FREE_BYTES: Final = 256 * 1024
 """Memory that a decoder may use for an input of any size."""
 MEASURED_SHARE: Final = 0.02
+MEMORY_GROWTH_LIMIT_MIB: Final = 64
+"""Memory for a bomb inflated up to its limit, and for the part that the allocator keeps."""
+SHOWN_BYTES: Final = 64 * 1024
+"""Maximum number of bytes of a failing input in the error text."""
 SLOWEST_LIMIT_S = 1.0
 """Limit for one input: a thousand times the usual time, so only an exploding decoder reaches it."""
+SIZES: Final = tuple(bytes([number]) for number in (0, 1, 2, 3, 4, 0x7F, 0x80, 0xFE, 0xFF))
+MUTATIONS_MAX: Final = 6
 
 
 class FuzzError(AssertionError):
     """A check failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One fuzzed decoder."""
+class Subject(ABC, Generic[Input]):
+    """One fuzzed decoder. Its inputs are bytes, or lists of frames."""
 
-    make: Callable[[Random], bytes]
-    """Returns one input; some inputs are valid, to test that they are accepted."""
-    check: Callable[[bytes, Random], Sequence[str]]
-    """Returns the outcomes of one input; raises `FuzzError`, or any unexpected error of the decoder."""
-    expected: frozenset[str]
-    """Outcomes that must occur in every useful run."""
-    memory_growth_limit_mib: float = 32
-    shown_bytes: int = 1024 * 1024
-    """Maximum number of bytes of a failing input in the error text."""
     name: str = ""
     """Name of the subject, if a command has several."""
+    expected: frozenset[str]
+    """Outcomes that must occur in every useful run."""
+    steps: int = 1
+    """Number of the command's inputs that one conversation replaces."""
+
+    @abstractmethod
+    def make(self, random: Random) -> Input:
+        """Return one input; some inputs are valid, to test that they are accepted."""
+
+    @abstractmethod
+    def check(self, data: Input, random: Random) -> str | Sequence[str]:
+        """Return the outcomes of one input; raises `FuzzError`, or any unexpected error of the decoder."""
 
 
 @dataclass(slots=True)
@@ -66,7 +78,7 @@ class Tally:
         ]
 
 
-def play(subject: Subject, seed: int, count: int, tally: Tally) -> None:
+def play(subject: Subject[Input], seed: int, count: int, tally: Tally) -> None:
     """Check `count` inputs; a failure contains the seed and the input."""
     random = Random(seed)
     for _ in range(count):
@@ -75,15 +87,16 @@ def play(subject: Subject, seed: int, count: int, tally: Tally) -> None:
         try:
             outcomes = subject.check(data, random)
         except Exception as error:
-            shown = data[: subject.shown_bytes].hex() + ("…" if len(data) > subject.shown_bytes else "")
+            written = data if isinstance(data, bytes) else msgspec.msgpack.encode(data)
+            shown = written[:SHOWN_BYTES].hex() + ("…" if len(written) > SHOWN_BYTES else "")
             whose = f"{subject.name}, " if subject.name else ""
             raise FuzzError(f"{whose}seed {seed}: {type(error).__name__}: {error}: {shown}") from error
         tally.slowest_s = max(tally.slowest_s, time.process_time() - began)
         tally.inputs += 1
-        tally.outcomes.update(outcomes)
+        tally.outcomes.update([outcomes] if isinstance(outcomes, str) else outcomes)
 
 
-def run(subject: Subject, seed: int, count: int) -> bool:
+def run(subject: Subject[Any], seed: int, count: int) -> bool:
     """Fuzz and print the report; return True if every check passed."""
     tally, began = Tally(), time.monotonic()
     try:
@@ -97,13 +110,11 @@ def run(subject: Subject, seed: int, count: int) -> bool:
     inputs, slowest = tally.lines()
     print_lines([f"{subject.name}: {inputs}" if subject.name else inputs, slowest])
     print_lines([f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
-    print_lines(
-        [f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {subject.memory_growth_limit_mib})"]
-    )
+    print_lines([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
     if missing := sorted(subject.expected - tally.outcomes.keys()):
         print_lines([f"outcomes that never occurred: {', '.join(missing)}; use other or more inputs"])
         return False
-    return grown_mib <= subject.memory_growth_limit_mib and tally.slowest_s <= SLOWEST_LIMIT_S
+    return grown_mib <= MEMORY_GROWTH_LIMIT_MIB and tally.slowest_s <= SLOWEST_LIMIT_S
 
 
 def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random, factor: int) -> Result:
@@ -120,12 +131,52 @@ def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random,
             raise FuzzError(f"a decoder used {peak} bytes; at most {most} were expected")
 
 
-def options_of(command: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the common options of all decoder fuzzers."""
+def mutated(data: bytes, random: Random, known: Sequence[bytes], pieces: Sequence[bytes] = SIZES) -> bytes:
+    """Return the bytes after up to six mutations, possibly with `pieces` and parts of `known`.
+
+    The mutations are flipped bits, pieces, cuts, copies and splices. Some inputs are not mutated.
+    """
+    changed = bytearray(data)
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3, MUTATIONS_MAX))):
+        at = random.randrange(len(changed) + 1)
+        piece, size = random.choice(pieces), random.choice((1, 2, 4, 8, 32, 64, 200, 4_000))
+        match random.randrange(10):
+            case 0 | 1 if at < len(changed):
+                changed[at] ^= 1 << random.randrange(8)
+            case 2 | 3:
+                changed[at : at + len(piece)] = piece
+            case 4:
+                changed[at:at] = piece * random.choice((1, 1, 1, 2, 50, 2_000))
+            case 5:
+                del changed[at : at + size]
+            case 6:
+                del changed[at:]
+            case 7:
+                changed[at:at] = changed[at : at + size]
+            case 8:
+                other = random.choice(known)
+                changed[at:] = other[random.randrange(len(other) + 1) :]
+            case _:
+                other = random.choice(known)
+                start = random.randrange(len(other) + 1)
+                changed[at:at] = other[start : start + size]
+    return bytes(changed)
+
+
+def main(
+    command: str, description: str | None, subjects: Sequence[Callable[[], Subject[Any]]], arguments: Sequence[str]
+) -> int:
+    """Fuzz the subjects of a command; return 0 if every check passed."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.simulation {command}", description=description)
-    parser.add_argument("--count", type=int, default=100_000, help="number of inputs (default 100000)")
+    parser.add_argument("--count", type=int, default=100_000, help="number of inputs of each subject (default 100000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
-    return parser
+    made = [each() for each in subjects]
+    if len(made) > 1:
+        parser.add_argument("--what", choices=[each.name for each in made], action="append", help="default all")
+    options = parser.parse_args(arguments)
+    chosen = [each for each in made if each.name in (getattr(options, "what", None) or [each.name])]
+    results = [run(each, options.seed, max(1, options.count // each.steps)) for each in chosen]
+    return 0 if all(results) else 1
 
 
 def resident_mib() -> float:

@@ -13,10 +13,9 @@ import base64
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
@@ -59,7 +58,7 @@ from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.wire.encoder import encode_node_info
 from gossip.wire.identity import node_id_of, sign
 from tests.node.garlic_farm_stage import CHANNEL, SERVER_KEYS, key_of, peers_of
-from tests.simulation.fuzzing import FuzzError
+from tests.simulation.fuzzing import FuzzError, Subject, mutated
 from tests.wire.test_application import FULL
 
 VECTORS: Final = Path(__file__).parents[1] / "vectors" / "garlic-farm.json"
@@ -78,57 +77,10 @@ JSON_PIECES: Final = (
     b"\\u0000", b"\xff", b"\xef\xbb\xbf", b'"router"', b'"clock"', b'"publication"', b'"request"', b"[" * 300,
     b" " * 70_000, b'"id":1,"id":2', b"NaN",
 )  # fmt: skip
-NUMBERS: Final = (
-    b"\0",
-    b"\x7f",
-    b"\x80",
-    b"\xff",
-    b"\xff\xff\xff\xff",
-    b"\0\0\0\0",
-    b"\x7f" + b"\xff" * 7,
-    b"\xff" * 8,
-)
+NUMBERS: Final = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff" * 4, bytes(4), b"\x7f" + b"\xff" * 7, b"\xff" * 8)
 
 
-class Target(Protocol):
-    """One fuzzed decoder. `expected`: outcomes that must occur in every useful run."""
-
-    name: str
-    expected: frozenset[str]
-
-    def make(self, random: Random) -> bytes:
-        """Return one input; some are valid."""
-
-    def check(self, data: bytes, random: Random) -> str:
-        """Return the outcome of one input."""
-
-
-def changed(data: bytes, others: Sequence[bytes], pieces: Sequence[bytes], random: Random, most: int = 5) -> bytes:
-    """Apply up to `most` mutations: bits, pieces, cuts, copies, splices."""
-    mutated = bytearray(data)
-    for _ in range(random.randint(0, most)):
-        at = random.randint(0, len(mutated))
-        match random.randrange(7):
-            case 0 if at < len(mutated):
-                mutated[at] ^= 1 << random.randrange(8)
-            case 1:
-                piece = random.choice(pieces)
-                mutated[at : at + len(piece)] = piece
-            case 2:
-                mutated[at:at] = random.choice(pieces)
-            case 3:
-                del mutated[at : at + random.choice((1, 2, 8, 40))]
-            case 4:
-                other = random.choice(others)
-                mutated[at:] = other[random.randint(0, len(other)) :]
-            case 5:
-                mutated[at:at] = mutated[at : at + random.choice((4, 45, 200))]
-            case _:
-                del mutated[at:]
-    return bytes(mutated)
-
-
-class UpgradeTarget:
+class UpgradeTarget(Subject[bytes]):
     """Both sides of the handshake, and the proxy's."""
 
     name = "upgrade"
@@ -171,12 +123,12 @@ class UpgradeTarget:
         side = random.choice(b"sscpi")
         if side == ord("s"):
             whole = self._genuine(random)
-            return bytes([side]) + changed(whole, [whole, *self._answers], TEXT_PIECES, random)
+            return bytes([side]) + mutated(whole, random, [whole, *self._answers], TEXT_PIECES)
         if side == ord("i"):
             word = self._introduction.encode()
-            return bytes([side]) + changed(word, [word], (b"A", b"-", b"_", b"=", b"//", b"gk"), random)
+            return bytes([side]) + mutated(word, random, [word], (b"A", b"-", b"_", b"=", b"//", b"gk"))
         answer = random.choice(self._answers)
-        return bytes([side]) + changed(answer, self._answers, TEXT_PIECES, random)
+        return bytes([side]) + mutated(answer, random, self._answers, TEXT_PIECES)
 
     def check(self, data: bytes, random: Random) -> str:
         """Check that only a client with a proof of the password is admitted, and each proof only once."""
@@ -260,7 +212,7 @@ class UpgradeTarget:
         return verdict.response
 
 
-class RequestTarget:
+class RequestTarget(Subject[bytes]):
     """Requests of every type."""
 
     name = "requests"
@@ -309,9 +261,9 @@ class RequestTarget:
         if share < 0.2:
             plain = zlib.decompress(encode_log_pack(self._pack), zlib.MAX_WBITS | 16)
             squeezer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-            squeezed = squeezer.compress(changed(plain, [plain], NUMBERS, random)) + squeezer.flush()
+            squeezed = squeezer.compress(mutated(plain, random, [plain], NUMBERS)) + squeezer.flush()
             return self._with_pack(squeezed)
-        return changed(random.choice(self._known), self._known, NUMBERS, random)
+        return mutated(random.choice(self._known), random, self._known, NUMBERS)
 
     @staticmethod
     def _with_pack(packed: bytes) -> bytes:
@@ -367,7 +319,7 @@ class RequestTarget:
             raise FuzzError("in a stream it is another request")
 
 
-class ReplyTarget:
+class ReplyTarget(Subject[bytes]):
     """Replies of every type."""
 
     name = "replies"
@@ -383,7 +335,7 @@ class ReplyTarget:
 
     def make(self, random: Random) -> bytes:
         """Return a mutated reply; some keep their length, the only property that their reader checks."""
-        data = changed(random.choice(self._known), self._known, NUMBERS, random, most=3)
+        data = mutated(random.choice(self._known), random, self._known, NUMBERS)
         size = len(self._known[0])
         return (data + bytes(size))[:size] if random.random() < 0.5 else data
 
@@ -409,12 +361,12 @@ class ReplyTarget:
         return "decoded"
 
 
-class JsonTarget:
+class JsonTarget(Subject[bytes]):
     """Application entries: every byte string becomes a record, the same on every server."""
 
     name = "json"
     expected = frozenset(
-        {"Foreign", "Report", "Clock", "Publication", "Admission", "Exclusion", "CostFactor", "Factors"}
+        {"Foreign", "Report", "Clock", "Publication", "Admission", "Exclusion", "CostFactor", "Factors", "Force"}
     )
 
     def __init__(self) -> None:
@@ -434,7 +386,7 @@ class JsonTarget:
 
     def make(self, random: Random) -> bytes:
         """Return a mutated entry."""
-        return changed(random.choice(self._known), self._known, JSON_PIECES, random, most=4)
+        return mutated(random.choice(self._known), random, self._known, JSON_PIECES)
 
     def check(self, data: bytes, random: Random) -> str:
         """Check that decoding depends only on the bytes, and that a decoded record can be encoded."""
@@ -474,9 +426,4 @@ def _make_introduction() -> str:
     return base64.urlsafe_b64encode(encode_node_info(sign(info, key))).decode().rstrip("=")
 
 
-TARGETS: Final[dict[str, Callable[[], Target]]] = {
-    "upgrade": UpgradeTarget,
-    "requests": RequestTarget,
-    "replies": ReplyTarget,
-    "json": JsonTarget,
-}
+TARGETS: Final = (UpgradeTarget, RequestTarget, ReplyTarget, JsonTarget)

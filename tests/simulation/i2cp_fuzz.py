@@ -31,14 +31,12 @@ from bridge.wire.i2p.i2cp_messages import (
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from tests.interop.i2cp_streams import keys, master
-from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
+from tests.simulation.fuzzing import FuzzError, Subject, mutated
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
-MUTATIONS_MAX = 6
 STREAM_MESSAGES_MAX = 4
 PIECE_MAX_BYTES = 4_096
-SIZES = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
 SIGNATURES_CHECKED_SHARE = 0.1
 REFUSED_FRAME, REFUSED_STREAM = "refused message", "refused length"
 FROM_ROUTERS = (SetDate, SessionStatus, RequestVariableLeaseSet, HostReply, Disconnect)
@@ -82,60 +80,48 @@ def corpus() -> list[bytes]:
     return [encode(message) for message in messages]
 
 
-def mutated(known: Sequence[bytes], random: Random) -> bytes:
-    """Return one input; some inputs are not mutated, to test that valid ones are accepted."""
-    data = bytearray(b"".join(random.choice(known) for _ in range(random.randint(1, STREAM_MESSAGES_MAX))))
-    for _ in range(random.randint(0, MUTATIONS_MAX)):
-        _mutate(data, known, random)
-    return bytes(data)
+def headed(frame: bytes, random: Random) -> bytes:
+    """Return the frame, sometimes with another type or length in its header."""
+    length, kind = frame[:4], frame[4:HEADER_BYTES]
+    if random.random() < 0.1:
+        kind = bytes([random.choice((1, 3, 20, 30, 32, 33, 37, 38, 39, 41, random.randrange(256)))])
+    if random.random() < 0.05:
+        length = random.choice((0, 1, 100, FRAME_LIMIT_BYTES, FRAME_LIMIT_BYTES + 1, 2**32 - 1)).to_bytes(4, "big")
+    return length + kind + frame[HEADER_BYTES:]
 
 
-def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
-    at = random.randint(0, len(data))
-    match random.randrange(8):
-        case 0 if at < len(data):
-            data[at] ^= 1 << random.randrange(8)
-        case 1 if at < len(data):
-            data[at] = random.choice(SIZES)
-        case 2 if len(data) >= HEADER_BYTES:
-            data[:4] = random.choice((0, 1, 100, FRAME_LIMIT_BYTES, FRAME_LIMIT_BYTES + 1, 2**32 - 1)).to_bytes(
-                4, "big"
-            )
-        case 3:
-            del data[at:]
-        case 4:
-            data[at:at] = random.randbytes(random.choice((1, 2, 32, 44, 64)))
-        case 5:
-            del data[at : at + random.choice((1, 32, 44, 64))]
-        case 6:
-            data[at:] = random.choice(known)
-        case _ if len(data) >= HEADER_BYTES:
-            # The same body with another type or length.
-            data[4] = random.choice((1, 3, 20, 30, 32, 33, 37, 38, 39, 41, random.randrange(256)))
-            if random.random() < 0.5:
-                data[:4] = (len(data) - HEADER_BYTES).to_bytes(4, "big")
-        case _:
-            data += random.randbytes(8)
+class I2cpFrames(Subject[bytes]):
+    """The reader of I2CP, with its corpus."""
+
+    expected = OUTCOMES
+
+    def __init__(self) -> None:
+        self._known = corpus()
+
+    def make(self, random: Random) -> bytes:
+        """Return a stream of messages; the last ones are mutated."""
+        messages = [headed(random.choice(self._known), random) for _ in range(random.randint(1, STREAM_MESSAGES_MAX))]
+        first = random.randrange(len(messages))
+        return b"".join(messages[:first]) + mutated(b"".join(messages[first:]), random, self._known)
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """Check all frames of one stream."""
+        reader, outcomes, position = FrameReader(), list[str](), 0
+        while position < len(data):
+            piece = data[position : position + random.randint(1, PIECE_MAX_BYTES)]
+            position += len(piece)
+            reader.feed(piece)
+            try:
+                while (frame := reader.next_frame()) is not None:
+                    outcomes.append(_check_frame(frame, self._known, random))
+            except I2cpError:
+                return [*outcomes, REFUSED_STREAM]
+            if len(reader._unparsed) > HEADER_BYTES + FRAME_LIMIT_BYTES:
+                raise FuzzError(f"the reader keeps {len(reader._unparsed)} bytes")
+        return outcomes
 
 
-def check(data: bytes, known: frozenset[bytes], random: Random) -> list[str]:
-    """Return the outcomes of one input; raises `FuzzError`, or any unexpected error of the reader."""
-    reader, outcomes, position = FrameReader(), [], 0
-    while position < len(data):
-        piece = data[position : position + random.randint(1, PIECE_MAX_BYTES)]
-        position += len(piece)
-        reader.feed(piece)
-        try:
-            while (frame := reader.next_frame()) is not None:
-                outcomes.append(_check_frame(frame, known, random))
-        except I2cpError:
-            return [*outcomes, REFUSED_STREAM]
-        if len(reader._unparsed) > HEADER_BYTES + FRAME_LIMIT_BYTES:
-            raise FuzzError(f"the reader keeps {len(reader._unparsed)} bytes")
-    return outcomes
-
-
-def _check_frame(frame: Frame, known: frozenset[bytes], random: Random) -> str:
+def _check_frame(frame: Frame, known: Sequence[bytes], random: Random) -> str:
     try:
         message = decode(frame)
     except I2cpError:
@@ -154,20 +140,3 @@ def _check_frame(frame: Frame, known: frozenset[bytes], random: Random) -> str:
         if holds is not (encode(message) in known):
             raise FuzzError("the check of a session's signature is wrong")
     return type(message).__name__
-
-
-def subject() -> Subject:
-    """Return the reader as subject, with its own corpus."""
-    known = corpus()
-    known_set = frozenset(known)
-    return Subject(
-        make=lambda random: mutated(known, random),
-        check=lambda data, random: check(data, known_set, random),
-        expected=OUTCOMES,
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Fuzz; return 0 if every check passed."""
-    options = options_of("i2cp-fuzz", __doc__).parse_args(arguments)
-    return 0 if run(subject(), options.seed, options.count) else 1

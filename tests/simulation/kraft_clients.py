@@ -30,7 +30,8 @@ from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_cr
 from consensus.protocols.kraft.wire.mapping import request_to_wire
 from tests.node.kraft_replicas import KnownReplicas
 from tests.node.kraft_topic import EPOCH, TOPIC_ID
-from tests.simulation.kraft_targets import LENGTHS, mutated
+from tests.simulation.fuzzing import mutated
+from tests.simulation.kraft_targets import LENGTHS
 from tests.wire.kraft_messages import any_message
 from tests.wire.record_batches import encode_batch
 
@@ -67,7 +68,7 @@ def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 -
     """Return the bytes of one step. `known` are requests of all APIs."""
     match random.randrange(12):
         case 0:
-            return framed(mutated(random.choice(known), random, known))
+            return framed(mutated(random.choice(known), random, known, LENGTHS))
         case 1:
             return b"".join(framed(request(random)) for _ in range(random.choice((2, 3, 8))))
         case 2 if random.random() < 0.3:
@@ -86,7 +87,7 @@ def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 -
             message = any_message(ApiKey(key), version, Direction.REQUEST, random)
             return framed(encode_request(key, version, random.randrange(2**31), "any", message))
         case 7:
-            return framed(mutated(request(random), random, known))
+            return framed(mutated(request(random), random, known, LENGTHS))
         case 8 if random.random() < 0.3:
             return framed(_everything(random))
         case _:

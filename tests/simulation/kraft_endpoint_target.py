@@ -55,7 +55,7 @@ from consensus.server.errors import ServerBusyError
 from consensus.server.server import ConsensusServer
 from tests.node.kraft_replicas import ScriptedReceiver, service
 from tests.node.kraft_topic import TOPIC_ID, MemoryOffsets, MemoryTopic, values_in
-from tests.simulation.fuzzing import FuzzError
+from tests.simulation.fuzzing import FuzzError, Subject
 from tests.simulation.kraft_clients import USERS, Wire, framed, hostile
 from tests.simulation.kraft_targets import NAMES, RequestTarget
 
@@ -455,10 +455,11 @@ _UNREACHABLE_CLOSES = {
 """Reasons of a close that need a socket, TLS or other services."""
 
 
-class EndpointTarget:
+class EndpointTarget(Subject[bytes]):
     """Listeners with all services, and their clients."""
 
     name = "endpoint"
+    steps = REQUESTS
     expected = frozenset(
         {
             *(key.name for key in _SERVED),

@@ -14,10 +14,9 @@ checked against the production limits.
 import json
 import struct
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import cramjam
 from crc32c import crc32c
@@ -57,7 +56,7 @@ from consensus.protocols.kraft.wire.entries import (
 )
 from consensus.protocols.kraft.wire.mapping import RefusedRequest, named_endpoints, reply_from_wire, request_from_wire
 from tests.node.kraft_replicas import KnownReplicas
-from tests.simulation.fuzzing import FuzzError, within_memory
+from tests.simulation.fuzzing import FuzzError, Subject, mutated, within_memory
 from tests.wire.kraft_messages import ALL, any_message
 from tests.wire.record_batches import decode_batch, encode_batch
 
@@ -75,7 +74,6 @@ LIMITS: Final = Limits(
 REFUSED: Final = "refused"
 OTHER_VERSION: Final = "version that is not served"
 VECTORS: Final = Path(__file__).parents[1] / "vectors" / "kraft.json"
-_MUTATIONS_MAX: Final = 6
 _POOL: Final = 3
 """Generated messages of each API, version and direction."""
 _MEMORY_FACTOR: Final = 40
@@ -92,19 +90,6 @@ CORE_REQUESTS: Final[tuple[core.Request, ...]] = (
 )
 
 
-class Target(Protocol):
-    """One fuzz target. `expected`: outcomes that must occur in every useful run."""
-
-    name: str
-    expected: frozenset[str]
-
-    def make(self, random: Random) -> bytes:
-        """Return one input; some are valid."""
-
-    def check(self, data: bytes, random: Random) -> Sequence[str]:
-        """Return the outcomes of one input."""
-
-
 LENGTHS: Final = (
     *(struct.pack(">h", number) for number in (-(2**15), -2, -1, 0, 1, 2**15 - 1)),
     *(struct.pack(">i", number) for number in (-(2**31), -2, -1, 0, 1, 255, 65_536, 2**30, 2**31 - 1)),
@@ -113,30 +98,6 @@ LENGTHS: Final = (
     *(b"\x80" * 5, b"\xff" * 10, b"\xff" * 9 + b"\x01", b"\xc3\x28", b"\xed\xa0\x80"),
 )
 """Replacements for numbers, lengths and counts, and bytes that are not UTF-8."""
-
-
-def mutated(data: bytes, random: Random, known: Sequence[bytes]) -> bytes:
-    """Return the bytes after up to six mutations, possibly with parts of `known`; some remain as they are."""
-    changed = bytearray(data)
-    for _ in range(random.choice((0, 1, 1, 1, 2, 3, _MUTATIONS_MAX))):
-        at = random.randrange(len(changed) + 1)
-        match random.randrange(8):
-            case 0 | 1 if at < len(changed):
-                changed[at] ^= 1 << random.randrange(8)
-            case 2 | 3:
-                length = random.choice(LENGTHS)
-                changed[at : at + len(length)] = length
-            case 4:
-                changed[at:at] = random.choice(LENGTHS)
-            case 5:
-                del changed[at : at + random.choice((1, 2, 4, 16, 1_000))]
-            case 6:
-                del changed[at:]
-            case _:
-                other = random.choice(known)
-                start = random.randrange(len(other) + 1)
-                changed[at:at] = other[start : start + random.choice((1, 8, 64, 4_000))]
-    return bytes(changed)
 
 
 def recorded() -> list[tuple[ApiKey, int, bytes, bytes]]:
@@ -155,7 +116,7 @@ def _read_entries(data: bytes, _position: LogId) -> tuple[Entry, ...]:
     return ()
 
 
-class RequestTarget:
+class RequestTarget(Subject[bytes]):
     """Input of a listener."""
 
     name = "requests"
@@ -175,7 +136,7 @@ class RequestTarget:
 
     def make(self, random: Random) -> bytes:
         """Return mutated requests, some with another API or version in the head."""
-        data = mutated(random.choice(self.known), random, self.known)
+        data = mutated(random.choice(self.known), random, self.known, LENGTHS)
         if random.random() < 0.1:
             head = struct.pack(">hh", random.choice([*VERSIONS, -1, 999]), random.choice((-1, 0, 1, 5, 12, 17, 99)))
             return head + data[4:]
@@ -207,7 +168,7 @@ _OF_QUORUMS: Final = frozenset(
 )
 
 
-class ResponseTarget:
+class ResponseTarget(Subject[bytes]):
     """Input of a connection to another server; the first two bytes are the API and the version."""
 
     name = "responses"
@@ -227,7 +188,7 @@ class ResponseTarget:
         """Return mutated responses, some to another request."""
         data = random.choice(self._known)
         head = random.choice(self._known)[:2] if random.random() < 0.1 else data[:2]
-        return head + mutated(data[2:], random, self._known)
+        return head + mutated(data[2:], random, self._known, LENGTHS)
 
     def check(self, data: bytes, random: Random) -> list[str]:
         """Check that a decoded response has one meaning; a quorum's response becomes a core reply or is refused."""
@@ -289,7 +250,7 @@ def _bombs() -> list[tuple[Compression, bytes]]:
     ]
 
 
-class BatchTarget:
+class BatchTarget(Subject[bytes]):
     """Record batches from a leader, a producer or a disk."""
 
     name = "batches"
@@ -310,15 +271,19 @@ class BatchTarget:
             return b"!" + random.choice(self._bombs)
         data = random.choice(self._known)
         if random.random() < 0.2:
-            head = data[:_HEAD_BYTES] if random.random() < 0.5 else mutated(data[:_HEAD_BYTES], random, self._known)
-            body = mutated(data[_HEAD_BYTES:], random, self._known)
+            head = (
+                data[:_HEAD_BYTES]
+                if random.random() < 0.5
+                else mutated(data[:_HEAD_BYTES], random, self._known, LENGTHS)
+            )
+            body = mutated(data[_HEAD_BYTES:], random, self._known, LENGTHS)
             data = head + body
         elif random.random() < 0.5:
             data = data[:_HEAD_BYTES] + _raw_records(random)
         if random.random() < 0.8 and len(data) > _HEAD_BYTES:
             data = _repaired(data)
         if random.random() < 0.2:
-            data = mutated(data, random, self._known)
+            data = mutated(data, random, self._known, LENGTHS)
         if random.random() < 0.1:
             data += random.choice(self._known)[: random.choice((None, 5, 12, 61, 90))]
         return b" " + data
@@ -392,7 +357,7 @@ def _sealed(kind: Compression, body: bytes, count: int) -> bytes:
     return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, crc32c(checked)) + checked
 
 
-class EntriesTarget:
+class EntriesTarget(Subject[bytes]):
     """Record batches sent by a leader, as entries of the core.
 
     The first 16 bytes of an input are the index and the term of the position before the entries.
@@ -414,9 +379,9 @@ class EntriesTarget:
         """Return mutated batches, mostly with a corrected checksum, after a position that mostly matches."""
         data = random.choice(self._known)
         if random.random() < 0.6:
-            data = _repaired(data[:_HEAD_BYTES] + mutated(data[_HEAD_BYTES:], random, self._known))
+            data = _repaired(data[:_HEAD_BYTES] + mutated(data[_HEAD_BYTES:], random, self._known, LENGTHS))
         if random.random() < 0.2:
-            data = _repaired(mutated(data[:_HEAD_BYTES], random, self._known) + data[_HEAD_BYTES:])
+            data = _repaired(mutated(data[:_HEAD_BYTES], random, self._known, LENGTHS) + data[_HEAD_BYTES:])
         if random.random() < 0.1:
             data += random.choice(self._known)
         if random.random() < 0.05:
@@ -459,7 +424,7 @@ _NONCE: Final = b"nonce of a client"
 _PASSWORD: Final = "pencil"  # noqa: S105 - used only here
 
 
-class LoginTarget:
+class LoginTarget(Subject[bytes]):
     """SCRAM on both sides: a server with hostile clients and, occasionally, a client with a hostile server.
 
     An input is a letter for the side, two bytes of length, the first message, and the second.
@@ -495,9 +460,9 @@ class LoginTarget:
         is_client = random.random() < 0.005
         first, second = (self._answer, self._end) if is_client else (self._first, self._proof)
         if random.random() < 0.3:
-            first = mutated(first, random, self._known)
+            first = mutated(first, random, self._known, LENGTHS)
         if random.random() < 0.7:
-            second = mutated(second, random, self._known)
+            second = mutated(second, random, self._known, LENGTHS)
         return (b"c" if is_client else b"s") + struct.pack(">H", len(first)) + first + second
 
     def check(self, data: bytes, random: Random) -> list[str]:
@@ -544,3 +509,6 @@ class LoginTarget:
 
     def _server(self) -> ScramServer:
         return ScramServer(self._mechanism, self._users, bytes)
+
+
+TARGETS: Final = (RequestTarget, ResponseTarget, BatchTarget, EntriesTarget, LoginTarget)

@@ -8,7 +8,6 @@ is valid only for signed bytes; the description is plain data. `fuzzing` checks 
 occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set show -` reads.
 """
 
-from collections.abc import Sequence
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,14 +30,11 @@ from bridge.wire.i2p.meta_lease_set import (
     verify,
 )
 from bridge.wire.i2p.structures import ED25519, RED_DSA, Destination, destination_from_bytes, ed25519_destination
-from tests.simulation.fuzzing import FuzzError, Subject, options_of, run
+from tests.simulation.fuzzing import FuzzError, Subject, mutated
 
 NOW_S = 1_767_225_600
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 TRANSIENT = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-MUTATIONS_MAX = 6
-OUTCOMES = frozenset({"refused", *(verdict.value for verdict in Verdict)})
-SIZES = (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)
 DESCRIBED_SHARE = 0.05
 P256, P521, RSA_2048 = 1, 3, 4
 
@@ -85,74 +81,38 @@ def _signed(unsigned: MetaLeaseSet) -> MetaLeaseSet:
     return replace(unsigned, signature=key.sign(unsigned.signed_part))
 
 
-def mutated(known: Sequence[bytes], random: Random) -> bytes:
-    """Return one input; some inputs are not mutated, to test that valid ones are accepted."""
-    data = bytearray(random.choice(known))
-    for _ in range(random.randint(0, MUTATIONS_MAX)):
-        _mutate(data, known, random)
-    return bytes(data)
+class MetaLeaseSets(Subject[bytes]):
+    """The decoder, with its corpus."""
 
+    expected = frozenset({"refused", *(verdict.value for verdict in Verdict)})
 
-def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
-    # Half of all mutations affect the structure, which follows the key fields of the destination.
-    first = min(384, len(data)) if random.random() < 0.5 else 0
-    at = random.randint(first, len(data))
-    match random.randrange(8):
-        case 0 if at < len(data):
-            data[at] ^= 1 << random.randrange(8)
-        case 1 if at < len(data):
-            data[at] = random.choice(SIZES)
-        case 2 if at + 1 < len(data):
-            data[at : at + 2] = random.choice((b"\0\0", b"\xff\xff", random.randbytes(2)))
-        case 3:
-            del data[at:]
-        case 4:
-            data[at:at] = random.randbytes(random.choice((1, 2, 32, 40, 64)))
-        case 5:
-            size = random.choice((1, 32, 40, 64))
-            del data[at : at + size]
-        case 6:
-            other = random.choice(known)
-            data[at:] = other[random.randint(0, len(other)) :]
-        case _:
-            data += random.choice((b"", bytes(random.choice((1, 64, 65_536))), data[at:]))
+    def __init__(self) -> None:
+        self.known = corpus()
 
+    def make(self, random: Random) -> bytes:
+        """Return one structure; half of all mutations affect only the parts after the destination's key fields."""
+        data = random.choice(self.known)
+        first = 384 if random.random() < 0.5 else 0
+        return data[:first] + mutated(data[first:], random, self.known)
 
-def check(data: bytes, known: frozenset[bytes], random: Random) -> str:
-    """Return the outcome of one input; raises `FuzzError`, or any unexpected error of the decoder."""
-    try:
-        structure = decode(data)
-    except LeaseSetError:
-        return "refused"
-    if len(data) > STRUCTURE_LIMIT_BYTES:
-        raise FuzzError("a structure above the size limit was accepted")
-    if encode(structure) != data:
-        raise FuzzError("it is encoded to other bytes")
-    verification = verify(structure)
-    if verification.holds and data not in known:
-        raise FuzzError("a signature is valid for unsigned bytes")
-    if data in known and verification.verdict is Verdict.BROKEN:
-        raise FuzzError("a valid signature is rejected")
-    if random.random() < DESCRIBED_SHARE:
-        if decode_json(encode_json(found := describe(structure, NOW_S)), LeaseSetReport) != found:
-            raise FuzzError("its description does not read back")
-        if read_structure(data.hex().encode()) != data:
-            raise FuzzError("its hexadecimal text is read as other bytes")
-    return verification.verdict.value
-
-
-def subject() -> Subject:
-    """Return the decoder as subject, with its own corpus."""
-    known = corpus()
-    known_set = frozenset(known)
-    return Subject(
-        make=lambda random: mutated(known, random),
-        check=lambda data, random: [check(data, known_set, random)],
-        expected=OUTCOMES,
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Fuzz; return 0 if every check passed."""
-    options = options_of("meta-lease-set-fuzz", __doc__).parse_args(arguments)
-    return 0 if run(subject(), options.seed, options.count) else 1
+    def check(self, data: bytes, random: Random) -> str:
+        """Check one structure."""
+        try:
+            structure = decode(data)
+        except LeaseSetError:
+            return "refused"
+        if len(data) > STRUCTURE_LIMIT_BYTES:
+            raise FuzzError("a structure above the size limit was accepted")
+        if encode(structure) != data:
+            raise FuzzError("it is encoded to other bytes")
+        verification = verify(structure)
+        if verification.holds and data not in self.known:
+            raise FuzzError("a signature is valid for unsigned bytes")
+        if data in self.known and verification.verdict is Verdict.BROKEN:
+            raise FuzzError("a valid signature is rejected")
+        if random.random() < DESCRIBED_SHARE:
+            if decode_json(encode_json(found := describe(structure, NOW_S)), LeaseSetReport) != found:
+                raise FuzzError("its description does not read back")
+            if read_structure(data.hex().encode()) != data:
+                raise FuzzError("its hexadecimal text is read as other bytes")
+        return verification.verdict.value

@@ -7,7 +7,6 @@ The checks of each input: only the errors of these functions are raised; a parse
 same words and pairs; its bytes and pairs are bounded. `fuzzing` checks memory, time and that all outcomes occur.
 """
 
-from collections.abc import Sequence
 from random import Random
 
 from bridge.wire.i2p.destination_keys import DestinationKeyError, new_master_key
@@ -26,13 +25,11 @@ from bridge.wire.i2p.sam import (
     parse_line,
     parse_peer,
 )
-from tests.simulation.fuzzing import FuzzError, Subject, options_of, run, within_memory
+from tests.simulation.fuzzing import FuzzError, Subject, mutated, within_memory
 
-MUTATIONS_MAX = 6
 MEMORY_FACTOR = 300
 """Bytes for one byte of an input: each escaped character is one object. A line has at most 8 KiB."""
 PIECES = (b" ", b"=", b'"', b"\\", b'\\"', b"\n", b"\r", b"\0", b"\xff", b"A=1 ", b"\xe2\x80\xa8", b'="a b" ')
-OUTCOMES = frozenset({"line", "text", "refused line", "peer", "refused peer", "key", "refused key"})
 
 
 def corpus() -> list[bytes]:
@@ -58,32 +55,23 @@ def corpus() -> list[bytes]:
     ]
 
 
-def mutated(known: Sequence[bytes], random: Random) -> bytes:
-    """Return one input; some inputs are not mutated, to test that valid ones are accepted."""
-    data = bytearray(random.choice(known))
-    for _ in range(random.randint(0, MUTATIONS_MAX)):
-        at = random.randint(0, len(data))
-        match random.randrange(6):
-            case 0 if at < len(data):
-                data[at] = random.randrange(256)
-            case 1:
-                data[at:at] = random.choice(PIECES)
-            case 2:
-                del data[at : at + random.choice((1, 4, 100, LINE_LIMIT_BYTES))]
-            case 3:
-                data[at:] = random.choice(known)
-            case 4:
-                data += data[at:] * random.choice((1, 3))
-            case _:
-                data[at:at] = random.choice(PIECES) * random.choice((2, 50, 2_000))
-    return bytes(data)
+class SamParsers(Subject[bytes]):
+    """The parsers of SAM, with their corpus."""
 
+    expected = frozenset({"line", "text", "refused line", "peer", "refused peer", "key", "refused key"})
 
-def check(data: bytes, random: Random) -> list[str]:
-    """Return the outcomes of one input; raises `FuzzError`, or any unexpected error of a parser."""
-    return within_memory(
-        lambda: [_check_line(data), _check_peer(data), _check_key(data)], len(data), random, MEMORY_FACTOR
-    )
+    def __init__(self) -> None:
+        self._known = corpus()
+
+    def make(self, random: Random) -> bytes:
+        """Return one line."""
+        return mutated(random.choice(self._known), random, self._known, PIECES)
+
+    def check(self, data: bytes, random: Random) -> list[str]:
+        """Check one line with each parser."""
+        return within_memory(
+            lambda: [_check_line(data), _check_peer(data), _check_key(data)], len(data), random, MEMORY_FACTOR
+        )
 
 
 def _check_line(data: bytes) -> str:
@@ -122,15 +110,3 @@ def _check_key(data: bytes) -> str:
     except DestinationKeyError:
         return "refused key"
     return "key"
-
-
-def subject() -> Subject:
-    """Return the parsers as one subject, with their corpus."""
-    known = corpus()
-    return Subject(make=lambda random: mutated(known, random), check=check, expected=OUTCOMES)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Fuzz; return 0 if every check passed."""
-    options = options_of("sam-fuzz", __doc__).parse_args(arguments)
-    return 0 if run(subject(), options.seed, options.count) else 1

@@ -4,38 +4,49 @@ from random import Random
 
 import pytest
 
-from tests.simulation.fuzzing import FuzzError, Subject, Tally, play, run
+from tests.simulation.fuzzing import SHOWN_BYTES, FuzzError, Subject, Tally, play, run
 
 
-def subject(*, bad: bytes = b"", expected: frozenset[str] = frozenset({"even", "odd"})) -> Subject:
-    """Return a subject of single bytes that fails for `bad`."""
+class Bytes(Subject[bytes]):
+    """A subject of single bytes that fails for `bad`."""
 
-    def check(data: bytes, _: Random) -> list[str]:
-        if data == bad:
+    name = "bytes"
+
+    def __init__(
+        self, *, bad: bytes = b"", expected: frozenset[str] = frozenset({"even", "odd"}), size: int = 1
+    ) -> None:
+        self.expected = expected
+        self._bad = bad
+        self._size = size
+
+    def make(self, random: Random) -> bytes:
+        """Return random bytes."""
+        return random.randbytes(self._size)
+
+    def check(self, data: bytes, random: Random) -> str:
+        """Return the parity of the first byte."""
+        del random
+        if data[:1] == self._bad or len(data) > 1:
             raise ValueError("not this one")
-        return ["odd" if data[0] % 2 else "even"]
-
-    return Subject(make=lambda random: random.randbytes(1), check=check, expected=expected, name="bytes")
+        return "odd" if data[0] % 2 else "even"
 
 
 def test_play_error_contains_seed_and_input() -> None:
     with pytest.raises(FuzzError, match=r"bytes, seed 7: ValueError: not this one: 2a$"):
-        play(subject(bad=b"\x2a"), 7, 10_000, Tally())
+        play(Bytes(bad=b"\x2a"), 7, 10_000, Tally())
 
 
 def test_play_error_of_huge_input_is_shortened() -> None:
-    def check(data: bytes, _: Random) -> list[str]:
-        raise ValueError(len(data))
-
-    huge = Subject(make=lambda _: bytes(9), check=check, expected=frozenset(), shown_bytes=4)
-    with pytest.raises(FuzzError, match=r"^seed 0: ValueError: 9: 00000000…$"):
-        play(huge, 0, 1, Tally())
+    with pytest.raises(FuzzError) as failure:
+        play(Bytes(size=SHOWN_BYTES + 1), 0, 1, Tally())
+    assert failure.value.args[0].endswith("…")
+    assert len(failure.value.args[0].rpartition(": ")[2]) == 2 * SHOWN_BYTES + 1
 
 
 def test_run_fails_on_error_or_missing_outcome(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(subject(), 0, 1_000)
+    assert run(Bytes(), 0, 1_000)
     assert "bytes: 1,000 inputs: even " in capsys.readouterr().out
-    assert not run(subject(bad=b"\x2a"), 0, 10_000)
+    assert not run(Bytes(bad=b"\x2a"), 0, 10_000)
     assert "not this one: 2a" in capsys.readouterr().out
-    assert not run(subject(expected=frozenset({"even", "odd", "neither"})), 0, 1_000)
+    assert not run(Bytes(expected=frozenset({"even", "odd", "neither"})), 0, 1_000)
     assert "outcomes that never occurred: neither" in capsys.readouterr().out

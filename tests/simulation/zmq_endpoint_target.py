@@ -31,7 +31,7 @@ from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, decode_request, encode_request
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from tests.node.zmq_served_log import IDENT, PEERS, FakeLog, update_entry
-from tests.simulation.fuzzing import FuzzError
+from tests.simulation.fuzzing import FuzzError, Subject
 from tests.simulation.zmq_raft_targets import LIMITS, REQUEST_ID, REQUESTS, anything, mutated
 
 STEPS: Final = 64
@@ -249,7 +249,7 @@ class Conversation:
         )
 
 
-class EndpointTarget:
+class EndpointTarget(Subject[list[bytes]]):
     """An endpoint for clients, with four clients."""
 
     name = "endpoint"
@@ -276,7 +276,7 @@ class EndpointTarget:
         """Return the steps of a conversation, one frame each."""
         return [msgspec.msgpack.encode(self._step(random)) for _ in range(STEPS)]
 
-    def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
+    def check(self, frames: list[bytes], random: Random) -> list[str]:
         """Check that every reply is right, and that nothing is left."""
         del random
         conversation = Conversation()

@@ -11,7 +11,7 @@ because it takes long). The limits are small, so that inputs exceed them.
 import struct
 from collections.abc import Sequence
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
 )
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
 from consensus.protocols.zmq_raft.wire.frames import MAX_UINT, FrameLimits, ZmqRaftError
-from tests.simulation.fuzzing import FuzzError, within_memory
+from tests.simulation.fuzzing import FuzzError, Subject, within_memory
 
 LIMITS: Final = FrameLimits(
     max_frames=48, max_message_bytes=16_384, max_entry_data_bytes=4_096, max_peers=8, max_json_bytes=2_048
@@ -144,19 +144,6 @@ BROADCASTS: Final = (
 )
 
 
-class Target(Protocol):
-    """One fuzz target. `expected`: outcomes that must occur in every useful run."""
-
-    name: str
-    expected: frozenset[str]
-
-    def make(self, random: Random) -> list[bytes]:
-        """Return the frames of one input; some are valid."""
-
-    def check(self, frames: Sequence[bytes], random: Random) -> Sequence[str]:
-        """Return the outcomes of one input."""
-
-
 def uint(number: int) -> bytes:
     """Return the shortest encoding of a number of any size."""
     return number.to_bytes((number.bit_length() + 7) // 8 or 1, "little")
@@ -266,7 +253,7 @@ def cut(frame: bytes, random: Random) -> bytes:
     return frame[:at] + bytes((frame[at] ^ 1 << random.randrange(8),)) + frame[at + 1 :]
 
 
-class RequestTarget:
+class RequestTarget(Subject[list[bytes]]):
     """Input of a ROUTER socket."""
 
     name = "requests"
@@ -282,7 +269,7 @@ class RequestTarget:
             return [*head, *(anything(random) for _ in range(random.randrange(8)))]
         return mutated(random.choice(self._known), random)
 
-    def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
+    def check(self, frames: list[bytes], random: Random) -> list[str]:
         """Check that a decoded request has one meaning."""
         try:
             request = within_memory(
@@ -301,7 +288,7 @@ class RequestTarget:
         return [type(request).__name__]
 
 
-class ReplyTarget:
+class ReplyTarget(Subject[list[bytes]]):
     """Input of a DEALER socket; the first frame is the name of the request's type."""
 
     name = "replies"
@@ -319,7 +306,7 @@ class ReplyTarget:
             frames = [frames[0], *(anything(random) for _ in range(random.randrange(10)))]
         return [request_type, *mutated(frames, random)]
 
-    def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
+    def check(self, frames: list[bytes], random: Random) -> list[str]:
         """Check that a decoded reply has one meaning."""
         request_type, frames = REQUEST_TYPES[frames[0].decode()], frames[1:]
         try:
@@ -333,7 +320,7 @@ class ReplyTarget:
         return [type(reply).__name__]
 
 
-class BroadcastTarget:
+class BroadcastTarget(Subject[list[bytes]]):
     """Input of a SUB socket."""
 
     name = "broadcasts"
@@ -346,7 +333,7 @@ class BroadcastTarget:
         """Return mutated broadcasts."""
         return mutated(random.choice(self._known), random)
 
-    def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
+    def check(self, frames: list[bytes], random: Random) -> list[str]:
         """Check that a decoded broadcast has one meaning."""
         try:
             broadcast = within_memory(
@@ -357,3 +344,6 @@ class BroadcastTarget:
         if decode_broadcast(encode_broadcast(broadcast), LIMITS) != broadcast:
             raise FuzzError("encoded and decoded again, it means something else")
         return ["StateBroadcast"]
+
+
+TARGETS: Final = (RequestTarget, ReplyTarget, BroadcastTarget)
