@@ -8,7 +8,7 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +40,8 @@ class S3Server:
         """The objects after the next list, as if another program had written in the meantime."""
         self.writes_left = NEVER
         """The number of writes until the client counts as killed: all its later requests are refused."""
+        self.at_write: Callable[[], None] | None = None
+        """A callback after each stored object, before its reply."""
         self.lock = threading.Lock()
         self.url = ""
 
@@ -119,6 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         if source := self.headers.get("x-amz-copy-source"):
             body = self.s3.objects[unquote(source).lstrip("/").partition("/")[2]]
         self.s3.objects[key] = body
+        if self.s3.at_write is not None:
+            self.s3.at_write()
         if self.s3.drops_reply_to and key.endswith(self.s3.drops_reply_to):
             self.s3.drops_reply_to = ""
             self.close_connection = True

@@ -2,30 +2,32 @@
 
     last state + parts of earlier states ──▶ `pipeline repair` ──▶ `pipeline run --once` ──▶ the same rows, or a refusal
 
-The states are copies of the output of one run with Spark. The run is stopped at random moments for a copy, often in the
-middle of a batch. A part is a table, a checkpoint, a record of batches, one file of a checkpoint, or one commit.
+A state has all files of an output, or all objects of a bucket. The states of a directory are copies during one run with
+Spark, which is stopped at random moments for a copy, often in the middle of a batch. The states of a bucket are its
+objects after random writes. A part is a table, a checkpoint, a record of batches, one file of a checkpoint, or one
+commit.
 """
 
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 from pipeline.gold.answers import answer_sql
-from pipeline.gold.tables import Gold
+from pipeline.output.buckets import Output
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.serve.query import documents
 from pipeline.tables.specs import EVENTS_SPEC, RANGES_SPEC
 from tests.processes import END_S
 from tests.soak.pipeline_kills import END_TIMEOUT_S, POLL_S, batches
-from tests.soak.pipeline_tables import differences, pipeline_command, start, tables_of, wait_for_success
+from tests.soak.pipeline_tables import differences, start, tables_of, wait_for_success
 
 PARTS_MAX = 4
 BATCHES_MAX = 6
@@ -34,6 +36,20 @@ SPAN_S = 1.5
 RUN_TIMEOUT_S = 300.0
 CURRENT_FARM = "current_farm"
 WINDOW_MS = 60_000
+State: TypeAlias = dict[str, bytes]
+"""The files or objects of an output, by their paths below it."""
+Ended: TypeAlias = tuple[int | None, str]
+"""The exit code of a command, None after a timeout, and its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An output whose state can be replaced. `continued`: finishes the derived tables, as a run does."""
+
+    output: Output
+    replace: Callable[[State], None]
+    repair: Callable[[], Ended]
+    continued: Callable[[], Ended]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,80 +88,92 @@ def run_with_copies(command: list[str], output: Path, states: Path, log: Path, r
     shutil.copytree(output, states / f"{number:02}")
 
 
-def restore_part(output: Path, earlier: Path, random: Random) -> str:
-    """Return one random part of `output` to an earlier state, or damage it; return its description."""
-    kinds: tuple[Callable[[Path, Path, Random], str], ...] = (_whole, _whole, _checkpoint_file, _commit)
-    return random.choice(kinds)(output, earlier, random)
+def state_of(directory: Path) -> State:
+    """Return the files of a directory."""
+    return {str(each.relative_to(directory)): each.read_bytes() for each in directory.rglob("*") if each.is_file()}
 
 
-def _whole(output: Path, earlier: Path, random: Random) -> str:
+def replace_directory(directory: Path, state: State) -> None:
+    """Replace a directory by these files."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for path, content in state.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+
+
+def restore_part(state: State, earlier: State, name: str, random: Random) -> str:
+    """Return one random part of `state` to an earlier state with this name, or damage it; return its description."""
+    kinds: tuple[Callable[[State, State, str, Random], str], ...] = (_whole, _whole, _checkpoint_file, _commit)
+    return random.choice(kinds)(state, earlier, name, random)
+
+
+def _whole(state: State, earlier: State, name: str, random: Random) -> str:
     """Restore a table, a checkpoint or a record of batches; remove it if the earlier state does not have it."""
-    tables = {each.parent.name for each in output.glob("*/_delta_log")}
-    records = {each.name for each in output.glob("batches-*.json")}
-    name = random.choice(sorted({*tables, *records, CHECKPOINT, EVENTS_CHECKPOINT}))
-    old, new = output / name, earlier / name
-    if old.is_dir():
-        shutil.rmtree(old)
-    else:
-        old.unlink(missing_ok=True)
-    if not new.exists():
-        return f"{name} removed"
-    (shutil.copytree if new.is_dir() else shutil.copy)(new, old)
-    return f"{name} of state {earlier.name}"
+    records = {each for each in state if each.startswith("batches-") and "/" not in each}
+    part = random.choice(sorted({*_tables(state), *records, CHECKPOINT, EVENTS_CHECKPOINT}))
+    for path in _below(state, part):
+        del state[path]
+    found = _below(earlier, part)
+    state.update(found)
+    return f"{part} of state {name}" if found else f"{part} removed"
 
 
-def _checkpoint_file(output: Path, earlier: Path, random: Random) -> str:
+def _below(state: State, part: str) -> State:
+    return {path: content for path, content in state.items() if path == part or path.startswith(f"{part}/")}
+
+
+def _tables(state: State) -> list[str]:
+    return sorted({path.partition("/")[0] for path in state if "/_delta_log/" in path and path[0] != "."})
+
+
+def _checkpoint_file(state: State, earlier: State, name: str, random: Random) -> str:
     """Restore, empty or remove a file among the newest of a checkpoint."""
-    directory = output / random.choice((CHECKPOINT, EVENTS_CHECKPOINT)) / random.choice(("offsets", "commits"))
-    files = sorted(directory.glob("[0-9]*"), key=lambda each: int(each.name))[-3:]
-    if not files:
-        return _whole(output, earlier, random)
-    file = random.choice(files)
-    return _damage(output, file, earlier / file.relative_to(output), random)
+    folder = f"{random.choice((CHECKPOINT, EVENTS_CHECKPOINT))}/{random.choice(('offsets', 'commits'))}/"
+    numbers = sorted(int(each.removeprefix(folder)) for each in state if each.removeprefix(folder).isdecimal())[-3:]
+    if not numbers:
+        return _whole(state, earlier, name, random)
+    return _damage(state, f"{folder}{random.choice(numbers)}", earlier, name, random)
 
 
-def _commit(output: Path, earlier: Path, random: Random) -> str:
+def _commit(state: State, _earlier: State, name: str, random: Random) -> str:
     """Empty or remove one commit of a table."""
-    log = random.choice(sorted(output.glob("*/_delta_log")))
-    commits = sorted(log.glob("*.json"))[-5:]
-    return _damage(output, random.choice(commits), earlier / "absent", random) if commits else f"{log} is empty"
+    log = f"{random.choice(_tables(state))}/_delta_log/"
+    commits = sorted(each for each in state if each.startswith(log) and each.endswith(".json"))[-5:]
+    return _damage(state, random.choice(commits), {}, name, random) if commits else f"{log} is empty"
 
 
-def _damage(output: Path, file: Path, earlier: Path, random: Random) -> str:
-    name = file.relative_to(output)
-    if earlier.exists() and random.random() < 1 / 3:
-        shutil.copy(earlier, file)
-        return f"{name} of state {earlier.parents[len(name.parts) - 1].name}"
+def _damage(state: State, path: str, earlier: State, name: str, random: Random) -> str:
+    if path in earlier and random.random() < 1 / 3:
+        state[path] = earlier[path]
+        return f"{path} of state {name}"
     if random.random() < 1 / 2:
-        file.write_bytes(b"")
-        return f"{name} emptied"
-    file.unlink()
-    return f"{name} removed"
+        state[path] = b""
+        return f"{path} emptied"
+    del state[path]
+    return f"{path} removed"
 
 
-def restored(log: Path, states: Sequence[Path], output: Path, random: Random, more: Sequence[str] | None) -> Restored:
-    """Restore random parts of the last state in a copy of it, repair the copy, and compare its tables.
-
-    `more`: options of a run that continues after the repair; without one, only the derived tables are made again.
-    """
-    shutil.copytree(states[-1], output)
-    parts = tuple(restore_part(output, random.choice(states[:-1]), random) for _ in range(random.randint(1, PARTS_MAX)))
-    place = ("--directory", str(log), "--output", str(output))
-    code, text = _ended([sys.executable, "-m", "bridge.cli.main", "pipeline", "repair", *place])
-    if code == 0 and more is not None:
-        code, text = _ended(pipeline_command(log, output, *more))
+def restored(states: Sequence[State], place: Place, expected: dict[str, Counter[str]], random: Random) -> Restored:
+    """Restore random parts of the last state, repair the result, and compare its tables with the expected ones."""
+    state, parts = dict(states[-1]), list[str]()
+    for _ in range(random.randint(1, PARTS_MAX)):
+        number = random.randrange(len(states) - 1)
+        parts.append(restore_part(state, states[number], str(number), random))
+    place.replace(state)
+    code, text = place.repair()
+    if code == 0:
+        code, text = place.continued()
     if code is None or "Traceback" in text:
-        return Restored(parts, "failed", (text[-2000:],))
+        return Restored((*parts,), "failed", (text[-2000:],))
     if code != 0:
-        return Restored(parts, f"refused: {text.strip().splitlines()[-1][:200]}")
-    if more is None:
-        Gold(output, WINDOW_MS).refresh(0)
-    missing = differences(compared(states[-1]), compared(output))
-    missing += (f"incomplete: {row}" for row in documents(output, answer_sql("completeness")) if not row["complete"])
-    return Restored(parts, "equal", tuple(missing))
+        return Restored((*parts,), f"refused: {text.strip().splitlines()[-1][:200]}")
+    missing = differences(expected, compared(place.output))
+    rows = documents(place.output, answer_sql("completeness"))
+    missing += (f"incomplete: {row}" for row in rows if not row["complete"])
+    return Restored((*parts,), "equal", tuple(missing))
 
 
-def compared(output: Path) -> dict[str, Counter[str]]:
+def compared(output: Output) -> dict[str, Counter[str]]:
     """Return the tables as multisets of rows.
 
     `ranges` is compared by the answer about completeness. Traces that were read again are copies, which the tables over
@@ -158,7 +186,8 @@ def compared(output: Path) -> dict[str, Counter[str]]:
     return tables
 
 
-def _ended(command: Sequence[str]) -> tuple[int | None, str]:
+def ended(command: Sequence[str]) -> Ended:
+    """Run a command to its end."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S)
     except subprocess.TimeoutExpired:

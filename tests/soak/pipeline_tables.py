@@ -19,6 +19,7 @@ from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
+SALT = b"the same for all\n"
 PLACE_COLUMNS = frozenset({"batch_id", "stored_at"})
 """The micro-batch of a row and the time of its commit; not compared."""
 
@@ -28,10 +29,13 @@ def generate_log(directory: Path, routers: int, days: float, seed: int) -> int:
     return generate(directory, LoadModel(routers, days, seed)).entries
 
 
-def pipeline_command(log: Path, output: Path, *more: str, once: bool = True) -> list[str]:
+def pipeline_command(log: Path, output: Output, *more: str, once: bool = True) -> list[str]:
     """Return the command that reads the whole log once, or follows it; all runs use the same pseudonyms."""
     output.mkdir(parents=True, exist_ok=True)
-    (output / "pseudonym.salt").write_text("the same for all\n", encoding="ascii")
+    if isinstance(output, Path):
+        (output / SALT_FILE).write_bytes(SALT)
+    else:
+        (output / SALT_FILE).write(SALT, None)
     return [
         sys.executable,
         *("-m", "bridge.cli.main", "pipeline", "run", *(("--once",) if once else ("--trigger", "1")), "--json"),

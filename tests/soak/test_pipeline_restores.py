@@ -1,13 +1,26 @@
 """30 SIGKILLs of the pipeline with Spark, and 30 restores of random earlier states (each about 20 minutes)."""
 
-import shutil
+import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from pipeline.gold.tables import Gold
 from tests.soak import pipeline_kills
-from tests.soak.pipeline_restores import restored, run_with_copies
+from tests.soak.pipeline_restores import (
+    WINDOW_MS,
+    Ended,
+    Place,
+    Restored,
+    compared,
+    ended,
+    replace_directory,
+    restored,
+    run_with_copies,
+    state_of,
+)
 from tests.soak.pipeline_tables import generate_log, pipeline_command
 
 pytestmark = pytest.mark.soak
@@ -28,11 +41,26 @@ def test_restored_states_lose_no_rows_silently(tmp_path: Path) -> None:
     more = ("--master", "local[2]", "--entries-per-batch", str(BATCH), "--watch", "--trace-files", str(traces))
     command = pipeline_command(log, output, *more)
     run_with_copies(command, output, states, tmp_path / "run.txt", Random(SEED))
-    results = []
+    copy, found = tmp_path / "restored", [state_of(each) for each in sorted(states.iterdir())]
+    replace_directory(copy, found[-1])
+    expected, results = compared(copy), list[Restored]()
+
+    def derived() -> Ended:
+        Gold(copy, WINDOW_MS).refresh(0)
+        return 0, ""
+
+    def followed() -> Ended:
+        return ended(pipeline_command(log, copy, *more))
+
+    def repaired() -> Ended:
+        place = ("--directory", str(log), "--output", str(copy))
+        return ended([sys.executable, "-m", "bridge.cli.main", "pipeline", "repair", *place])
+
     for number in range(RESTORES):
-        copy, run = tmp_path / "restored", None if number % EACH_CONTINUED else more
-        results.append(restored(log, sorted(states.iterdir()), copy, Random(f"{SEED}-{number}"), run))
+        place = Place(
+            copy, partial(replace_directory, copy), repaired, derived if number % EACH_CONTINUED else followed
+        )
+        results.append(restored(found, place, expected, Random(f"{SEED}-{number}")))
         print(f"restore {number}: {results[-1]}", flush=True)
-        shutil.rmtree(copy)
     assert not [each for each in results if each.wrong]
     assert sum(each.end == "equal" for each in results) > RESTORES // 2
