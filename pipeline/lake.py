@@ -143,6 +143,11 @@ class Lake:
         """The first entry of each farm in Spark's checkpoint, if a repair has replaced the checkpoint."""
         return self._notes.starts
 
+    @property
+    def farms(self) -> frozenset[str]:
+        """The farms with entries in the tables."""
+        return frozenset(self._notes.next_entries())
+
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
         """Write the results of the tasks of a micro-batch; a repetition changes nothing.
 

@@ -345,7 +345,7 @@ def start_query(
         shown = None if settings.is_in_bucket else lake.show_newest
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
     if entries is None and SERVERS in settings.source:
-        entries = kafka_stream(session, settings.source)
+        entries = kafka_stream(session, settings.source, lake.farms)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
     return _started(found, write, settings, CHECKPOINT, available_now=available_now)
 

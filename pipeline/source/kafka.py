@@ -9,10 +9,11 @@ Kafka's own clients. The connector is a jar that Spark fetches by its Maven coor
 include it.
 
 A record does not name its cluster, so the brokers are queried for the farm's id once, before the stream begins. Spark's
-checkpoint identifies the topic by its name only: read each farm's topic into a separate output.
+checkpoint identifies the topic by its name only, so it would continue at the same offset of another farm's topic. So a
+run refuses tables of another cluster: read each farm's topic into a separate output.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.decode.columns import Row, record_batches
 from pipeline.decode.entries import APPLICATION
 from pipeline.schemas import ENTRIES
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import OTHER_CLUSTER, FarmLogError
 
 FORMAT = "kafka"
 TOPIC = "farm-log"
@@ -44,13 +45,18 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
-def kafka_stream(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+def kafka_stream(session: SparkSession, options: Mapping[str, str], stored: Collection[str] = ()) -> DataFrame:
     """Return the log as an unbounded table with the columns of the source `farm`.
 
     `options`: `kafka.bootstrap.servers`, `subscribe`, and others of Spark's connector (`kafka.security.protocol`,
-    `maxOffsetsPerTrigger`). Raises FarmLogError when no broker replies, or the connector is missing.
+    `maxOffsetsPerTrigger`). `stored`: the clusters in the tables. Raises FarmLogError when no broker replies, the
+    connector is missing, or the tables have another cluster.
     """
     farm = cluster_of(session, options)
+    if others := sorted({*stored} - {farm}):
+        raise FarmLogError(
+            f"the tables contain the cluster {others[0]}, and the topic belongs to {farm}: {OTHER_CLUSTER}"
+        )
     records = session.readStream.format(FORMAT).options(**options_of(options)).load()
     chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
     return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)

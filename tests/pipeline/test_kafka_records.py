@@ -1,6 +1,7 @@
 """Records of the farm's Kafka topic: their rows equal the rows of the source `farm` for the same entries."""
 
 import json
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,8 @@ from pipeline.cli.commands import run
 from pipeline.cli.options import Engine
 from pipeline.cli.places import Topic
 from pipeline.decode.columns import Row, record_batches
-from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, rows_of_records
+from pipeline.source import kafka
+from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, kafka_stream, options_of, rows_of_records
 from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 
@@ -69,3 +71,9 @@ def test_topic_requires_connector_and_rejects_submission() -> None:
     assert (result.exit_code, "startingOffsets" in result.output) == (2, True)
     with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):
         place.reaches(None, lambda _: None)
+
+
+def test_topic_of_recovered_farm_is_refused_by_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "cluster_of", lambda *_: FARM)
+    with pytest.raises(FarmLogError, match=f"contain the cluster ff.* belongs to {FARM}: .*garlicfarm recover"):
+        kafka_stream(cast("SparkSession", None), {SERVERS: "a:1"}, {FARM, "ff" * 16})
