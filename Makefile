@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 .PHONY: run requirements test test-waiting test-computing dist test-packages soak soak-jepsen soak-upgrade soak-kills \
-	soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-zmq interop-kafka bench \
+	soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-hdfs interop-zmq interop-kafka bench \
 	simulate simulate-farm simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -110,7 +110,7 @@ build/java/%-$(JAVA_I2P).jar:
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
 	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka \
-		--ignore tests/interop/i2p --ignore tests/interop/s3
+		--ignore tests/interop/i2p --ignore tests/interop/s3 --ignore tests/interop/hdfs
 
 # A closed I2P network of 16 i2pd and four Java routers in a network namespace without a route out; the farm's stories
 # on it. Needs root, Debian's archive (its packages of i2pd and of the SSH server are unpacked, not installed), iproute2,
@@ -234,6 +234,22 @@ build/interop-s3/minio:
 
 interop-s3: $(VENV)/all.stamp build/interop-s3/minio
 	$(BIN)/python -m pytest $(HOURS) -m "interop or soak" tests/interop/s3
+
+# The pipeline's tables in HDFS: Hadoop's name node and a data node in one process. Needs Maven and Java 17 or newer.
+HDFS_BUILD := build/interop-hdfs
+$(HDFS_BUILD)/jars.stamp: tests/interop/hdfs/pom.xml
+	@command -v mvn >/dev/null && command -v java >/dev/null || \
+		{ echo "make interop-hdfs needs Maven and Java >= 17 (Debian: apt-get install maven)"; exit 1; }
+	rm -rf $(HDFS_BUILD)/jars
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(HDFS_BUILD))/jars
+	@touch $@
+
+$(VENV)/hdfs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/all.stamp
+	$(PIP) install -e '.[pipeline,hdfs]' -c constraints.txt
+	@touch $@
+
+interop-hdfs: $(VENV)/hdfs.stamp $(HDFS_BUILD)/jars.stamp
+	$(BIN)/python -m pytest $(HOURS) -m "interop or soak" tests/interop/hdfs
 
 interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp \
 		$(KAFKA_BUILD)/go/stories $(KAFKA_BUILD)/js.stamp $(KAFKA_BUILD)/python.stamp

@@ -75,7 +75,7 @@ def _an_output(_: click.Context, __: click.Parameter, value: str) -> Output:
     "--output",
     default="farm-tables",
     show_default=True,
-    metavar="DIRECTORY|s3://BUCKET/PREFIX",
+    metavar="DIRECTORY|s3://BUCKET/PREFIX|hdfs://…",
     callback=_an_output,
     help="The place of the tables.",
 )

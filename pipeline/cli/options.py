@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
-from pipeline.output.buckets import SCHEME, Output, output_of
+from pipeline.output.buckets import HDFS, SCHEME, Output, output_of
 from pipeline.run import Progress
 from pipeline.serve.metrics import RunMetrics, address
 from pipeline.serve.printing import echo, overwrite_line
@@ -145,7 +145,7 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
 
 
 class OutputType(click.Path):
-    """The place of tables: a directory, or `s3://BUCKET/PREFIX` unless `is_local`."""
+    """The place of tables: a directory, or `s3://BUCKET/PREFIX` or `hdfs://HOST:PORT/PREFIX` unless `is_local`."""
 
     def __init__(self, *, is_local: bool = False) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -153,7 +153,7 @@ class OutputType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a `Path` or a `BucketPath`."""
-        if not isinstance(value, str) or not value.startswith(SCHEME):
+        if not isinstance(value, str) or not value.startswith((SCHEME, HDFS)):
             return super().convert(value, param, ctx)
         if self._is_local:
             self.fail("this command works with Spark, which needs a local or shared directory.", param, ctx)
@@ -173,7 +173,7 @@ def output_option(
         show_default=True,
         required=is_required,
         type=OutputType(is_local=is_local),
-        metavar="DIRECTORY" if is_local else "DIRECTORY|s3://BUCKET/PREFIX",
+        metavar="DIRECTORY" if is_local else "DIRECTORY|s3://BUCKET/PREFIX|hdfs://…",
         help=meaning,
     )
 

@@ -2,6 +2,8 @@
 
     s3://BUCKET/PREFIX ──▶ `output_of` ──▶ BucketPath / "reports" / "_delta_log" ──▶ one request for each operation
 
+HDFS has the same operations (`pipeline/output/hdfs.py`): `hdfs://HOST:PORT/PREFIX`, with the name node as the bucket.
+
 The code of the tables uses an `Output`, which is a `Path` or a `BucketPath`. A directory costs what it did before, and
 obstore is imported only for a bucket. A bucket has neither locks nor renames. It has *conditional writes* instead: an
 object is created only if there is none (`If-None-Match`), or replaced only if its entity tag is a known one
@@ -24,7 +26,10 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
+from pipeline.output.hdfs import HdfsStore
+
 SCHEME: Final = "s3://"
+HDFS: Final = "hdfs://"
 CONNECT_SECONDS: Final = 5.0
 RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
@@ -53,12 +58,18 @@ class BucketPath:
 
     bucket: str
     key: str
+    scheme: str = SCHEME
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.key}".rstrip("/")
+        return f"{self.store}/{self.key}".rstrip("/")
 
     def __truediv__(self, name: str) -> "BucketPath":
-        return BucketPath(self.bucket, "/".join(part for part in (self.key, name) if part))
+        return self._at("/".join(part for part in (self.key, name) if part))
+
+    @property
+    def store(self) -> str:
+        """The bucket, or the HDFS, as its URL."""
+        return f"{self.scheme}{self.bucket}"
 
     @property
     def name(self) -> str:
@@ -68,7 +79,7 @@ class BucketPath:
     @property
     def parent(self) -> "BucketPath":
         """The path without its last part."""
-        return BucketPath(self.bucket, self.key.rpartition("/")[0])
+        return self._at(self.key.rpartition("/")[0])
 
     def resolve(self) -> Self:
         """Return the path itself: objects do not have links."""
@@ -84,7 +95,7 @@ class BucketPath:
     def is_dir(self) -> bool:
         """Return True if there is an object below this path."""
         with self._named():
-            return any(True for _ in _client(self.bucket).list(self.key, chunk_size=1))
+            return any(True for _ in _client(self).list(self.key, chunk_size=1))
 
     def exists(self) -> bool:
         """Return True for an object or a folder."""
@@ -94,7 +105,7 @@ class BucketPath:
         """Return the length of the object in bytes; None without one."""
         with self._named():
             try:
-                return int(_client(self.bucket).head(self.key)["size"])
+                return int(_client(self).head(self.key)["size"])
             except FileNotFoundError as error:
                 self._refuse_no_bucket(error)
                 return None
@@ -102,25 +113,25 @@ class BucketPath:
     def iterdir(self) -> Iterator["BucketPath"]:
         """Yield the objects and folders directly below this path."""
         with self._named():
-            found = _client(self.bucket).list_with_delimiter(self.key)
+            found = _client(self).list_with_delimiter(self.key)
         for key in (*found["common_prefixes"], *(each["path"] for each in found["objects"])):
-            yield BucketPath(self.bucket, str(key))
+            yield self._at(str(key))
 
     def objects(self) -> Iterator["BucketPath"]:
         """Yield all objects below this path."""
         with self._named():
-            for page in _client(self.bucket).list(self.key):
-                yield from (BucketPath(self.bucket, str(each["path"])) for each in page)
+            for page in _client(self).list(self.key):
+                yield from (self._at(str(each["path"])) for each in page)
 
     def read(self) -> tuple[bytes, str] | None:
         """Return the content of the object, and its entity tag; None without one."""
         with self._named():
             try:
-                found = _client(self.bucket).get(self.key)
+                found = _client(self).get(self.key)
             except FileNotFoundError as error:
                 self._refuse_no_bucket(error)
                 return None
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            return b"".join(found.stream()), str(found.meta["e_tag"])
 
     def write(self, content: bytes | Path, tag: str | None) -> str:
         """Replace the object with this entity tag, or create it (None); return the new tag. Raise OvertakenError."""
@@ -141,21 +152,24 @@ class BucketPath:
         """Delete the object. S3 does not report whether it existed."""
         del missing_ok
         with self._named():
-            _client(self.bucket).delete(self.key)
+            _client(self).delete(self.key)
 
     def rename(self, target: "BucketPath") -> "BucketPath":
         """Copy all objects below this path to another one, and then delete them; a killed call can be repeated."""
-        client, keys = _client(self.bucket), [each.key for each in self.objects()]
+        client, keys = _client(self), [each.key for each in self.objects()]
         with self._named():
             for key in keys:
                 client.copy(key, f"{target.key}{key.removeprefix(self.key)}")
             client.delete(keys)
         return target
 
+    def _at(self, key: str) -> "BucketPath":
+        return BucketPath(self.bucket, key, self.scheme)
+
     def _put(self, content: bytes | Path, **options: Any) -> str:
         with self._named():
             try:
-                return str(_client(self.bucket).put(self.key, content, **options)["e_tag"])
+                return str(_client(self).put(self.key, content, **options)["e_tag"])
             except Exception as error:
                 if type(error).__name__ not in _IS_PRESENT:
                     raise
@@ -164,13 +178,13 @@ class BucketPath:
                     return found[1]
                 raise OvertakenError(
                     f"{self} was written by another process in the meantime: let one pipeline write into"
-                    f" {SCHEME}{self.bucket}, and start this one again"
+                    f" {self.store}, and start this one again"
                 ) from error
 
     def _parts(self) -> Iterator[bytes]:
         with self._named():
             try:
-                found = _client(self.bucket).get(self.key)
+                found = _client(self).get(self.key)
             except FileNotFoundError as error:
                 self._refuse_no_bucket(error)
                 raise MissingObjectError(f"{self} is missing") from error
@@ -197,20 +211,22 @@ Output: TypeAlias = Path | BucketPath
 
 def output_of(text: str) -> Output:
     """Return the place with this name. Raise ValueError for a bucket without a name."""
-    if not text.startswith(SCHEME):
+    scheme = next((each for each in (SCHEME, HDFS) if text.startswith(each)), None)
+    if scheme is None:
         return Path(text)
-    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    form = "s3://BUCKET/PREFIX" if scheme == SCHEME else "hdfs://HOST:PORT/PREFIX"
+    bucket, _, prefix = text.removeprefix(scheme).partition("/")
     parts = [each for each in prefix.split("/") if each]
-    if not bucket or not all(each.isalnum() or each in "-._" for each in bucket):
-        raise ValueError(f"{text!r} does not have a bucket: write s3://BUCKET/PREFIX")
+    if not bucket or not all(each.isalnum() or each in "-._" for each in bucket.replace(":", "", scheme == HDFS)):
+        raise ValueError(f"{text!r} does not have a bucket: write {form}")
     if any(each in {".", ".."} for each in parts):
-        raise ValueError(f"{text!r} has a part that is . or ..: write s3://BUCKET/PREFIX")
-    return BucketPath(bucket, "/".join(parts))
+        raise ValueError(f"{text!r} has a part that is . or ..: write {form}")
+    return BucketPath(bucket, "/".join(parts), scheme)
 
 
 def delta_options(root: Output) -> dict[str, str] | None:
-    """Return the options of delta-rs for a table; None in a directory."""
-    if isinstance(root, Path):
+    """Return the options of delta-rs for a table; None in a directory or HDFS."""
+    if isinstance(root, Path) or root.scheme == HDFS:
         return None
     is_plain = os.environ.get(ENDPOINT, "").startswith("http://")
     return {"aws_conditional_put": "etag", **({"allow_http": "true"} if is_plain else {})}
@@ -227,35 +243,45 @@ def refuse_unconditional(output: BucketPath) -> None:
             except OvertakenError:
                 continue
             raise BucketError(
-                f"{SCHEME}{output.bucket}: the store ignores {condition}, so two writers would damage the tables: use"
+                f"{output.store}: the store ignores {condition}, so two writers would damage the tables: use"
                 " a store with conditional writes"
             )
         probe.write(b"3", tag)
         if not any(each == probe for each in output.iterdir()):
-            raise BucketError(f"{SCHEME}{output.bucket}: the list of objects lacks a new object: use another store")
+            raise BucketError(f"{output.store}: the list of objects lacks a new object: use another store")
     finally:
         with suppress(BucketError):
             probe.unlink()
 
 
-def _refuse_unreachable(bucket: str) -> None:
-    """Raise BucketError if the endpoint of the environment does not accept connections; the client would retry."""
-    if endpoint := os.environ.get(ENDPOINT):
-        try:
-            url = urlsplit(endpoint)
-            port = url.port or {"http": 80, "https": 443}[url.scheme]
-            with socket.create_connection((str(url.hostname), port), CONNECT_SECONDS):
-                return
-        except (OSError, ValueError, KeyError) as error:
-            raise BucketError(
-                f"{SCHEME}{bucket}: {ENDPOINT}={endpoint} does not reply ({error}): start the store, or correct the"
-                " variable"
-            ) from error
+def _refuse_unreachable(store: str, endpoint: str, shown: str) -> None:
+    """Raise BucketError if an endpoint does not accept connections; the clients would retry for minutes."""
+    try:
+        url = urlsplit(endpoint)
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+        with socket.create_connection((str(url.hostname), port), CONNECT_SECONDS):
+            return
+    except (OSError, ValueError, KeyError) as error:
+        raise BucketError(
+            f"{store}: {shown} does not reply ({error}): start the store, or correct its address"
+        ) from error
 
 
 def bucket_error(path: BucketPath, error: Exception) -> BucketError:
     """Return an error of obstore or delta-rs in one line, with the bucket and the remedy."""
-    return BucketError(f"{SCHEME}{path.bucket}: {_remedy(error)}")
+    return BucketError(f"{path.store}: {_hdfs_remedy(error) if path.scheme == HDFS else _remedy(error)}")
+
+
+def _hdfs_remedy(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "the package hdfs-native is missing: pip install 'garlicfarm[pipeline,hdfs]'"
+    # Without the frames of the name node.
+    reason = " ".join(_TREE.sub("", str(error).partition("\n\tat ")[0]).split())
+    if isinstance(error, FileNotFoundError):
+        return f"a file was deleted ({reason}): run `garlicfarm pipeline repair`"
+    if isinstance(error, PermissionError):
+        return f"access was refused ({reason}): give the user HADOOP_USER_NAME the right to write there"
+    return f"HDFS cannot be used ({reason}): check the address, and HADOOP_CONF_DIR for a name service"
 
 
 def _remedy(error: Exception) -> str:
@@ -275,13 +301,23 @@ def _remedy(error: Exception) -> str:
     return f"the store cannot be used ({reason}): {where}; check it, and AWS_REGION and {_KEY}"
 
 
-def _client(bucket: str) -> Any:
+def _client(path: BucketPath) -> Any:
+    if path.scheme == HDFS:
+        return _made_hdfs(path.bucket)
     if _PROFILE in os.environ and _KEY not in os.environ:
         raise BucketError(
-            f"{SCHEME}{bucket}: {_PROFILE} is not supported: set {_KEY} and AWS_SECRET_ACCESS_KEY, as `aws configure"
+            f"{path.store}: {_PROFILE} is not supported: set {_KEY} and AWS_SECRET_ACCESS_KEY, as `aws configure"
             " export-credentials --format env` prints them"
         )
-    return _made_client(bucket, os.environ.get(ENDPOINT), os.environ.get(_KEY))
+    return _made_client(path.bucket, os.environ.get(ENDPOINT), os.environ.get(_KEY))
+
+
+@cache
+def _made_hdfs(authority: str) -> HdfsStore:
+    # A name without a port is a name service of the configuration.
+    if ":" in authority:
+        _refuse_unreachable(f"{HDFS}{authority}", f"{HDFS}{authority}", "the name node")
+    return HdfsStore(authority)
 
 
 @cache
@@ -289,6 +325,7 @@ def _made_client(bucket: str, endpoint: str | None, _key: str | None) -> Any:
     """Return a client of the bucket, one for each endpoint and key."""
     from obstore.store import S3Store  # noqa: PLC0415 - only for a bucket
 
-    _refuse_unreachable(bucket)
+    if endpoint:
+        _refuse_unreachable(f"{SCHEME}{bucket}", endpoint, f"{ENDPOINT}={endpoint}")
     is_plain = endpoint is not None and endpoint.startswith("http://")
     return S3Store(bucket, config={"conditional_put": "etag"}, client_options={"allow_http": is_plain})

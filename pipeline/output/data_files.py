@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pipeline.output.buckets import SCHEME, BucketPath, MissingObjectError, Output
+from pipeline.output.buckets import HDFS, SCHEME, BucketPath, MissingObjectError, Output
 from pipeline.output.documents import sync
 
 CACHE_BYTES: Final = 4 * 1024**3
@@ -54,7 +54,12 @@ def free_bytes() -> int:
 
 def place_on_disk(root: Output, path: str) -> Path:
     """Return the place of a table's data file on the disk; a copy may not exist yet."""
-    return root / path if isinstance(root, Path) else cache_directory() / root.bucket / root.key / path
+    return root / path if isinstance(root, Path) else _copies(root) / path
+
+
+def _copies(root: BucketPath) -> Path:
+    """Return the directory of copies of a table. A bucket cannot have the name that HDFS has here."""
+    return cache_directory() / (root.store if root.scheme == HDFS else root.bucket).replace("//", "") / root.key
 
 
 def make_folder(root: Output, file: Path) -> None:
@@ -133,7 +138,8 @@ def refresh_copy(root: Output, path: str) -> None:
 def shown(file: Path) -> str:
     """Return the name of a data file for an operator: the URL of the object of a copy."""
     try:
-        return f"{SCHEME}{file.relative_to(cache_directory())}"
+        name = str(file.relative_to(cache_directory()))
+        return name.replace(":", "://", 1) if name.startswith(HDFS[:-2]) else f"{SCHEME}{name}"
     except ValueError:
         return str(file)
 

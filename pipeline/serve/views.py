@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.sources import MACROS
-from pipeline.output.buckets import ENDPOINT, Output
-from pipeline.serve.query import TABLES, refuse_without_tables
+from pipeline.output.buckets import ENDPOINT, HDFS, BucketPath, Output
+from pipeline.serve.query import TABLES, QueryError, refuse_without_tables
 
 _HEAD = """\
 -- The tables in {output}
@@ -37,6 +37,8 @@ _BUCKET_ACCESS = "CREATE OR REPLACE SECRET garlicfarm_tables (TYPE s3, PROVIDER 
 
 def view_statements(output: Output) -> Iterator[str]:
     """Yield the script, statement by statement. Raise QueryError when there are no tables."""
+    if isinstance(output, BucketPath) and output.scheme == HDFS:
+        raise QueryError("DuckDB's extension delta cannot read HDFS: use `garlicfarm pipeline query`, or Spark")
     refuse_without_tables(output)
     place = output.resolve()
     yield _HEAD.format(output=" ".join(str(place).splitlines()))

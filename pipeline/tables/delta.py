@@ -19,6 +19,7 @@ A commit lists the directory of the log twice, and each appended commit makes th
 short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -97,7 +98,7 @@ class StoredFile:
     """The last one."""
 
 
-REQUEST = "Error performing"
+REQUEST = re.compile("Error performing|HdfsObjectStore error")
 """The words of delta-rs for a failed request to a store."""
 
 
@@ -392,7 +393,7 @@ def _naming_table_in_errors(root: Output) -> Iterator[None]:
             raise bucket_error(root, error) from error
         raise
     except DeltaError as error:
-        if isinstance(root, BucketPath) and REQUEST in str(error):
+        if isinstance(root, BucketPath) and REQUEST.search(str(error)):
             raise bucket_error(root, error) from error
         # One line, since it may pass through the JVM, whose report is read by lines.
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
@@ -415,7 +416,7 @@ def _reading_log(root: Output) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as error:
         text = " ".join(str(error).split())
-        is_request = isinstance(error, OSError) or (REQUEST in text and "404 Not Found" not in text)
+        is_request = isinstance(error, OSError) or (REQUEST.search(text) is not None and "404 Not Found" not in text)
         if isinstance(root, BucketPath) and is_request:
             raise bucket_error(root, error) from error
         if isinstance(error, OSError):

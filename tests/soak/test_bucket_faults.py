@@ -1,6 +1,6 @@
 """30 SIGKILLs of runs into a bucket, and 30 restores of random earlier states of a bucket (each about 5 minutes).
 
-The tables equal those of an undisturbed run, row for row, or a command refuses them with the gap.
+The tables equal the tables of an undisturbed run, row for row, or a command refuses them with the gap.
 """
 
 from collections.abc import Iterator
