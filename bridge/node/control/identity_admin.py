@@ -201,6 +201,8 @@ class IdentityAdmin:
         await lead(farm, self._hand_over)
         decision = decide()
         holder = holder_of(farm.state.admitted, decision.name)
+        if isinstance(decision, Approval):
+            await self._raise_level(farm, holder, EVICTION_LEVEL, "approval")
         await self._commit(farm, decision)
         after, name, node_id = farm.state.admitted, decision.name, decision.node_id
         given = raft_id_of(after, node_id)
@@ -284,7 +286,8 @@ class IdentityAdmin:
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
-            await self._raise_level_for_eviction(farm, server_id)
+            needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
+            await self._raise_level(farm, server_id, needed, "eviction")
             await self._catch_up_eras(farm)
             eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
@@ -388,16 +391,16 @@ class IdentityAdmin:
         server_id = raft_id_of(state.admitted, node_id)
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
-    async def _raise_level_for_eviction(self, farm: FoundedFarm, server_id: int | None) -> None:
-        """Raise the level to the one that the eviction needs; ignore the level that the evicted server announces.
+    async def _raise_level(self, farm: FoundedFarm, server_id: int | None, needed: int, order: str) -> None:
+        """Raise the level to the one that an order needs; ignore the level of the server that it evicts or retires.
 
-        Otherwise a hostile voter could announce an old level and so prevent its eviction.
+        Otherwise a hostile voter could announce an old level and so prevent its eviction, and a lost voter could not be
+        replaced.
         """
-        needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
         obstacle = await farm.level_raising.raise_without(server_id, needed)
         if obstacle is not None:
             why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
-            raise Refused(409, "level", f"this eviction needs feature level {needed}{why}. {obstacle}")
+            raise Refused(409, "level", f"this {order} needs feature level {needed}{why}. {obstacle}")
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
         """Write entries for the eras that this node's keyring has already begun; members ignore them."""
@@ -491,7 +494,8 @@ class IdentityAdmin:
                 409,
                 "level",
                 f"the farm is at feature level {level}, and this takes {needed}: a voter announces no"
-                " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters",
+                " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters. Remove"
+                " a voter that will not return: `garlicfarm servers remove NAME`",
             )
         try:
             entry = farm.signer.sign(encode(record))
