@@ -48,6 +48,8 @@ class Nemesis(Enum):
     MOVE = "has another address, then the previous one"
     ROT = "is stopped, a bit of its stored data flips, and it starts; a damaged directory is replaced"
     CLIENT_KEY = "a client key is admitted, signs entries, and is removed"
+    LOG_TIME = "most wall clocks are set wrong, then right, and log time is corrected"
+    RECOVER = "all but the first lose their disks, then the first is recovered and the others join it"
     OLD_VERSION = "runs a version of this feature level, then the present one"
 
 
@@ -69,12 +71,17 @@ OF_OPERATORS: Final = (
     Nemesis.HOSTILE,
     Nemesis.ROT,
     Nemesis.CLIENT_KEY,
+    Nemesis.LOG_TIME,
+    Nemesis.RECOVER,
 )
 """Actions of `operators.py`, one after another."""
 _VARIANTS: Final = {Nemesis.JOIN_AND_LEAVE: Nemesis.INVITE_AND_LEAVE, Nemesis.JOIN_AND_EVICT: Nemesis.HOSTILE}
 """Actions that replace half of the other actions."""
 LATER: Final = (Nemesis.ROT, Nemesis.CLIENT_KEY)
 """Actions after the others, drawn separately."""
+DISASTERS: Final = (Nemesis.LOG_TIME, Nemesis.RECOVER)
+"""Actions that end the others in a part of the trials."""
+DISASTER_SHARE: Final = 1 / 3
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
 ACTIONS_MAX: Final = 10
 FIRST_S: Final = 5.0
@@ -113,7 +120,8 @@ def draw_faults(
     if has_routers:
         faults += _draw(Random(f"{seed}/router faults"), OF_ROUTERS, names, trouble_s)
     if has_operator:
-        faults += _draw_actions(seed, names, trouble_s)
+        actions = _draw_actions(seed, names, trouble_s)
+        faults += _with_disaster(Random(f"{seed}/last disaster"), actions, names, trouble_s, has_routers=has_routers)
     faults += _draw_versions(Random(f"{seed}/versions"), names, trouble_s)
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
 
@@ -141,7 +149,7 @@ def _draw_actions(seed: int, names: Sequence[str], trouble_s: float) -> list[Fau
     random, variants, later = (Random(f"{seed}/{each}") for each in ("operator", "variants", "later actions"))
     actions: list[Fault] = []
     present, at_s = list(names), FIRST_S
-    kinds = [each for each in OF_OPERATORS if each not in (*_VARIANTS.values(), *LATER)]
+    kinds = [each for each in OF_OPERATORS if each not in (*_VARIANTS.values(), *LATER, *DISASTERS)]
     for number in range(len(names) + 1, len(names) + 1 + max(1, round(trouble_s / 30))):
         at_s = round(at_s + random.expovariate(1 / 5), 1)
         until_s = round(at_s + SHORTEST_S + random.expovariate(1 / 10), 1)
@@ -163,6 +171,30 @@ def _draw_actions(seed: int, names: Sequence[str], trouble_s: float) -> list[Fau
         actions.append(Fault(at_s, until_s, later.choice(LATER), (later.choice(present),)))
         at_s = until_s
     return actions
+
+
+def _with_disaster(
+    random: Random, actions: list[Fault], names: Sequence[str], trouble_s: float, *, has_routers: bool
+) -> list[Fault]:
+    """Return the actions, or some of them and then a disaster.
+
+    A router refuses earlier structures for hours after a correction of log time, so such farms have no router.
+    """
+    if not actions or random.random() > DISASTER_SHARE:
+        return actions
+    kept = actions[: random.randrange(len(actions))]
+    at_s = kept[-1].until_s if kept else FIRST_S
+    present = list(names)
+    for each in kept:
+        if each.nemesis is Nemesis.REPLACE:
+            present[present.index(each.hosts[0])] = each.hosts[1]
+    random.shuffle(present)
+    if has_routers or random.random() < 1 / 2:
+        until_s = round(min(trouble_s, at_s + random.expovariate(1 / 5)), 1)
+        return [*kept, Fault(at_s, until_s, Nemesis.RECOVER, tuple(present))]
+    until_s = round(min(trouble_s, at_s + random.uniform(20.0, 60.0)), 1)
+    amount = random.choice([600.0, 3600.0, 86_400.0])
+    return [*kept, Fault(at_s, until_s, Nemesis.LOG_TIME, tuple(present[: len(present) // 2 + 1]), amount)]
 
 
 def _draw_versions(random: Random, names: Sequence[str], trouble_s: float) -> list[Fault]:

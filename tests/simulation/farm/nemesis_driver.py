@@ -181,4 +181,5 @@ class NemesisDriver:
         jumps_s = sum(
             each.amount for each in self.active if each.nemesis is Nemesis.CLOCK_JUMP and each.hosts == (name,)
         )
+        jumps_s += self.operator.wrong_clocks.get(name, 0.0)
         host.jump(jumps_s - (host.wall_s - EPOCH_S - self._world.time_s))

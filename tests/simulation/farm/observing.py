@@ -16,14 +16,18 @@ from unittest.mock import patch
 
 from bridge.api.trace import TraceEvent
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Correction
+from bridge.core.state.farm_state import FarmState
 from bridge.node.events.event_log import EventLog
+from bridge.node.offline.recovering import RecoveryPlan
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.router.router import FileRouter
 from bridge.wire.i2p.meta_lease_set import decode
+from bridge.wire.log.entries import decode as decode_record
 from consensus import Entry, LogId
 from tests.simulation.farm.checks import EXCLUSION_S, Publication, Violation, base32_of
 from tests.simulation.farm.host import Host, current_host
-from tests.simulation.farm.replaying import Founding, digest_of
+from tests.simulation.farm.replaying import FirstSnapshot, Founding, digest_of
 from tests.simulation.farm.workload import Applied
 
 
@@ -54,6 +58,16 @@ class Observer:
         self.founding: Founding | None = None
         self.snapshots: Counter[str] = Counter()
         """Number of snapshots taken, and of snapshots restored at a start or from the leader."""
+        self.first: FirstSnapshot | None = None
+        """The beginning of a recovered farm's log."""
+        self.before: dict[int, Applied] = {}
+        """The entries before the last recovery."""
+        self.kept = 0
+        """The last entry that a recovered farm has taken from its survivor."""
+        self._survivor: FarmState | None = None
+        """The state of the survivor, until the recovered farm has begun with it."""
+        self._last_applied: dict[str, int] = {}
+        """The last entry that the present process of each node has applied."""
         self._alarms: dict[tuple[str, int], set[str]] = {}
         """Active alarms by node and number of its process."""
         self._now_s = now_s
@@ -88,12 +102,54 @@ class Observer:
                 pass
 
     def applied(self, host: Host, index: int, entry: Entry) -> None:
-        """Record an applied entry; every node must apply the same entry at an index, in every run."""
+        """Record an applied entry; every node must apply the same entry at an index, in every run.
+
+        `recover` applies the log of a node that does not run.
+        """
+        if host.run is not None:
+            self._last_applied[host.name] = index
         found = (entry.term, entry.kind, bytes(entry.data))
         known = self.committed.setdefault(index, found)
         if known != found:
             text = f"{host.name} applied {found!r:.200} at {index}, another node {known!r:.200}"
             self.violations.append(Violation("state machine safety", text))
+
+    def set_back(self, host: Host, entry: Entry, before: FarmState, after: FarmState) -> None:
+        """Judge an entry that sets log time back: only a correction does so, and it keeps the ages of reports."""
+        ages = [
+            {server_id: state.log_time_ms - each.heard_ms for server_id, each in state.servers.items()}
+            for state in (before, after)
+        ]
+        if not isinstance(decode_record(entry.data), Correction) or ages[0] != ages[1]:
+            text = f"an entry at {host.name} sets log time back by {before.log_time_ms - after.log_time_ms} ms"
+            self.violations.append(Violation("log time", f"{text}; ages of reports before and after: {ages}"))
+
+    def recovered(self, plan: RecoveryPlan, *, ended_well: bool) -> None:
+        """Record a new farm: its log keeps the entries of the survivor, and no other node of the old farm runs.
+
+        A survivor that has ended well has stored all entries that it has applied.
+        """
+        kept, applied = plan.survivor.last.index, self._last_applied.get(plan.state_dir.name, 0)
+        if ended_well and kept < applied:
+            text = f"the new farm keeps {kept} entries, and its survivor has applied {applied}"
+            self.violations.append(Violation("recovered state", text))
+        self.before, self.kept = dict(self.committed), kept
+        for index in [each for each in self.committed if each > kept]:
+            del self.committed[index]
+        self.clusters.clear()
+        self.states.clear()
+        self.first, self._survivor = None, plan.survivor.farm
+
+    def restored(self, state: AppliedState, last: LogId) -> None:
+        """Record the first snapshot of a recovered farm; it has the old state, apart from the servers."""
+        if self._survivor is None:
+            return
+        self.first = FirstSnapshot(last, tuple(state.snapshot()))
+        old, new, self._survivor = _kept_parts(self._survivor), _kept_parts(state.state), None
+        for what in old:
+            if old[what] != new[what]:
+                text = f"{what} was {old[what]!r:.100}, and is {new[what]!r:.100}"
+                self.violations.append(Violation("recovered state", text))
 
     def excludes(self, host: Host, leaves: tuple[str, ...]) -> None:
         """Record the excluded leaves of a node's state."""
@@ -155,10 +211,14 @@ class Observer:
         observer = self
 
         def apply_observed(state: AppliedState, index: int, entry: Entry) -> None:
+            before = state.state
             apply(state, index, entry)
             host = current_host.get()
             if host is not None:
                 observer.applied(host, index, entry)
+                if state.state.log_time_ms < before.log_time_ms:
+                    observer.set_back(host, entry, before, state.state)
+            if host is not None and host.run is not None:
                 observer.excludes(host, state.state.weights.excluded)
 
         async def publish_observed(router: FileRouter, master_hash: bytes, structure: bytes) -> None:
@@ -177,9 +237,10 @@ class Observer:
         ) -> None:
             created(state, base_ms, trace, founders, cluster_id, **named)
             host = current_host.get()
-            if host is not None:
+            if host is not None and host.run is not None:
                 observer.founding = Founding(base_ms, founders, cluster_id)
                 observer.states[host.name] = state
+                observer._last_applied[host.name] = 0
 
         with (
             patch.object(AppliedState, "_apply", apply_observed),
@@ -202,8 +263,9 @@ class Observer:
         async def restore_observed(state: AppliedState, last: LogId, chunks: AsyncIterator[bytes]) -> None:
             await restore(state, last, chunks)
             host = current_host.get()
-            if host is not None:
+            if host is not None and host.run is not None:
                 observer.snapshots["restored"] += 1
+                observer.restored(state, last)
                 observer.excludes(host, state.state.weights.excluded)
 
         with (
@@ -211,3 +273,15 @@ class Observer:
             patch.object(AppliedState, "restore", restore_observed),
         ):
             yield
+
+
+def _kept_parts(state: FarmState) -> dict[str, object]:
+    """Return the parts of a state that a new farm takes from a survivor without a change."""
+    publications = {name: each.publication for name, each in state.masters.items()}
+    return {
+        "weights": state.weights,
+        "log time": state.log_time_ms,
+        "seconds": {name: each and each.published_s for name, each in publications.items()},
+        "client keys": state.clients,
+        "era": state.rekeying.era,
+    }

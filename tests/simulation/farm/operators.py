@@ -22,10 +22,11 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.api.control import IdentityView, SubmitOutcome
-from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, NODES_APPROVE
+from bridge.api.control_routes import INVITATIONS_NEW, KEYS_EXPORT, KEYS_REPLACE, LOG_TIME, NODES_APPROVE
 from bridge.api.requests import (
     ClientOrder,
     CommandRequest,
+    CorrectionOrder,
     InvitationRequest,
     NodeRequest,
     RemovalOrder,
@@ -33,9 +34,11 @@ from bridge.api.requests import (
 )
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.recover import _make
+from bridge.core.farm.log_time_correction import needless_ms
 from bridge.core.log.records import Scope
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery
 from bridge.node.offline.state_reading import read_backup
 from bridge.node.security.key_files import replace_farm_key
 from bridge.node.settings.bundle import parse_bundle
@@ -45,6 +48,7 @@ from bridge.wire.keys.invitation import parse_token
 from bridge.wire.log.proof import sign_entry
 from gossip.node.state_files import load_identity
 from tests.simulation.farm.disk import Content, Disk
+from tests.simulation.farm.host import EPOCH_S
 from tests.simulation.farm.hostile import Hostility, Parts
 from tests.simulation.farm.nemeses import OF_OPERATORS, Fault, Nemesis
 from tests.simulation.farm.settings import I2CP_PORT, set_seeds
@@ -86,6 +90,8 @@ class Operator:
         """Number of failed processes before the last rot."""
         self._numbers = count(1)
         """Numbers of entries by client keys."""
+        self.wrong_clocks: dict[str, float] = {}
+        """Seconds by which the operator has set a clock wrong, by machine."""
         self.down: set[str] = set()
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()
@@ -120,33 +126,35 @@ class Operator:
 
     async def _begin(self, fault: Fault) -> None:
         name = fault.hosts[0]
+        begins: dict[Nemesis, Callable[[str], Awaitable[None]]] = {
+            Nemesis.LEAVE: self._leave,
+            Nemesis.JOIN_AND_LEAVE: self._join,
+            Nemesis.JOIN_AND_EVICT: self._join,
+            Nemesis.HOSTILE: self._join,
+            Nemesis.INVITE_AND_LEAVE: self._invite,
+            Nemesis.RESTORE: self._lose,
+            Nemesis.ROTATE: self._rotate_without,
+            Nemesis.ROT: self._rot,
+            Nemesis.CLIENT_KEY: self._admit_client,
+            Nemesis.NEW_KEYS: self._replace_keys,
+        }
         match fault.nemesis:
-            case Nemesis.LEAVE:
-                await self._leave(name)
-            case Nemesis.JOIN_AND_LEAVE | Nemesis.JOIN_AND_EVICT | Nemesis.HOSTILE:
-                await self._join(name)
-            case Nemesis.INVITE_AND_LEAVE:
-                await self._invite(name)
             case Nemesis.REPLACE:
                 self._go(name)
                 await self._world.kill(name)
-            case Nemesis.RESTORE:
-                await self._lose(name)
-            case Nemesis.ROTATE:
-                self.down.add(name)
-                await self._world.kill(name)
-                await self._rotate()
-            case Nemesis.ROT:
-                await self._rot(name)
-            case Nemesis.CLIENT_KEY:
-                await self._admit_client(name)
-            case Nemesis.NEW_KEYS:
-                self._copy(await self._ordered("replace keys", _with_new_keys))
-                with trio.move_on_after(END_S):
-                    await self._ordered("same keys", self._compare_keys)
-            case _:
-                host = self._world.hosts[name]
-                self._world.move(name, f"10.0.1.{host.number}")
+            case Nemesis.LOG_TIME:
+                for each in fault.hosts:
+                    self.wrong_clocks[each] = fault.amount
+                    self._world.hosts[each].jump(fault.amount)
+            case Nemesis.RECOVER:
+                for each in fault.hosts[1 : 2 + len(self._world.members) // 2]:
+                    self.down.add(each)
+                    await self._world.kill(each)
+                    self._disk(each).restore(EMPTY)
+            case Nemesis.MOVE:
+                self._world.move(name, f"10.0.1.{self._world.hosts[name].number}")
+            case nemesis:
+                await begins[nemesis](name)
 
     async def _end(self, fault: Fault) -> None:
         name = fault.hosts[0]
@@ -159,6 +167,7 @@ class Operator:
             Nemesis.RESTORE: self._restore,
             Nemesis.ROT: self._replace_damaged,
             Nemesis.CLIENT_KEY: self._remove_client,
+            Nemesis.RECOVER: self._recover,
         }
         match fault.nemesis:
             case Nemesis.REPLACE:
@@ -168,6 +177,10 @@ class Operator:
                 await self._start(name)
             case Nemesis.MOVE:
                 self._world.move(name, f"10.0.0.{self._world.hosts[name].number}")
+            case Nemesis.LOG_TIME:
+                for each in fault.hosts:
+                    self._world.hosts[each].jump(-self.wrong_clocks.pop(each))
+                await self._ordered("correct log time", self._correct_log_time)
             case nemesis if nemesis in ends:
                 await ends[nemesis](name)
             case _:
@@ -295,11 +308,7 @@ class Operator:
         """Flip a bit of a stopped node, and start it. After a kill, damage at the end would look like a torn write."""
         self.down.add(name)
         self._failures = len(self._world.failures)
-        with trio.move_on_after(END_S):
-            await self._world.stop(name)
-        if self._world.hosts[name].run is not None:
-            await self._world.kill(name)
-        else:
+        if await self._stopped(name):
             place = self._disk(name).rot(self._random, self._random.choice(ROTTING))
             self._world.note(None, f"operator: {name} has rot in {place}")
         await self._start(name)
@@ -322,10 +331,61 @@ class Operator:
             world.failures.remove(each)
         self._disk(name).restore(EMPTY)
         await self.export()
-        set_seeds(world.hosts[name], world.present_seeds(name))
+        await self._join_again(name)
+
+    async def _join_again(self, name: str) -> None:
+        """Start a node with an empty directory and the present key file, and approve it."""
+        set_seeds(self._world.hosts[name], self._world.present_seeds(name))
         self.joining.add(name)
         await self._start(name)
         await self._admit(name)
+
+    async def _recover(self, name: str) -> None:
+        """Make a new farm from a survivor. All other nodes join it with empty directories."""
+        world, host = self._world, self._world.hosts[name]
+        others = [each for each in world.members if each != name]
+        for each in others:
+            self._go(each)
+            self.down.discard(each)
+            await world.kill(each)
+            self._disk(each).restore(EMPTY)
+        self.down.add(name)
+        works = host.run is not None and not (host.is_paused or self._disk(name).hang or self._disk(name).full)
+        ended_well = await self._stopped(name) and works
+        while True:
+            try:
+                with as_host(host):
+                    plan = await plan_recovery(host.directory)
+                    await carry_out(plan)
+            except RecoveryError as error:
+                world.note(None, f"operator: recover {name}: {error}")
+                await trio.sleep(RETRY_S)
+            else:
+                break
+        for call in world.on_recovery:
+            call(plan, ended_well=ended_well)
+        self.down.discard(name)
+        await self._start(name)
+        await self.export()
+        for each in others:
+            await self._join_again(each)
+
+    async def _correct_log_time(self, client: ControlClient) -> None:
+        """Correct log time if it does not become right by waiting; raise ControlError until it is right."""
+        known = await client.call(LOG_TIME)
+        ahead_ms = known.log_time_ms - 1000 * (EPOCH_S + self._world.time_s)
+        if ahead_ms > needless_ms(self._world.profile.reporting_period_ms):
+            await client.command(CommandRequest(correction=CorrectionOrder()))
+            raise ControlError(f"log time was {ahead_ms / 1000:.0f} s ahead")
+
+    async def _stopped(self, name: str) -> bool:
+        """Stop a process; kill it after a time. Return True if it has not been killed."""
+        with trio.move_on_after(END_S):
+            await self._world.stop(name)
+        if self._world.hosts[name].run is None:
+            return True
+        await self._world.kill(name)
+        return False
 
     async def _works(self, name: str) -> bool:
         """Return True if the node has opened its log."""
@@ -371,7 +431,16 @@ class Operator:
             raise ControlError(answer.reason or answer.outcome.value)
         return answer.reason
 
-    async def _rotate(self) -> None:
+    async def _replace_keys(self, _: str) -> None:
+        self._copy(await self._ordered("replace keys", _with_new_keys))
+        with trio.move_on_after(END_S):
+            await self._ordered("same keys", self._compare_keys)
+
+    async def _rotate_without(self, name: str) -> None:
+        """Rotate the keys while a member is stopped."""
+        self.down.add(name)
+        await self._world.kill(name)
+
         async def rotated(client: ControlClient) -> None:
             known = await client.keys()
             if set(known.absent) - self.down - self._world.away or known.members + len(known.absent) < len(

@@ -58,7 +58,7 @@ _NETWORK: Final = (
     *OF_OPERATORS,
 )
 """Faults that disconnect nodes. An action of the operator does so too: it stops, adds, removes or moves a node."""
-_KEYS: Final = (Nemesis.ROTATE, Nemesis.NEW_KEYS, Nemesis.JOIN_AND_EVICT, Nemesis.HOSTILE)
+_KEYS: Final = (Nemesis.RECOVER, Nemesis.ROTATE, Nemesis.NEW_KEYS, Nemesis.JOIN_AND_EVICT, Nemesis.HOSTILE)
 _JOINS: Final = (
     Nemesis.INVITE_AND_LEAVE,
     Nemesis.JOIN_AND_LEAVE,
@@ -67,6 +67,7 @@ _JOINS: Final = (
     Nemesis.REPLACE,
     Nemesis.RESTORE,
     Nemesis.ROT,
+    Nemesis.RECOVER,
 )
 _SEEDS: Final = (
     Nemesis.REPLACE,
@@ -75,6 +76,7 @@ _SEEDS: Final = (
     Nemesis.JOIN_AND_EVICT,
     Nemesis.HOSTILE,
     Nemesis.ROT,
+    Nemesis.RECOVER,
 )
 """These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
 _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
@@ -84,7 +86,7 @@ _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
 _ROUTERS: Final = (*OF_ROUTERS, Nemesis.POWER_CUT)
 """Faults that end sessions of a router, or delay them. A router starts later than the node of its machine."""
-_CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT)
+_CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT, Nemesis.LOG_TIME)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
 CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "disk-full": (Nemesis.FULL_DISK,),

@@ -24,11 +24,13 @@ from bridge.api.alarms import DISK_FULL, DISK_UNRESPONSIVE, AlarmType
 from bridge.api.control import SubmitOutcome
 from bridge.api.farm_facts import ContactWatch
 from bridge.api.view import VerdictKind
-from bridge.core.farm import state_machine
+from bridge.core.farm import log_time_correction, state_machine
+from bridge.core.farm import operator_commands as farm_commands
 from bridge.core.farm.state_machine import Farm
+from bridge.core.formation.founding import FormationState
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Approval, Eviction, KeyReplacement, Report
+from bridge.core.log.records import Approval, Correction, Eviction, KeyReplacement, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.log.weights import Weights
 from bridge.core.membership import eviction
@@ -41,6 +43,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.inviting.invitations import Invitation
 from bridge.node.membership import level_raising
 from bridge.node.membership.address_watch import AddressWatch
+from bridge.node.offline import recovering, state_reading
 from bridge.node.raft import notices, replica
 from bridge.node.raft.submitting import Submitting
 from bridge.node.security.farm_keys import FarmKeys
@@ -85,6 +88,8 @@ REKEYING: Final = (Fault(2.0, 6.0, Nemesis.NEW_KEYS, ("node-1",)),)
 MOVED: Final = (Fault(2.0, 95.0, Nemesis.MOVE, ("node-2",)),)
 DEPARTURE: Final = (Fault(2.0, 25.0, Nemesis.JOIN_AND_LEAVE, ("node-4",)),)
 LOST_DISK: Final = (Fault(2.0, 6.0, Nemesis.RESTORE, ("node-2",)),)
+WRONG_LOG_TIME: Final = (Fault(2.0, 32.0, Nemesis.LOG_TIME, ("node-1", "node-3"), 3600.0),)
+LOST_MAJORITY: Final = (Fault(20.0, 21.0, Nemesis.RECOVER, ("node-2", "node-1", "node-3")),)
 OLD_VOTERS: Final = (
     Fault(0.0, 3.0, Nemesis.OLD_VERSION, ("node-1",), 2.0),
     Fault(0.0, 45.0, Nemesis.OLD_VERSION, ("node-2",), 2.0),
@@ -382,6 +387,59 @@ def _own_level(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda current, voters: real(current, [SUPPORTED_LEVEL for _ in voters])
 
 
+def _with_second(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a fault: a correction keeps the seconds of the last publications."""
+
+    def correct(state: FarmState, *more: Any) -> Any:
+        after, changes = real(state, *more)
+        masters = {
+            name: replace(each, publication=state.masters[name].publication) for name, each in after.masters.items()
+        }
+        return replace(after, masters=masters), changes
+
+    return correct
+
+
+def _own_clock(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a fault: a correction sets log time to the clock of the machine."""
+
+    def correct(state: FarmState, correction: Correction, *more: Any) -> Any:
+        after, changes = real(state, correction, *more)
+        host = current_host.get()
+        if host is None or after.log_time_ms == state.log_time_ms:
+            return after, changes
+        return replace(after, log_time_ms=round(host.wall_s * 1000)), changes
+
+    return correct
+
+
+def _only_log_time(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda state, _back_ms: state
+
+
+def _cut_end(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a fault: a recovery drops the last entries of the survivor."""
+
+    def checked_cut(state_dir: Path, start: int, end: int, _cut_after: int | None) -> Any:
+        return real(state_dir, start, end, max(start, 1, end - 5))
+
+    return checked_cut
+
+
+def _recovered_without(**parts: Any) -> Callable[..., Any]:
+    """Return a fault: the state of a recovered farm has these parts instead of the survivor's."""
+
+    def fault(real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda farm, *more: replace(real(farm, *more), **parts)
+
+    return fault
+
+
+def _same_cluster(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a fault: a recovered farm has the id of the lost one."""
+    return lambda survivor, *_: FormationState(known=survivor.founding)
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -533,4 +591,43 @@ PLANTED: Final[Mapping[str, Planted]] = {
         1, "true alarm", ((level_raising, "next_level", _own_level),), OLD_VOTERS
     ),
     "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
+    "a correction of log time does not count": Planted(
+        1, "completed action", ((Farm, "apply", _without_record(Correction)),), WRONG_LOG_TIME, 60.0, has_operator=True
+    ),
+    "a correction keeps the seconds of publications": Planted(
+        1, "healing", ((farm_commands, "correct", _with_second),), WRONG_LOG_TIME, 60.0, has_operator=True
+    ),
+    "a correction follows the clock of the machine": Planted(
+        1, "equal state machines", ((farm_commands, "correct", _own_clock),), WRONG_LOG_TIME, 60.0, has_operator=True
+    ),
+    "a correction changes the ages of reports": Planted(
+        1,
+        "log time",
+        ((log_time_correction, "_moved_back", _only_log_time),),
+        WRONG_LOG_TIME,
+        60.0,
+        has_operator=True,
+    ),
+    "a recovery drops the last entries": Planted(
+        1, "recovered state", ((state_reading, "_checked_cut", _cut_end),), LOST_MAJORITY, 60.0, has_operator=True
+    ),
+    "a recovery drops the weights": Planted(
+        3,
+        "recovered state",
+        ((recovering, "recovered", _recovered_without(weights=Weights())),),
+        LOST_MAJORITY,
+        60.0,
+        has_operator=True,
+    ),
+    "a recovery drops the last seconds": Planted(
+        1,
+        "recovered state",
+        ((recovering, "recovered", _recovered_without(masters={})),),
+        LOST_MAJORITY,
+        60.0,
+        has_operator=True,
+    ),
+    "a recovered farm has the id of the lost one": Planted(
+        1, "completed action", ((recovering, "_created_alone", _same_cluster),), LOST_MAJORITY, 60.0, has_operator=True
+    ),
 }

@@ -6,7 +6,7 @@
 A node has its state from its own mixture of live entries, replays after restarts, and snapshots. All must be equal.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -35,20 +35,36 @@ def digest_of(state: AppliedState) -> str:
     return sha256(b"".join(state.snapshot())).hexdigest()
 
 
-async def replayed(founding: Founding, committed: Mapping[int, Applied], last: int) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class FirstSnapshot:
+    """The snapshot at which the log of a recovered farm begins."""
+
+    last: LogId
+    chunks: tuple[bytes, ...]
+
+
+async def replayed(
+    founding: Founding, committed: Mapping[int, Applied], last: int, first: FirstSnapshot | None = None
+) -> dict[str, str]:
     """Return the digests of the state after the entry at `last`, by the way to it."""
+    begin = 0 if first is None else first.last.index
     entries = [
-        Entry(term, EntryKind(kind), data) for term, kind, data in (committed[each] for each in range(1, last + 1))
+        Entry(term, EntryKind(kind), data)
+        for term, kind, data in (committed[each] for each in range(begin + 1, last + 1))
     ]
     whole, half, restored = (founding.new_state() for _ in range(3))
-    middle = last // 2
-    await whole.apply(1, tuple(entries))
-    await half.apply(1, tuple(entries[:middle]))
-    await restored.restore(LogId(middle, entries[middle - 1].term), _chunks(list(half.snapshot())))
-    await restored.apply(middle + 1, tuple(entries[middle:]))
+    if first is not None:
+        for each in (whole, half):
+            await each.restore(first.last, _chunks(first.chunks))
+    middle = len(entries) // 2
+    await whole.apply(begin + 1, tuple(entries))
+    await half.apply(begin + 1, tuple(entries[:middle]))
+    at = LogId(begin + middle, entries[middle - 1].term) if middle else LogId(begin, 0) if first is None else first.last
+    await restored.restore(at, _chunks(half.snapshot()))
+    await restored.apply(begin + middle + 1, tuple(entries[middle:]))
     return {"whole replay": digest_of(whole), "snapshot and tail": digest_of(restored)}
 
 
-async def _chunks(chunks: list[bytes]) -> AsyncIterator[bytes]:
+async def _chunks(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
     for each in chunks:
         yield each

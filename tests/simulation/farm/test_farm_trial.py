@@ -45,6 +45,29 @@ def test_trial_with_routers_succeeds() -> None:
     assert outcome.figures["publications"] > 0
 
 
+def test_replacement_of_a_lost_voter_does_not_need_its_level() -> None:
+    """Found by seed 951007. The lost voter announced level 1, so the approval of its successor was refused."""
+    old = (Fault(0.0, 10.0 + each, Nemesis.OLD_VERSION, (f"node-{each}",), 1.0) for each in (1, 2, 3))
+    lost = Fault(5.0, 15.0, Nemesis.RESTORE, ("node-3",))
+    outcome = run_trial(Plan(951_007, 3, 20.0, (*old, lost), has_operator=True))
+    assert not outcome.violations, story_of(outcome)
+    assert outcome.figures["restore"] == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "disaster",
+    [
+        Fault(5.0, 10.0, Nemesis.RECOVER, ("node-1", "node-2", "node-3")),
+        Fault(5.0, 40.0, Nemesis.LOG_TIME, ("node-1", "node-2"), 3600.0),
+    ],
+)
+def test_farm_continues_after_a_disaster(disaster: Fault) -> None:
+    outcome = run_trial(Plan(1, 3, 50.0, (disaster,), has_operator=True))
+    assert not outcome.violations, story_of(outcome)
+    assert outcome.figures[disaster.nemesis.name.lower()] == 1
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("nemesis", [Nemesis.HANGING_DISK, Nemesis.FULL_DISK])
 def test_verdict_of_node_without_disk_is_true(nemesis: Nemesis) -> None:

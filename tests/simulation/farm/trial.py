@@ -12,6 +12,7 @@ judgment    `checks` of the whole trial
 
 import re
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +21,12 @@ from typing import Final
 
 import trio
 
+from bridge.core.farm.log_time_correction import needless_ms
+from bridge.node.offline.recovering import RecoveryPlan
 from bridge.node.raft.farm_content import objection_to_state
 from tests.simulation.farm.checks import (
     Violation,
+    Write,
     check_acknowledged,
     check_exclusions,
     check_linearizable,
@@ -31,7 +35,7 @@ from tests.simulation.farm.checks import (
     writes_in,
 )
 from tests.simulation.farm.disk import Disk, disk_calls
-from tests.simulation.farm.host import current_host
+from tests.simulation.farm.host import EPOCH_S, current_host
 from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemeses import Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
@@ -53,6 +57,8 @@ LOOK_S: Final = 1.0
 AGREE_S: Final = 30.0
 """Longest time from the healthy verdicts until the views agree."""
 CLIENTS: Final = 3
+LATE_PERIODS: Final = 6
+"""Periods of reports by which log time may lag behind the time."""
 RESTART_S: Final = 3.0
 """A supervisor starts an ended process after this time (RestartSec)."""
 
@@ -100,12 +106,17 @@ class _Trial:
                 world.on_taken.append(observer.taken)
                 world.on_event.append(observer.event)
                 self._calls = Calls(lambda: world.time_s)
+                world.on_recovery.append(self._recovered)
                 logs = small_logs() if self._plan.has_snapshots else nullcontext()
                 with observer.observing(), self._nodes.collecting(), logs:
                     await self._parts(world)
                     outcome.virtual_s = world.time_s
                 outcome.trace = world.trace
         return outcome
+
+    def _recovered(self, plan: RecoveryPlan, *, ended_well: bool) -> None:
+        self._observer.recovered(plan, ended_well=ended_well)
+        self._calls.recovered()
 
     async def _parts(self, world: World) -> None:
         for host in world.hosts.values():
@@ -231,11 +242,11 @@ class _Trial:
             # Without space a node does not start. An older version does not continue beyond its level.
             if "no space left on" not in failure.lower() and not self._is_outdated(name, failure)
         ]
-        outcome.violations += check_acknowledged(calls, writes)
-        outcome.violations += check_linearizable(calls, writes)
+        outcome.violations += self._judge_calls(writes)
         masters = frozenset({world.master.destination.hash} if world.master else ())
         outcome.violations += check_publications(observer.publications, masters, frozenset(world.signers))
         outcome.violations += check_exclusions(observer.publications)
+        outcome.violations += self._judge_log_time()
         await self._compare_states()
         acknowledged = [each for each in calls if each.is_acknowledged]
         outcome.figures |= {
@@ -246,6 +257,28 @@ class _Trial:
             "publications": len(observer.publications),
             **{f"snapshots {done}": number for done, number in sorted(observer.snapshots.items())},
         }
+
+    def _judge_calls(self, writes: Mapping[str, Write]) -> Iterator[Violation]:
+        """Judge the calls before and after a recovery: the new farm lacks the last entries if its survivor did."""
+        observer, calls, moment = self._observer, self._calls.all, self._calls.recovered_at
+        earlier = [each for each in calls if each.called < moment]
+        judged = [each for each in earlier if each.answered is None or each.answered < moment]
+        before = writes_in(observer.before)
+        yield from check_acknowledged(judged, before)
+        yield from check_linearizable(judged, before)
+        kept = [each for each in earlier if each.index is not None and each.index <= observer.kept]
+        later = [each for each in calls if each.called >= moment]
+        yield from check_acknowledged([*kept, *later], writes)
+        yield from check_linearizable([*(each for each in earlier if each.kind is Kind.WRITE), *later], writes)
+
+    def _judge_log_time(self) -> Iterator[Violation]:
+        """Find log time that a healed farm does not correct by waiting, or that lags behind."""
+        period_ms = self._world.profile.reporting_period_ms
+        for name in self._world.members if self._outcome.healed_s is not None else ():
+            state = self._observer.states.get(name)
+            ahead_ms = 0.0 if state is None else state.state.log_time_ms - 1000 * (EPOCH_S + self._world.time_s)
+            if not -LATE_PERIODS * period_ms <= ahead_ms <= needless_ms(period_ms):
+                yield Violation("true log time", f"log time at {name} is {ahead_ms / 1000:.0f} s ahead of the time")
 
     def _is_outdated(self, name: str, failure: str) -> bool:
         """Return True if an older version has refused the level of a farm that it had left, or that is newer."""
@@ -278,7 +311,7 @@ class _Trial:
         """Compare the state of the nodes with replays of the log."""
         observer = self._observer
         assert observer.founding is not None
-        for way, found in (await replayed(observer.founding, observer.committed, last)).items():
+        for way, found in (await replayed(observer.founding, observer.committed, last, observer.first)).items():
             if found != digest:
                 self._violate("equal state machines", f"{way} of {last} entries differs from the state of the nodes")
         applied = next(iter(observer.states.values()))

@@ -78,6 +78,8 @@ class Calls:
         self._now_s = now_s
         self._moments = count(1)
         self._values = count(1)
+        self.recovered_at = 0
+        """The moment at which the last new farm was made from a survivor."""
 
     def begin(self, client: str, kind: Kind, key: int = 0) -> Call:
         """Add a call."""
@@ -85,6 +87,10 @@ class Calls:
         call = Call(client, kind, next(self._moments), self._now_s(), key=key, value=value)
         self.all.append(call)
         return call
+
+    def recovered(self) -> None:
+        """Record that the log may lack its last entries from now on: readers begin at its start."""
+        self.recovered_at = next(self._moments)
 
     def answer(self, call: Call) -> None:
         """Record the positive result of a call."""
@@ -116,6 +122,8 @@ class Client:
         self._seen: set[str] = set()
         """Requests in the log so far: a reader counts each of them once."""
         self._next = 1
+        self._began = 0
+        """The last recovery that this reader has noticed."""
         self._leaves = leaves
         self._committed = committed
 
@@ -175,6 +183,8 @@ class Client:
             await trio.sleep(RETRY_S)
 
     async def _read(self, call: Call) -> None:
+        if self._began != self._calls.recovered_at:
+            self._began, self._found, self._seen, self._next = self._calls.recovered_at, {}, set(), 1
         async with self._client_of(self._node()) as client:
             page = await client.log(self._next, PAGE, linearizable=True)
             commit_index = page.commit_index
@@ -189,6 +199,8 @@ class Client:
                 if not page.entries or after > commit_index:
                     break
                 page = await client.log(after, PAGE)
+        if self._began != self._calls.recovered_at:
+            raise ControlError("the farm was recovered during the read")
         self._found, self._seen, self._next = found, seen, after
         call.found, call.index = dict(found), commit_index
         self._calls.answer(call)

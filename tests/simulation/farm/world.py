@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from signal import SIGTERM
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -33,6 +33,7 @@ from bridge.api.trace import TraceEvent
 from bridge.node import local_node
 from bridge.node.app import run_node
 from bridge.node.control.client import ControlClient
+from bridge.node.offline.recovering import RecoveryPlan
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine
@@ -52,6 +53,13 @@ COLLECT_EVERY_S: Final = 60.0
 """Virtual seconds between two collections of garbage: finalizers run at the same moments in each process."""
 
 T = TypeVar("T")
+
+
+class OnRecovery(Protocol):
+    """Called when a new farm is made from a survivor, before its node starts."""
+
+    def __call__(self, plan: RecoveryPlan, *, ended_well: bool) -> None:
+        """Take the plan; `ended_well` is False if the node may have lost entries at its end."""
 
 
 class World:
@@ -85,6 +93,7 @@ class World:
         """Called with each event of a node's own trace."""
         self.on_taken: list[Callable[[Host, bytes], None]] = []
         """Called with each structure that a router of a machine accepts."""
+        self.on_recovery: list[OnRecovery] = []
         self._order = order
         self._nursery = nursery
 
