@@ -8,12 +8,12 @@ limit in time and in bytes, and the client refuses a structure older than the la
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.api.printable import short_address
 from bridge.connect.status import DirectoryStatus
@@ -55,8 +55,7 @@ class Judgment(Enum):
     KNOWN = "known"
 
 
-@dataclass(slots=True)
-class _Directory:
+class _Directory(Struct):
     hash: bytes
     replies: int = 0
     failures: int = 0

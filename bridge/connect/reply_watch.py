@@ -14,11 +14,11 @@ of chat. Such a stream fails only if its leaf fails for another reason while the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.core.connecting.leaves import LeafFailure, LeafTable
 from bridge.wire.i2p.structures import address_of
@@ -26,8 +26,7 @@ from bridge.wire.i2p.structures import address_of
 LEAST_RATE_BYTES_PER_S: Final = 8_192
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, eq=False):
     """The unanswered bytes of one stream."""
 
     leaf_hash: bytes

@@ -8,12 +8,12 @@ lead through other routers. Each farm has its own sessions, so that two services
 destination.
 """
 
-from dataclasses import dataclass
 from math import inf
 from random import Random
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from bridge.connect.errors import NoSessionError
 from bridge.connect.status import ClientCounter, ClientCounters, LastError
@@ -37,8 +37,7 @@ _STABLE_AFTER_S: Final = 30.0
 """If a session lasted this long, the next delay is the shortest again."""
 
 
-@dataclass(slots=True)
-class _ReadySession:
+class _ReadySession(Struct):
     scope: trio.CancelScope
     failures: int = 0
 

@@ -15,11 +15,11 @@ import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
 import trio
+from msgspec import Struct, field
 
 from bridge.sam.connection import SamBridge, receive_line
 from bridge.wire.i2p.destination_keys import DestinationKeyError, new_master_key
@@ -73,8 +73,7 @@ class _RefusedError(Exception):
         self.pairs = {"RESULT": result, "MESSAGE": message} if message else {"RESULT": result}
 
 
-@dataclass(slots=True, eq=False)
-class _WaitingStream:
+class _WaitingStream(Struct, eq=False):
     """A stream that a peer has opened and that waits for a STREAM ACCEPT."""
 
     peer: Destination

@@ -11,10 +11,9 @@ store them.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.api.entry_words import Names, entry_words
 from bridge.api.log import LogEntryView
@@ -33,8 +32,7 @@ HELD_S: Final = 5
 ENTRIES: Final = 200
 
 
-@dataclass(slots=True)
-class MemberHistory:
+class MemberHistory(Struct):
     """One member's figures, the oldest first; None for an unknown figure."""
 
     rtt_ms: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))

@@ -16,7 +16,7 @@ transfer (`ServerRole.sticks_to_leader`). Otherwise one server that misses heart
 A vote is durable before its reply leaves: otherwise a server could vote twice in one term after a crash and restart.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from consensus.core import quorum
 from consensus.core.drops import Drop
@@ -72,8 +72,7 @@ def answer_vote(replica: Replica, request: RequestVote) -> bool:
     return granted
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(Struct):
     """One round of a campaign, in its pre-vote phase or in its voting phase."""
 
     deadline: Milliseconds

@@ -17,7 +17,7 @@ an unfinished single-server change of an older leader. Then two majorities witho
 differently.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved
 from consensus.core.entry_data import configuration_entry
@@ -77,8 +77,7 @@ def leave_joint(configuration: Configuration) -> Configuration:
     return Configuration(configuration.voters, (), configuration.learners)
 
 
-@dataclass(slots=True)
-class CatchUp:
+class CatchUp(Struct):
     """Progress of one new server to the end of the leader's log. `goal` is the end of the present round.
 
     A learner that becomes a voter may have lagged for a long time, so its time limit begins at `requested_ms`.
@@ -110,8 +109,7 @@ class CatchUp:
         return max(self.requested_ms, progress.advanced_ms) + options.catch_up_stall_ms
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """A change that a caller waits for. `catching_up` is empty once the first step is appended."""
 
     change_id: int

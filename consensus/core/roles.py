@@ -25,7 +25,7 @@ with them the evidence is ignored.
 own term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from consensus.core import election
 from consensus.core.drops import Drop
@@ -40,8 +40,7 @@ from consensus.core.replication.append_leader import AppendLeader
 from consensus.core.replication.fetch_leader import FetchLeader
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(Struct):
     """The role of follower, with or without a known leader."""
 
     deadline: Milliseconds

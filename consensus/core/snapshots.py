@@ -19,9 +19,7 @@ verified, so that a corrupt snapshot never replaces a good log. A snapshot of co
 is in the log, is not transferred: the log keeps the later entries. Any other snapshot replaces the whole log.
 """
 
-from dataclasses import dataclass, field
-
-from msgspec import Struct
+from msgspec import Struct, field
 
 from consensus.core.drops import Drop
 from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
@@ -59,8 +57,7 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
     replica.outbox.stage_snapshot(Compact(snapshot, first_index))
 
 
-@dataclass(slots=True)
-class OutgoingSnapshot:
+class OutgoingSnapshot(Struct):
     """The transfer to one follower. The follower has all bytes before `offset`; the sent bytes end at `end`."""
 
     last: LogId
@@ -212,8 +209,7 @@ def refuse_fetch_snapshot(
     replica.outbox.send(fetch.replica, reply, replica.hard_state_number)
 
 
-@dataclass(slots=True)
-class IncomingSnapshot:
+class IncomingSnapshot(Struct):
     """Progress of one transfer. `received` bytes came without a gap; the newest are durable with Persist `number`.
 
     The leader's term and the snapshot's last position identify it: another leader may have other bytes for the same

@@ -16,7 +16,7 @@ The outcome is known only when the next leader is known. So a transfer continues
 transfer's deadline.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, ProposalResolved, TransferEnded, TransferOutcome
@@ -30,8 +30,7 @@ from consensus.core.replica import Replica
 ABSTENTION_TIMEOUTS = 2
 
 
-@dataclass(slots=True)
-class LeadershipTransfer:
+class LeadershipTransfer(Struct):
     """One transfer, from the request to its outcome."""
 
     transfer_id: int

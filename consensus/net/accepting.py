@@ -24,7 +24,6 @@ import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -85,8 +84,7 @@ class KnownSources:
         return proven_at is not None and trio.current_time() - proven_at < _KNOWN_FOR_S
 
 
-@dataclass(slots=True, eq=False)
-class _PendingStream:
+class _PendingStream(Struct, eq=False):
     connection: socket.socket
     address: str
     source: str

@@ -16,11 +16,10 @@ a part of the servers' budget, so a hostile server that sends its bytes one by o
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 FREE_BYTES: Final = 64 * 1024
 """Bytes that any connection may hold: one read of the stream."""
@@ -34,8 +33,7 @@ class BudgetOptions(Struct, frozen=True):
     others_bytes: int = 32 * 2**20
 
 
-@dataclass(slots=True, eq=False)
-class Account:
+class Account(Struct, eq=False):
     """The bytes of one connection. `owner` is a server's identity, or the address of any other peer."""
 
     owner: str
@@ -45,8 +43,7 @@ class Account:
     used_bytes: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _PendingReceipt:
+class _PendingReceipt(Struct, eq=False):
     account: Account
     size: int
     admitted: trio.Event = field(default_factory=trio.Event)

@@ -11,9 +11,10 @@ message of a limited size also ends in a limited time.
 it takes on the slowest supported link (`core.slow_link`).
 """
 
-from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 from consensus.core.slow_link import slow_link_ms
 
@@ -26,8 +27,7 @@ def time_for(size_bytes: int) -> float:
     return slow_link_ms(size_bytes) / 1000
 
 
-@dataclass(slots=True)
-class TransferTime:
+class TransferTime(Struct):
     """The time that arriving bytes have bought, on one connection or for one message."""
 
     timeout_s: float

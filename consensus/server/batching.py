@@ -20,9 +20,9 @@ at most `linger_idle_ms`.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved
 from consensus.core.events import Proposed
@@ -36,8 +36,7 @@ _LINGER_MIN_PROPOSALS = 4
 """Least number of proposals in a batch that justifies a pause after it."""
 
 
-@dataclass(slots=True)
-class ProposalLimit:
+class ProposalLimit(Struct):
     """The number and size of admitted, unanswered proposals, and their limits."""
 
     max_proposals: int

@@ -15,10 +15,10 @@ If a caller leaves, its reply is dropped. If the server stops, each waiting call
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import ConfigurationResolved, ProposalResolved, ReadReady, ReadRefused, TransferEnded
 from consensus.core.messages import Reply
@@ -53,8 +53,7 @@ class CallbackResult(Generic[T]):
         return self._value
 
 
-@dataclass(slots=True, eq=False)
-class CallKind(Generic[T]):
+class CallKind(Struct, Generic[T], eq=False):
     """One kind of call; `T` is the type of its reply."""
 
     name: str

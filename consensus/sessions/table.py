@@ -19,10 +19,9 @@ requests under way, in any order. A number below the window is refused, because 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from consensus.core.model import Index, Milliseconds
 from consensus.sessions.table_bytes import TableReader, number_bytes, text_bytes
@@ -103,8 +102,7 @@ class SessionLimits(Struct, frozen=True):
 DEFAULT_LIMITS = SessionLimits()
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     last_index: Index
     last_ms: Milliseconds
     highest: int = 0

@@ -10,7 +10,6 @@ The executor makes jobs on the trio thread, from plans that touch no file; the d
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import assert_never
 
 from msgspec import Struct
@@ -69,8 +68,7 @@ class ReadJob(Struct, frozen=True):
                 assert_never(self.request)
 
 
-@dataclass(slots=True, eq=False)
-class SnapshotWrite:
+class SnapshotWrite(Struct, eq=False):
     """Operations on `file`, which nothing depends on yet: a snapshot being taken. Abandoned on a full disk."""
 
     operations: tuple[DiskOperation, ...]
@@ -80,8 +78,7 @@ class SnapshotWrite:
     given_up: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class PreparationJob:
+class PreparationJob(Struct, eq=False):
     """Operations on `file`: a step of the log's next segment. Abandoned on a full disk."""
 
     operations: tuple[DiskOperation, ...]

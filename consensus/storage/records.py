@@ -14,7 +14,6 @@ Both checksums of a record start from a value derived from the ids of the node a
 """
 
 import struct
-from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -74,8 +73,7 @@ class SegmentHeader(Struct, frozen=True):
     size_bytes: int
 
 
-@dataclass(slots=True)  # not frozen: a restart makes very many of them, and frozen ones cost three times as much
-class RecordHeader:
+class RecordHeader(Struct):
     """The header of a record. A cut does not have entries: `first` is the first index that it removes.
 
     All entries up to `durable` were durable when it was written.

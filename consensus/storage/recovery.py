@@ -20,7 +20,8 @@ same reason, names and erased bytes are synced again. At last the hard state fil
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from consensus.core.entry_data import EntryDataError, decode_configuration, heads
 from consensus.core.log import RecoveredLog, TermRun, entry_bytes
@@ -70,8 +71,7 @@ _OTHER_FORMAT = (
 )
 
 
-@dataclass(slots=True)
-class Scan:
+class Scan(Struct):
     """The result of reading the segments, and the operations that repair it."""
 
     segments: list[Segment]

@@ -19,7 +19,6 @@ valid header of a record that contains the hit.
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -60,8 +59,7 @@ A plain tuple: a reader makes millions of them.
 """
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """One record, and the number of its entries in the log; a cut after the record may have removed the later ones."""
 
     offset_bytes: int

@@ -13,9 +13,10 @@ as sound is sound.
 import fcntl
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from consensus.storage.directory import LOCK_FILE
 from consensus.storage.disk import StorageError
@@ -35,8 +36,7 @@ class StorageVerdict(Enum):
     NOT_A_LOG = "not-a-log"
 
 
-@dataclass(slots=True)
-class Verification:
+class Verification(Struct):
     """Findings. A start would refuse `faults`, and would repair `repairs` automatically."""
 
     verdict: StorageVerdict

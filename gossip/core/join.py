@@ -18,10 +18,9 @@ precedence rule.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from gossip.core.dissemination import Piggyback
 from gossip.core.effects import Alarm, AlarmKind, Context, KeyOffered, OfferToken
@@ -63,15 +62,13 @@ def admit_all(_source: NodeInfo) -> JoinNak | None:
     return None
 
 
-@dataclass(slots=True)
-class _Seed:
+class _Seed(Struct):
     is_hint: bool
     next_at: int
     failures: int = 0
 
 
-@dataclass(slots=True)
-class _Join:
+class _Join(Struct):
     """One attempt to gain one peer, which redirects may lead from address to address."""
 
     address: Address
@@ -89,8 +86,7 @@ class _Join:
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 
 
-@dataclass(slots=True)
-class _Sender:
+class _Sender(Struct):
     """A sender of unreadable datagrams."""
 
     seen_at: int

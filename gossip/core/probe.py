@@ -19,11 +19,10 @@ does not accuse a member.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gossip.core.dissemination import Piggyback, notice
 from gossip.core.effects import Context
@@ -79,8 +78,7 @@ class Rotation:
                     self._next += 1
 
 
-@dataclass(slots=True)
-class _Relay:
+class _Relay(Struct):
     previous_hop: Address
     nack_at: int | None
     forget_at: int
@@ -165,8 +163,7 @@ class Relays:
         return True
 
 
-@dataclass(slots=True)
-class _ProbeRound:
+class _ProbeRound(Struct):
     target: NodeId
     incarnation: Incarnation
     seq: int

@@ -12,10 +12,9 @@ up the replies to members that query in their own name.
 Every member answers the query `gossip:keys` automatically, with a summary of its keyring.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gossip.core.effects import Context, QueryAnswered, QueryEnded, QueryReceived
 from gossip.core.keyring_exchange import KEYS_QUERY, KeyringExchange
@@ -31,8 +30,7 @@ UNPROVED_BURST: Final = 8.0
 """Room for an operator's commands, which send a few queries; each member replies once to each."""
 
 
-@dataclass(slots=True)
-class _OwnQuery:
+class _OwnQuery(Struct):
     """A query of this node."""
 
     ticket: int

@@ -20,11 +20,10 @@ is min, which grows with the logarithm of the group: a refutation needs that muc
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """
 
-from dataclasses import dataclass, field
 from math import log, log10
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
 from gossip.core.dissemination import UpdateQueue
@@ -103,8 +102,7 @@ class Suspicion:
         return self._started_at + max(self._max_ms - round(shrunk), self._min_ms)
 
 
-@dataclass(slots=True)
-class _Doubt:
+class _Doubt(Struct):
     sources: dict[Address, None] = field(default_factory=dict)
     verdicts: int = 0
 

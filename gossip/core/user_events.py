@@ -20,12 +20,11 @@ about members. The queue and the record of names are bounded; a full queue drops
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, log10
 from typing import Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gossip.core.effects import Context
 from gossip.core.keyring import ClockBound
@@ -57,8 +56,7 @@ def broken_limit(name: str, body: bytes) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class _QueuedMessage:
+class _QueuedMessage(Struct):
     message: UserMessage
     sender: NodeId
     """The node that sent it: the message need not be sent back."""

@@ -20,11 +20,10 @@ application decides whether its own members may be among the listed senders.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import AdmissionPolicy
@@ -72,8 +71,7 @@ class SourceLimit:
         return bucket.take(now_ms) and self._together.take(now_ms)
 
 
-@dataclass(slots=True)
-class SourceLimits:
+class SourceLimits(Struct):
     """The limits of one node."""
 
     newcomers: SourceLimit = field(default_factory=lambda: SourceLimit(20.0, NEWCOMERS_BURST, 200.0))
@@ -139,8 +137,7 @@ class GroupDescription(Struct, frozen=True):
     wire: WireDescription
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     """The running figures of one node."""
 
     received: int = 0

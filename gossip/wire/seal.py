@@ -13,13 +13,13 @@ windows. `secure_codec` lists the messages that may be sealed without a receiver
 """
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct, field
 
 from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, LABEL_BYTES, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
@@ -99,8 +99,7 @@ def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
     return HKDF(SHA256(), KEY_BYTES, salt, b"garlic farm, gossip 1: " + purpose).derive(key)
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(Struct):
     """The accepted counters among the last ones of a salt, as bits: bit 0 is `highest`."""
 
     highest: int = 0
@@ -120,8 +119,7 @@ class _Window:
             self.taken |= 1 << -ahead
 
 
-@dataclass(slots=True)
-class _Salt:
+class _Salt(Struct):
     """The cipher and the window for one salt of another node under one key."""
 
     cipher: ChaCha20Poly1305

@@ -1,6 +1,5 @@
 """Entries and snapshots in Kafka's form. Recorded data of its controllers round-trips, and damaged data is refused."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -303,9 +302,7 @@ def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> byte
     [batch] = read_batches(batches_of(1, (configuration_entry(1, Configuration(VOTERS), HEAD),)))
     [record] = batch.records
     key = version.to_bytes(2) + (6).to_bytes(2)
-    return encode_batch(
-        replace(batch, records=(dataclasses.replace(record, key=key, value=change(record.value or b"")),))
-    )
+    return encode_batch(replace(batch, records=(replace(record, key=key, value=change(record.value or b"")),)))
 
 
 @each_case(
@@ -331,9 +328,7 @@ def test_invalid_voters_record_is_refused(data: bytes, words: str) -> None:
 def test_leader_change_with_extra_fields_stays_raw_control_entry() -> None:
     [batch] = read_batches(batches_of(1, (no_op_entry(1, NoOp(ReplicaKey(1)), HEAD),)))
     [record] = batch.records
-    data = encode_batch(
-        replace(batch, records=(dataclasses.replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),))
-    )
+    data = encode_batch(replace(batch, records=(replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),)))
     [entry] = entries_of(data, LogId(0, 0))
     assert entry.kind is EntryKind.CONTROL
     assert batches_of(1, (entry,)) == data

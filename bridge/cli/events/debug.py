@@ -18,7 +18,6 @@ import os
 import tarfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from pathlib import Path
 import click
 import msgspec
 import trio
+from msgspec import Struct, field
 
 from bridge import VERSION
 from bridge.api.control_routes import DEBUG, DEBUG_SECONDS_MAX, HISTORY, VIEWS
@@ -50,8 +50,7 @@ EVENTS_PAGE = 1_000
 _NOT_QUERIED = ", and was not queried: give its address with --node as well"
 
 
-@dataclass(slots=True)
-class _DebugBundle:
+class _DebugBundle(Struct):
     """The collected data: files by their names, and their description."""
 
     directory: str

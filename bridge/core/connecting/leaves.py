@@ -19,13 +19,12 @@ farm usually withdraws the leaf sooner. A leaf is suspect after half of a reply'
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from random import Random
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.core.connecting.reply_times import NetworkDoubt, ReplyTimes
 from bridge.core.connecting.structures import ListedLeaf
@@ -70,8 +69,7 @@ class LeafFailure(Struct, frozen=True, kw_only=True):
     """False if the router did not open a stream."""
 
 
-@dataclass(slots=True)
-class LeafRecord:
+class LeafRecord(Struct):
     """One leaf. Times are seconds of the client's monotonic clock, except `ends_s`."""
 
     hash: bytes

@@ -13,8 +13,9 @@ time.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.core.history.records import (
     LATEST_MS,
@@ -46,8 +47,7 @@ BREAK_CHECKS: Final = 600
 """Minimum number of observations between a break and a break because the clock moved back: usually ten minutes."""
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(Struct):
     """Tokens: a change takes them, time adds them."""
 
     capacity: int

@@ -18,8 +18,8 @@ alarm, since its record of votes may be out of date too.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gossip import (
@@ -43,8 +43,7 @@ SERVERS_MAX = 64
 Consequence = MembershipChanged | Alarm | AdoptGeneration
 
 
-@dataclass(slots=True)
-class _ConnectedMember:
+class _ConnectedMember(Struct):
     info: NodeInfo
     status: Status
     seen_ms: int

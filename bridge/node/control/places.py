@@ -9,15 +9,14 @@ during the handshake and the head of its first request. Clients from a source wi
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from consensus.net import KnownSources, source_of
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(Struct, eq=False):
     """One connection, from accept to close; cancelling `scope` closes it."""
 
     source: str

@@ -10,7 +10,6 @@ Every refusal is JSON `{"error": {"code": …, "text": …}}`, whose text contai
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,8 +28,7 @@ JSON_TYPE = "application/json"
 B = TypeVar("B")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A completely received request."""
 
     method: str

@@ -16,10 +16,10 @@ not be records: a consumer that commits its position would read its own commit a
 """
 
 import struct
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+from msgspec import Struct, field
 
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import ServerRecord
@@ -48,8 +48,7 @@ _CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")
 EPOCH_MAX: Final = 2**31 - 1
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(Struct):
     """The entries of the next batch so far."""
 
     base_offset: int

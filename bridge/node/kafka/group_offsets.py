@@ -15,10 +15,10 @@ of the next coordinator. docs/reference/kafka.md has the limits and the cost of 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 import trio
+from msgspec import Struct, field
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import GroupOffset
@@ -41,8 +41,7 @@ _SILENT_BYTES: Final = 256 * 1024
 _KNOWN_MAX: Final = 4 * GROUPS_MAX
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """The waiting commits of one group. `requested` counts commits; up to `noted` they are in the log."""
 
     newest: CommittedOffset

@@ -12,7 +12,6 @@ listens on loopback.
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -84,8 +83,7 @@ class LeafServices(Struct, frozen=True):
             await trio.sleep(POLL_S)
 
 
-@dataclass(slots=True)
-class _Page:
+class _Page(Struct):
     """The page of one leaf, and the number of requests for it."""
 
     name: str

@@ -16,11 +16,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 STOP_GRACE_SECONDS = 10.0
 
@@ -33,8 +32,7 @@ class Command(Struct, frozen=True):
     log_file: Path
 
 
-@dataclass(slots=True)
-class Child:
+class Child(Struct):
     """One started process."""
 
     command: Command

@@ -9,12 +9,12 @@ The file is in the same directory as the identity key: the safety argument of `f
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
 from typing import assert_never
 
 import trio
+from msgspec import Struct, field
 
 from bridge.api.alarms import FORMATION
 from bridge.core.formation.formation import Formation, FormationTuning
@@ -90,8 +90,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     return state
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(Struct):
     """An operator's request and its result."""
 
     event: WithdrawRequested | ConfirmRequested

@@ -20,11 +20,10 @@ serve as anchors: a position in a file, with log time before it.
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.api.log import EntryKind, log_entry
 from bridge.core.log.records import Clock, Correction
@@ -84,8 +83,7 @@ class KnownTime(Struct, frozen=True):
     log_time_ms: int
 
 
-@dataclass(slots=True)
-class _Clocks:
+class _Clocks(Struct):
     """The clock entries of one segment: positions, and log time after each, by this segment alone.
 
     From the first correction on (at index `corrected` of the arrays) this is log time itself, because a correction

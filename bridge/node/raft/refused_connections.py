@@ -18,10 +18,10 @@ The others are counted; their count is reported every ten minutes and when the c
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS, AlarmType
@@ -98,8 +98,7 @@ _DO_WHERE_REFUSING = {
 }
 
 
-@dataclass(slots=True)
-class _Repeated:
+class _Repeated(Struct):
     """The repeated failures of one kind, in one direction, with one peer."""
 
     what: str

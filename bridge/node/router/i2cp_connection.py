@@ -13,11 +13,10 @@ router has processed the structure without an error.
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
@@ -64,8 +63,7 @@ _REFUSALS: Final = {
 Answer = TypeVar("Answer")
 
 
-@dataclass(slots=True, eq=False)
-class _Waiter(Generic[Answer]):
+class _Waiter(Struct, Generic[Answer], eq=False):
     """A caller that waits for a reply."""
 
     answer: Answer | None = None

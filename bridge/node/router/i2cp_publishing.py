@@ -28,12 +28,11 @@ The node reports this before i2pd refuses with only "invalid".
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_i2cp
 from bridge.node.router.link import Credentials, Link, RouterLost, Software
@@ -74,8 +73,7 @@ def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
     return OLD_KEY_FILE
 
 
-@dataclass(slots=True, eq=False)
-class _Offer:
+class _Offer(Struct, eq=False):
     """A structure that the router has not accepted yet, and the event of its result."""
 
     structure: bytes
@@ -87,8 +85,7 @@ class _Offer:
         self.settled.set()
 
 
-@dataclass(slots=True)
-class _HandOvers:
+class _HandOvers(Struct):
     """The hand-overs in one session: decides if one is due without a request of the router."""
 
     repeats: bool

@@ -130,8 +130,7 @@ async def probe_failure(host: str, port: int, timeout_s: float) -> str | None:
     return f"no reply within {timeout_s:g} s"
 
 
-@dataclass(slots=True)
-class _Condition:
+class _Condition(Struct):
     """The past of one condition of a leaf."""
 
     holds: bool | None = None

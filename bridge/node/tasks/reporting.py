@@ -21,10 +21,10 @@ other content.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 import trio
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitOutcome
@@ -252,8 +252,7 @@ class ReportingTask:
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
 
 
-@dataclass(slots=True)
-class LeafHealth:
+class LeafHealth(Struct):
     """The health of a leaf by its events, at most `LEAF_EVENTS_MAX` in `LEAF_EVENTS_WITHIN_S` seconds.
 
     If a leaf changes more often, the next permitted event has its health at that time, the age of its last change and

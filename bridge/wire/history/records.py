@@ -12,9 +12,10 @@ The only error is `RegionError`. Every number of a record is checked, and a reco
 """
 
 import struct
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from bridge.core.history.records import (
     LATEST_MS,
@@ -74,8 +75,7 @@ class RegionError(ValueError):
     """The bytes are not a region of a history."""
 
 
-@dataclass(slots=True)
-class Region:
+class Region(Struct):
     """The readable content of a region."""
 
     sequence: int

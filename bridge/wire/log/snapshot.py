@@ -11,10 +11,9 @@ change.
 
 import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.core.state.farm_state import FarmState
 
@@ -48,8 +47,7 @@ class FarmHistory(Struct, frozen=True):
     configuration_indexes: list[int]
 
 
-@dataclass(slots=True)
-class FarmSnapshot:
+class FarmSnapshot(Struct):
     """The content of a farm's snapshot."""
 
     farm: FarmState

@@ -18,7 +18,8 @@ fetch is not parked: the reply has entries from memory or is empty.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from consensus.core.drops import Drop
 from consensus.core.effects import ReadEntries
@@ -42,8 +43,7 @@ from consensus.core.status import FollowerProgress
 MAX_OBSERVERS = 256
 
 
-@dataclass(slots=True)
-class Parked:
+class Parked(Struct):
     """A fetch whose reply waits for an event, or for a read of entries that are no longer in memory."""
 
     fetch: Fetch

@@ -17,7 +17,6 @@ result.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import trio
@@ -183,8 +182,7 @@ class GarlicFarmClient(TaskOwner):
         return True
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(Struct):
     """The state of one submission."""
 
     outcome: Outcome | None = None

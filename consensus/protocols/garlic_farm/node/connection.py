@@ -21,7 +21,6 @@ correct reply. The same applies if its session has expired without the extension
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
@@ -158,8 +157,7 @@ class ConnectionOptions(Struct, frozen=True):
     """Time for a handler before the connection is closed."""
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(Struct):
     request: wire.Request
     due_s: float
     size: int

@@ -21,7 +21,8 @@ leadership first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from consensus.core.messages import AppendReply, Reply
 from consensus.core.model import Index, LogId, ServerId, Term
@@ -36,8 +37,7 @@ from consensus.server.server import ConsensusServer
 OnReply = Callable[[wire.Reply | None], None]
 
 
-@dataclass(slots=True)
-class _Invitation:
+class _Invitation(Struct):
     """The inviting leader, its term, and the end of the last pack from it."""
 
     leader: int

@@ -20,10 +20,9 @@ rules it would corrupt its log or end its process:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from consensus.core import messages as core
@@ -46,8 +45,7 @@ class Part(Struct, frozen=True):
     """For a pack: the size of the peer's data file before it, in bytes."""
 
 
-@dataclass(slots=True, eq=False)
-class JoiningPeer:
+class JoiningPeer(Struct, eq=False):
     """One joining peer, from its invitation until it is an ordinary peer."""
 
     address: PeerAddress | None

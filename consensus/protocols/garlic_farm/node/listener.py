@@ -20,11 +20,10 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import assert_never
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, Handle, KnownSources
@@ -63,8 +62,7 @@ class ConnectionLimits(Struct, frozen=True):
     """
 
 
-@dataclass(slots=True, eq=False)
-class PendingConnection:
+class PendingConnection(Struct, eq=False):
     """One connection, from accept to close."""
 
     source: str

@@ -8,7 +8,6 @@ number of omitted incidents.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 from msgspec import Struct
@@ -132,8 +131,7 @@ class ConnectionEvent(CountedReason):
     )
 
 
-@dataclass(slots=True)
-class _Period:
+class _Period(Struct):
     """Incidents of one fault: reported since `began_s`, and omitted since the last report."""
 
     began_s: float

@@ -14,7 +14,6 @@ identities is a client that shows the password alone and identifies the server b
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from msgspec import Struct, field
 
@@ -61,8 +60,7 @@ _REFUSED = {
 """Meanings of `X-Garlic-Refusal`."""
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """State of one server, kept between connections."""
 
     challenge: Challenge | None = None

@@ -20,13 +20,12 @@ listed, since librdkafka 2.6 requires it for its login by version 1. A client th
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from os import urandom
 from typing import Any, Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec import field as struct_field
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, source_of
@@ -107,8 +106,7 @@ class _EndedError(Exception):
         self.reason = reason
 
 
-@dataclass(slots=True)
-class _ClientSession:
+class _ClientSession(Struct):
     """One connection: its identity and its state."""
 
     frames: FrameStream
@@ -123,8 +121,7 @@ class _ClientSession:
     budget: QueryBudget = field(default_factory=QueryBudget)
 
 
-@dataclass(slots=True)
-class _Holding:
+class _Holding(Struct):
     """Counters of the bytes held by a connection; each is called with the present number."""
 
     request: Callable[[int], None]

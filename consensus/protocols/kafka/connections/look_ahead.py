@@ -18,17 +18,16 @@ The number is bounded: beyond it a client is not read until the oldest request h
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 MAX_OVERLAPPING: Final = 64
 """Requests of one connection. A client that commits each second has up to five under way."""
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(Struct):
     """One request under way."""
 
     size_bytes: int

@@ -19,12 +19,11 @@ twice, but they are never skipped.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from consensus.protocols.kafka.groups.group import (
     Answer,
@@ -317,8 +316,7 @@ class GroupCoordinator:
         return waiting.answer
 
 
-@dataclass(slots=True)
-class _PendingRequest:
+class _PendingRequest(Struct):
     """A request that waits for its answer."""
 
     ticket: Ticket

@@ -21,10 +21,9 @@ replaces it, and needs no new round.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from consensus.protocols.kafka.wire.apis import ErrorCode
@@ -120,8 +119,7 @@ class TicketAnswer(Struct, frozen=True):
     answer: Answer
 
 
-@dataclass(slots=True)
-class GroupMember:
+class GroupMember(Struct):
     """One member, as it last joined."""
 
     member_id: str
@@ -139,8 +137,7 @@ class GroupMember:
         return next((metadata for name, metadata in self.request.protocols if name == protocol), b"")
 
 
-@dataclass(slots=True)
-class _JoinRound:
+class _JoinRound(Struct):
     """The current round, with the end of the time to join it."""
 
     until_ms: int
@@ -149,8 +146,7 @@ class _JoinRound:
     has_newcomer: bool = False
 
 
-@dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroup(Struct):
     """One group. Calls return the replies that they cause; an `is_empty` group may be dropped."""
 
     group_id: str

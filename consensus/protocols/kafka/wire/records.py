@@ -1,6 +1,5 @@
 """Record batches of Kafka's message format 2."""
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from msgspec import Struct
@@ -16,8 +15,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """One record; a control record has its version and type in the key."""
 
     timestamp_ms: int

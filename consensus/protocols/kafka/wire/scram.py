@@ -18,7 +18,6 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
@@ -118,8 +117,7 @@ def scram_credential(
     return ScramCredential(salt, iterations, hashlib.new(mechanism.digest, client_key).digest(), server_key)
 
 
-@dataclass(slots=True)
-class _Exchange:
+class _Exchange(Struct):
     """State of the server between the client's two messages."""
 
     user: str

@@ -9,7 +9,6 @@ committed: the next leader may replace the newest ones.
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -59,8 +58,7 @@ class LogStart(Struct, frozen=True):
     offset: int
 
 
-@dataclass(slots=True)
-class ReadPosition:
+class ReadPosition(Struct):
     """Offset of the next read; `epoch` is that of the previous record, or None if it is not known."""
 
     offset: int

@@ -20,11 +20,10 @@ import hashlib
 import json
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
 from consensus.protocols.kafka.wire.limits import KafkaWireError
@@ -64,8 +63,7 @@ class WrittenBatch(Struct, frozen=True):
     base_offset: int
 
 
-@dataclass(slots=True)
-class Producer:
+class Producer(Struct):
     """The last writes of one producer."""
 
     epoch: int

@@ -18,7 +18,6 @@ and per client. A request beyond that is ignored, and its client repeats it.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar, assert_never
 
@@ -76,8 +75,7 @@ class EndpointOptions(Struct, frozen=True):
     """
 
 
-@dataclass(slots=True, eq=False)
-class _UnansweredRequest:
+class _UnansweredRequest(Struct, eq=False):
     """A request under way: the target of its reply."""
 
     identity: bytes

@@ -23,7 +23,6 @@ shorter.
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -81,8 +80,7 @@ class PeerTimes(Struct, frozen=True):
 DEFAULT_TIMES: Final = PeerTimes()
 
 
-@dataclass(slots=True)
-class _Outstanding:
+class _Outstanding(Struct):
     message_id: MessageId
     frames: list[bytes]
     interval_s: float

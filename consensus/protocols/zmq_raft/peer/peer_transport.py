@@ -20,12 +20,12 @@ snapshot.
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, assert_never
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from consensus.core import messages as core
@@ -62,8 +62,7 @@ _EVERY_PEER: Final = Extensions(configurations=True)
 """Joint configurations are part of the protocol; there are no further extensions."""
 
 
-@dataclass(slots=True)
-class _LastRequest:
+class _LastRequest(Struct):
     """The newest append or chunk of a member. `reply` is None while the core works on it."""
 
     identity: bytes
@@ -71,8 +70,7 @@ class _LastRequest:
     reply: list[bytes] | None = None
 
 
-@dataclass(slots=True)
-class _Transfer:
+class _Transfer(Struct):
     """A snapshot from a leader: its name and the members; None until they are known."""
 
     term: Term

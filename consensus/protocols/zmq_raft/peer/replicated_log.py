@@ -24,7 +24,6 @@ their order are those of the package (`configUpdate`).
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
 
@@ -91,8 +90,7 @@ class LogOptions(Struct, frozen=True):
     """Time that a change waits for the first commitment of the leader's term."""
 
 
-@dataclass(slots=True, eq=False)
-class _Update:
+class _Update(Struct, eq=False):
     """An update under way. `proposal` is None while it waits for the application of the new leader's log."""
 
     data: bytes
@@ -102,8 +100,7 @@ class _Update:
     """True if its client got "accepted": it then waits for a final reply and does not repeat the request."""
 
 
-@dataclass(slots=True, eq=False)
-class _Change:
+class _Change(Struct, eq=False):
     """A change under way."""
 
     request: ChangeRequest
