@@ -1,6 +1,11 @@
-"""docs/reference/commands.md, generated from the command line: each command with its usage, help and options."""
+"""docs/reference/commands.md, generated from the command line: each command with its usage, help and options.
+
+An option with one meaning in many commands is explained once, at the top of the page; the commands only name it. With
+a row in each of these commands, the page was a third longer, and its reader had to find the few other options.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from inspect import cleandoc
 
@@ -19,22 +24,38 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 |---|---|
 | `--node ADDRESS` | the node to query: its control socket, its state directory or its name, or a URL (below) |
 | `--json` | print [JSON](json.md) with stable keys, for scripts |
-| `--timeout SECONDS` | the limit for replies, from 0.1 to 3600 s |
-| `--watch` | print new events, entries or records as they come, or print a view again every 2 s, until Ctrl-C |
-| `--output FILE` | the new file, if the command has a name for it; other commands take the file as an argument |
 | `--yes` | skip confirmation prompts |
-
+{shared}
 Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
 replies; the node in the default state directory; the node of a package's service in `/var/lib/garlicfarm`, which only
 root may use. A name is the name of a state directory in one of these places. A URL is `https://HOST:PORT` of a node
 with `control.listen`, together with `--token-file` and `--certificate`.
 """
 COMMON = ("--node", "--json", "--yes")
+"""Options with a meaning in `HEAD`."""
+SHARED_BY = 5
+"""Number of commands from which on an option with the same meaning is explained at the top of the page."""
+
+Row = tuple[str, str]
+"""An option as its help shows it, and its meaning."""
 
 
 def page() -> str:
     """Return the document."""
-    return HEAD + "".join(_command(context) for context in _walk(click.Context(cli, info_name="garlicfarm")))
+    contexts = list(_walk(click.Context(cli, info_name="garlicfarm")))
+    rows = _shared(contexts)
+    head = HEAD.replace("{shared}\n", _table(rows) + "\n")
+    return head + "".join(_command(context, frozenset(rows)) for context in contexts)
+
+
+def _shared(contexts: list[click.Context]) -> list[Row]:
+    """Return the rows of the options that many commands have, sorted; of one option only the most frequent meaning."""
+    counts = Counter(row for context in contexts for row in _rows(context))
+    most: dict[str, Row] = {}
+    for row, count in counts.most_common():
+        if count >= SHARED_BY:
+            most.setdefault(row[0].split()[0], row)
+    return sorted(most.values())
 
 
 def _walk(context: click.Context) -> Iterator[click.Context]:
@@ -47,27 +68,37 @@ def _walk(context: click.Context) -> Iterator[click.Context]:
                 yield from _walk(click.Context(own, info_name=name, parent=context))
 
 
-def _command(context: click.Context) -> str:
+def _rows(context: click.Context) -> list[Row]:
+    parameters = context.command.get_params(context)
+    return [record for each in parameters if (record := _record(each, context)) is not None]
+
+
+def _table(rows: list[Row]) -> str:
+    return "".join(f"| `{_escaped(names)}` | {_escaped(meaning)} |\n" for names, meaning in rows)
+
+
+def _command(context: click.Context, shared: frozenset[Row]) -> str:
     command = context.command
     usage = command.get_usage(context).removeprefix("Usage: ")
     text = [f"\n## {context.command_path}\n\n```text\n{_joined(usage)}\n```\n"]
     if command.help:
         text.append(f"\n{_paragraphs(cleandoc(command.help))}\n")
-    common = [
-        f"`{each}`" for each in COMMON if any(each in parameter.opts for parameter in command.get_params(context))
-    ]
+    common = [each for each in COMMON if any(each in parameter.opts for parameter in command.get_params(context))]
+    rows = _rows(context)
+    common += [names.split()[0] for names, meaning in rows if (names, meaning) in shared]
     if common:
-        text.append(f"\nTakes {', '.join(common)}.\n")
-    options = [record for each in command.get_params(context) if (record := _record(each, context)) is not None]
+        text.append(f"\nTakes {', '.join(f'`{each}`' for each in common)}.\n")
+    options = [row for row in rows if row not in shared]
     if options:
-        text.append("\n| option | meaning |\n|---|---|\n")
-        text += [f"| `{_escaped(names)}` | {_escaped(meaning)} |\n" for names, meaning in options]
+        text.append(f"\n| option | meaning |\n|---|---|\n{_table(options)}")
     return "".join(text)
 
 
-def _record(parameter: click.Parameter, context: click.Context) -> tuple[str, str] | None:
+def _record(parameter: click.Parameter, context: click.Context) -> Row | None:
     record = parameter.get_help_record(context)
-    return None if record is None or {"--help", *COMMON} & set(parameter.opts) else record
+    # The usage already has the arguments: a row without a meaning would repeat it.
+    is_left_out = record is None or not record[1] or {"--help", *COMMON} & set(parameter.opts)
+    return None if is_left_out else record
 
 
 def _joined(text: str) -> str:
