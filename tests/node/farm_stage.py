@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
-import pytest
 import trio
 from msgspec.structs import replace
 
@@ -21,7 +20,6 @@ from bridge.core.log.records import Clock, LeafStatus, MetaStatus, Publication, 
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft import applied_state as applied_state_module
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
@@ -63,21 +61,6 @@ LEADING = RoleChanged(Role.LEADER, 1, OWN)
 def clock_now_ms() -> int:
     """Return the machine's clock of the stage."""
     return NOW_MS + now_ms()
-
-
-def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine's clock advance with trio's clock, and read files in place.
-
-    A simulated clock does not wait for threads.
-    """
-    monkeypatch.setattr(applied_state_module, "clock_ms", clock_now_ms)
-    monkeypatch.setattr(trio.to_thread, "run_sync", in_no_time)
-
-
-async def in_no_time(function: Callable[..., object], *arguments: object) -> object:
-    """Call a function in place of a thread, without advancing the simulated clock."""
-    await trio.lowlevel.checkpoint()
-    return function(*arguments)
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Storage of admissions on a node: its own Raft id before it has a log, and all ids after a restart."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -39,15 +38,7 @@ LATER, STRANGER = KEYS
 FOUNDING = Founding((Founder(A, 0, b"a" * 16), Founder(B, 0, b"b" * 16)))
 
 
-@pytest.fixture(autouse=True)
-def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write files without a thread, because the simulated clock does not wait for threads."""
-
-    async def run_sync(function: Callable[..., object], *arguments: object) -> object:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+pytestmark = pytest.mark.usefixtures("disk_in_no_time")
 
 
 @dataclass

@@ -22,22 +22,9 @@ from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Entry, LogId
 from consensus.server.event_loop import now_ms
 from tests.authored import CLUSTER_ID, signed
-from tests.node.farm_stage import (
-    CONFIGURATION,
-    MASTER,
-    NODE_IDS,
-    NOW_MS,
-    NOW_S,
-    OTHER,
-    OWN,
-    machine_clock,
-    rival_report,
-)
+from tests.node.farm_stage import CONFIGURATION, MASTER, NODE_IDS, NOW_MS, NOW_S, OTHER, OWN, rival_report
 
-
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 HASH = b"a" * 52

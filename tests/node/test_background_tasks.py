@@ -34,18 +34,12 @@ from tests.node.farm_stage import (
     PERIOD_MS,
     Stage,
     clock_now_ms,
-    machine_clock,
     on_duty,
     rival_report,
 )
 
-pytestmark = pytest.mark.usefixtures("_clock")
+pytestmark = pytest.mark.usefixtures("machine_clock")
 DAY_S = 86_400
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
 
 
 # -- clock -------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from bridge.wire.i2p.structure_exchange import (
     encode_request,
 )
 from bridge.wire.i2p.structures import hash_of_address
-from tests.node.farm_stage import Stage, machine_clock
+from tests.node.farm_stage import Stage
 from tests.node.memory_server import until
 
 REPLY = StructureReply(ReplyStatus.STRUCTURE, b"structure")
@@ -203,10 +203,8 @@ async def test_unreadable_key_is_reported_and_kept(
     assert path.read_text() == "not a key"
 
 
-async def test_report_has_hash_of_directory(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine_clock(monkeypatch)
+@pytest.mark.usefixtures("machine_clock")
+async def test_report_has_hash_of_directory(autojump_clock: MockClock, tmp_path: Path) -> None:
     directory, _ = directory_at(SamBridge("127.0.0.1", 1), tmp_path)
 
     async def serve_later() -> None:

@@ -1,7 +1,7 @@
 """The process of formation: a promise is on disk before it is advertised, and operators receive replies."""
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,15 +26,7 @@ A, B, C = (bytes([0] * 7 + [number]) for number in (1, 2, 3))
 CLOCK_MS = 1_767_225_600_000
 
 
-@pytest.fixture(autouse=True)
-def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write files without a thread, because the simulated clock does not wait for threads."""
-
-    async def run_sync(function: Callable[..., object], *arguments: object) -> object:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+pytestmark = pytest.mark.usefixtures("disk_in_no_time")
 
 
 def promise(node_id: bytes, *founders: bytes) -> Promise:

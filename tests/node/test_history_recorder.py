@@ -7,7 +7,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import pytest
 import trio
@@ -27,20 +27,11 @@ from consensus import Histogram
 from tests.operator_views import NOW_MS
 from tests.spec.test_verdict import healthy, with_status
 
-T = TypeVar("T")
 HEALTHY = healthy(1)
 DOWN = with_status(HEALTHY, node_3=MemberStatus.DEAD)
 
 
-@pytest.fixture(autouse=True)
-def _disk_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the work of threads in the event loop: simulated time would pass while a thread works."""
-
-    async def run(work: Callable[..., T], *arguments: object) -> T:
-        await trio.lowlevel.checkpoint()
-        return work(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run)
+pytestmark = pytest.mark.usefixtures("disk_in_no_time")
 
 
 class RecordedNode:

@@ -36,7 +36,7 @@ from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.record_batches import read_batches
 from gossip import Address
 from tests.node.certificates import Authority
-from tests.node.farm_stage import Stage, machine_clock
+from tests.node.farm_stage import Stage
 from tests.node.kafka_farm import farm_of, stage_at, topic_of
 from tests.wire.record_batches import encode_batch
 
@@ -45,9 +45,7 @@ BOUND_S = 20.0
 NOTE = b'{"note": 1}'
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 @asynccontextmanager

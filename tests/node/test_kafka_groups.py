@@ -13,15 +13,13 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, RENEW_MS, FarmGroupOffsets
 from consensus import Outcome, ServerBusyError, ServerStoppedError
 from consensus.protocols.kafka import CommittedOffset, ErrorCode, ProduceRefusedError
-from tests.node.farm_stage import OTHER, OWN, Stage, machine_clock
+from tests.node.farm_stage import OTHER, OWN, Stage
 from tests.node.kafka_farm import farm_of, stage_at
 
 TOPIC, GROUP = "farm-log", "readers"
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 async def leading_stage() -> Stage:

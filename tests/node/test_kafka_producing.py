@@ -27,7 +27,7 @@ from bridge.wire.log.entries import EntryReader, encode
 from consensus import ServerBusyError, ServerStoppedError
 from consensus.protocols.kafka import ErrorCode, Produced, ProduceRefusedError, ProducerId, Record, RecordBatch
 from tests.authored import CLUSTER_ID, node_id, signed
-from tests.node.farm_stage import LEAF, OWN, Stage, machine_clock
+from tests.node.farm_stage import LEAF, OWN, Stage
 from tests.node.kafka_farm import farm_of, stage_at
 
 USERS = ListedUsers(
@@ -45,9 +45,7 @@ EXCLUSION = encode(Exclusion(hash_of(LEAF.base64), excluded=True))
 NOTE = b'{"note": 1}'
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 def producing_of(stage: Stage, users: ListedUsers | None = USERS) -> Producing:

@@ -17,7 +17,7 @@ from consensus.protocols.kafka import AskElsewhereError, Caller, ErrorCode, Quor
 from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kafka.wire import messages_admin as admin
 from gossip import Address
-from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
+from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage
 from tests.node.kafka_farm import SETTINGS, farm_of, named_stage
 
 CALLER = Caller("client", None, "127.0.0.1", 1, 2, 3, "FARM")
@@ -26,9 +26,7 @@ VOTERS = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2))
 LEARNERS = (Server(3, "name.b32.i2p:7669"), Server(4, "nowhere"))
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 async def described(stage: Stage | None, topic: str = "__cluster_metadata") -> admin.DescribeQuorumResponse:

@@ -29,16 +29,14 @@ from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.sessions import RequestId
 from gossip import Address
 from tests.authored import CLUSTER_ID, signed
-from tests.node.farm_stage import CONFIGURATION, LEAF, NOW_MS, OTHER, OWN, Stage, machine_clock, rival_report
+from tests.node.farm_stage import CONFIGURATION, LEAF, NOW_MS, OTHER, OWN, Stage, rival_report
 from tests.node.kafka_farm import HERE, SETTINGS, batches, farm_of, named_stage, stage_at, topic_of
 from tests.node.kraft_topic import caller
 
 EXCLUSION = Exclusion(hash_of(LEAF.base64), excluded=True)
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 async def test_record_has_key_of_kind_and_server_log_time_and_term() -> None:

@@ -22,9 +22,11 @@ from consensus.protocols.kafka.wire import messages_groups as groups
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.codec import decode_response, encode_request
 from consensus.server.errors import ServerBusyError
-from tests.node.farm_stage import Stage, machine_clock
+from tests.node.farm_stage import Stage
 from tests.node.kafka_farm import farm_of, stage_at
 from tests.node.kraft_topic import MemoryOffsets, MemoryTopic
+
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 VERSIONS = {
     ApiKey.JOIN_GROUP: 5,
@@ -129,9 +131,8 @@ async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListen
         nursery.cancel_scope.cancel()
 
 
-async def farm_group(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, FarmGroupOffsets, GroupService]:
+async def farm_group() -> tuple[Stage, FarmGroupOffsets, GroupService]:
     """Return consumer groups whose offsets are entries of a farm's log."""
-    machine_clock(monkeypatch)
     stage = stage_at()
     for number in range(100):
         await stage.append(b'{"note": %d}' % number)
@@ -141,12 +142,11 @@ async def farm_group(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, FarmGroupO
     return stage, offsets, GroupService(topic, GroupOptions(first_delay_ms=0))
 
 
-@pytest.mark.parametrize("commit_every_s", [1.0, 0.1])
-@pytest.mark.parametrize("session_s", [6.0, SESSION_S, 45.0])
+@pytest.mark.parametrize(("session_s", "commit_every_s"), [(6.0, 0.1), (SESSION_S, 1.0), (45.0, 0.1)])
 async def test_heartbeats_queued_after_commits_get_timely_replies(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, session_s: float, commit_every_s: float
+    autojump_clock: MockClock, session_s: float, commit_every_s: float
 ) -> None:
-    _, offsets, service = await farm_group(monkeypatch)
+    _, offsets, service = await farm_group()
     async with connected(service) as (client, _):
         await client.join(session_s)
         async with trio.open_nursery() as nursery:
@@ -171,8 +171,8 @@ async def _heartbeats(client: Client) -> None:
         await trio.sleep(3)
 
 
-async def test_acknowledged_commit_is_in_log(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
-    _, offsets, service = await farm_group(monkeypatch)
+async def test_acknowledged_commit_is_in_log(autojump_clock: MockClock) -> None:
+    _, offsets, service = await farm_group()
     async with connected(service) as (client, _):
         await client.join()
         for offset in (3, 5, 9, 7):
@@ -263,10 +263,8 @@ async def test_busy_service_closes_connection_after_commit() -> None:
         assert listener.counters[ListenerClose.SERVER_BUSY] == 1
 
 
-async def test_commits_without_group_wait_one_second(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
-) -> None:
-    _, offsets, service = await farm_group(monkeypatch)
+async def test_commits_without_group_wait_one_second(autojump_clock: MockClock) -> None:
+    _, offsets, service = await farm_group()
     async with connected(service) as (client, _):
         for offset in (3, 5, 9):
             await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))

@@ -17,7 +17,7 @@ from bridge.node.settings.masters import MasterError, MasterSettings, load_maste
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from tests.effort import each_case
-from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage, machine_clock
+from tests.node.farm_stage import LEAF, MASTER, NOW_S, OWN, Stage
 from tests.node.test_configuration import load, problems
 
 BLOG, SHOP = new_master_key(demo=True), new_master_key(demo=True)
@@ -110,10 +110,8 @@ async def test_file_router_returns_leaves_of_each_master(tmp_path: Path) -> None
 # -- reports and publications ------------------------------------------------------------------------------------------
 
 
-async def test_node_reports_and_publishes_each_master(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
-) -> None:
-    machine_clock(monkeypatch)
+@pytest.mark.usefixtures("machine_clock")
+async def test_node_reports_and_publishes_each_master(autojump_clock: MockClock) -> None:
     unsigned = MetaStatus(BLOG.destination.base64, PublishConfig.AUTO, publishing=False, last_published_time_ms=0)
     stage = Stage(more_keys=(PublishingKey(SHOP.sign_transient(NOW_S)),), keyless=(unsigned,))
     stage.router.behind = {

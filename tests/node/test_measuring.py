@@ -10,7 +10,9 @@ from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, Publish
 from bridge.node.router.router import MeasuredStatus
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.wire.i2p.destination_keys import new_demo_leaf
-from tests.node.farm_stage import MASTER, NOW_MS, NOW_S, OTHER, Stage, clock_now_ms, machine_clock
+from tests.node.farm_stage import MASTER, NOW_MS, NOW_S, OTHER, Stage, clock_now_ms
+
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 FOREIGN_LEAF = new_demo_leaf()
 FOREIGN_NAME, MASTER_NAME = hash_of(FOREIGN_LEAF.base64), hash_of(MASTER.destination.base64)
@@ -44,9 +46,7 @@ async def reports_within(stage: Stage, seconds: float, *, published_ms: int = 0)
     return own
 
 
-async def test_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert autojump_clock.autojump_threshold == 0
-    machine_clock(monkeypatch)
+async def test_measurement_is_reported_once(autojump_clock: Clock) -> None:
     stage = Stage(key=PublishingKey(MASTER.sign_transient(NOW_S), publish=PublishConfig.OFF))
     stage.router.measured = {
         FOREIGN_LEAF.hash: MeasuredStatus(reachable=True, fetch_ms=812),
@@ -62,9 +62,7 @@ async def test_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: 
     ] * 2
 
 
-async def test_own_structure_is_not_looked_up(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert autojump_clock.autojump_threshold == 0
-    machine_clock(monkeypatch)
+async def test_own_structure_is_not_looked_up(autojump_clock: Clock) -> None:
     stage = Stage()
     stage.router.measured = {MASTER.destination.hash: MeasuredStatus(reachable=True, fetch_ms=1)}
     reports = await reports_within(stage, 200)
@@ -72,8 +70,6 @@ async def test_own_structure_is_not_looked_up(autojump_clock: Clock, monkeypatch
     assert {report.remote_metas for report in reports} == {()}
 
 
-async def test_router_without_measurements_reports_none(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert autojump_clock.autojump_threshold == 0
-    machine_clock(monkeypatch)
+async def test_router_without_measurements_reports_none(autojump_clock: Clock) -> None:
     reports = await reports_within(Stage(), 200)
     assert {(report.remote_destinations, report.remote_metas) for report in reports} == {((), ())}

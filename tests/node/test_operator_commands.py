@@ -18,16 +18,11 @@ from bridge.node.control.operator_commands import OperatorCommands
 from bridge.node.control.routes import body_of
 from bridge.wire.log.entries import decode
 from tests.authored import signed
-from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, clock_now_ms, machine_clock, rival_report
+from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, clock_now_ms, rival_report
 from tests.operator_views import farm_view
 
 MASTER_ADDRESS, LEAF_ADDRESS = MASTER.destination.address, LEAF.address
-pytestmark = pytest.mark.usefixtures("_clock")
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 class CommandNode:

@@ -24,18 +24,12 @@ from tests.node.farm_stage import (
     OWN,
     PERIOD_MS,
     Stage,
-    machine_clock,
     on_duty,
     rival_report,
 )
 
-pytestmark = pytest.mark.usefixtures("_clock")
+pytestmark = pytest.mark.usefixtures("machine_clock")
 QUORUM_TIMEOUT_S = 5
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
 
 
 def structures(stage: Stage) -> list[MetaLeaseSet]:

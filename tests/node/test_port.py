@@ -26,14 +26,11 @@ from bridge.wire.log.entries import encode
 from consensus import Histogram
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
-from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
+from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage
 from tests.node.partial_farm import partial_farm
 from tests.operator_views import farm_view, judged
 
-
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 async def _nothing_to_withdraw() -> str | None:

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from bridge.core.log.records import Publication, Report
 from bridge.node.tasks.published_store import FILE_NAME, MASTERS_MAX, PublishedStore
-from tests.node.farm_stage import MASTER, NOW_S, Stage, machine_clock
+from tests.node.farm_stage import MASTER, NOW_S, Stage
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 
@@ -47,11 +47,8 @@ async def test_store_is_bounded_and_drops_oldest_master() -> None:
     assert store.second(MASTERS_MAX.to_bytes(32)) == MASTERS_MAX + 1
 
 
-async def test_publication_after_restart_is_later_than_stored_one(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert autojump_clock.rate == 0
-    machine_clock(monkeypatch)
+@pytest.mark.usefixtures("machine_clock")
+async def test_publication_after_restart_is_later_than_stored_one(autojump_clock: MockClock) -> None:
     store = PublishedStore(None)
     await store.note(MASTER.destination.hash, NOW_S + 25)
     stage = Stage(published=store)

@@ -25,17 +25,12 @@ from bridge.node.tasks.publishing import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
 from tests.node.fake_i2cp_router import LINK, FakeRouter
-from tests.node.farm_stage import MASTER, OTHER, OWN, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+from tests.node.farm_stage import MASTER, OTHER, OWN, PERIOD_MS, Stage, on_duty, rival_report
 from tests.spec.farm_stories import Log
 from tests.spec.test_build_view import INPUTS, B, farm_inputs, gossip, member, metadata
 
-pytestmark = pytest.mark.usefixtures("_clock")
+pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
 
 
 def test_turn_is_kept_after_one_failure() -> None:

@@ -19,15 +19,13 @@ from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, LeafHealth, Repo
 from bridge.wire.i2p.structures import base64_encode
 from bridge.wire.log.entries import encode
 from gossip.node import DEFAULT_CAPACITY
-from tests.node.farm_stage import LEAF, NOW_MS, Stage, machine_clock, rival_report
+from tests.node.farm_stage import LEAF, NOW_MS, Stage, rival_report
 from tests.node.test_configuration import load
 
 PERIOD_MS = 30_000
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 def reports(stage: Stage) -> list[tuple[int, Report]]:

@@ -20,7 +20,7 @@ from consensus.server.server import ConsensusServer
 from consensus.sessions.dedup_state_machine import DedupStateMachine, clock_entry, request_entry
 from consensus.sessions.table import RequestId, SessionLimits
 from tests.authored import CLUSTER_ID, signed
-from tests.node.farm_stage import NODE_IDS, NOW_MS, OWN, machine_clock, rival_report
+from tests.node.farm_stage import NODE_IDS, NOW_MS, OWN, rival_report
 from tests.node.test_snapshotting import fill, one_run
 
 REQUEST = RequestId("client", 0, 1)
@@ -107,8 +107,8 @@ async def test_request_of_expired_session_stays_refused(tmp_path: Path) -> None:
         assert second.machine.log_time_ms == 60_000
 
 
-async def test_repeated_report_is_not_applied_after_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+@pytest.mark.usefixtures("machine_clock")
+async def test_repeated_report_is_not_applied_after_restore(tmp_path: Path) -> None:
     repeated = signed(replace(rival_report(), request=str(REQUEST)))
     later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
     first = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID)

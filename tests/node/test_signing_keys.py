@@ -13,7 +13,9 @@ from bridge.node.security.key_files import save_signing_key
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
-from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage, machine_clock
+from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage
+
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 DAY_S = 86_400
 PERIOD_S = PERIOD_MS / 1000
@@ -40,10 +42,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_renewed_key_signs_next_structure_and_clears_alarm(
-    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine_clock(monkeypatch)
+async def test_renewed_key_signs_next_structure_and_clears_alarm(path: Path, autojump_clock: MockClock) -> None:
     stage = Stage(key=PublishingKey.load(path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
@@ -74,9 +73,8 @@ UNUSABLE: tuple[tuple[str | SigningKey | None, str], ...] = (
 
 
 async def test_unusable_file_keeps_current_key_with_alarm(
-    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+    path: Path, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    machine_clock(monkeypatch)
     good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
     put(path, good)
     stage = Stage(key=PublishingKey.load(path))

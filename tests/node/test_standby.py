@@ -16,9 +16,9 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from bridge.wire.i2p.structures import base64_encode
 from consensus.server.event_loop import now_ms
-from tests.node.farm_stage import LEAF, MASTER, NOW_S, OTHER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+from tests.node.farm_stage import LEAF, MASTER, NOW_S, OTHER, PERIOD_MS, Stage, on_duty, rival_report
 
-pytestmark = pytest.mark.usefixtures("_clock")
+pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
 PERIOD_S = PERIOD_MS / 1000
 STEADY_S = (STEADY_PERIODS + 4) * PERIOD_S
@@ -27,11 +27,6 @@ a review (1 s), the steady periods, a review, the next report of this node."""
 THIRD = 3
 STRUCTURE_LIFE_S = 400
 KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
 
 
 def second() -> int:

@@ -13,19 +13,14 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, PublishConfig, Report
 from bridge.core.publishing.arrival import SETTLE_MS
 from bridge.core.publishing.publication import Pace
-from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, on_duty, rival_report
 
-pytestmark = pytest.mark.usefixtures("_clock")
+pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
 DECIDED_S = (SETTLE_MS + 4 * PERIOD_MS) / 1000
 """Seconds until a look-up without a result decides."""
 REFRESHED_S = 1.2 * Pace().refresh_ms / 1000
 """Seconds until the publisher has handed over its structure again."""
-
-
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
 
 
 class Looker:

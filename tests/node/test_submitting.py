@@ -18,14 +18,12 @@ from bridge.wire.log.entries import encode
 from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.effort import each_case
-from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
+from tests.node.farm_stage import NOW_MS, OWN, Stage, rival_report
 
 REQUEST = RequestId("client", 0, 7)
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 def submitting(stage: Stage) -> Submitting:

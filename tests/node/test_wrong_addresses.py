@@ -25,7 +25,7 @@ from gossip.core.events import SeedsGiven
 from gossip.core.messages import DropReason, JoinReq
 from gossip.node.discovery import REFRESH_S, NamesToFollow
 from gossip.node.requests import Requests
-from tests.node.farm_stage import OTHER, machine_clock
+from tests.node.farm_stage import OTHER
 from tests.node.gossip_network import MemoryNetwork
 from tests.node.kafka_farm import SETTINGS, farm_of, named_stage
 from tests.node.test_zmq_peer_transport import Script, heartbeat
@@ -162,9 +162,9 @@ async def test_zmq_peer_is_not_tried_at_url_of_other_peer(
             nursery.cancel_scope.cancel()
 
 
-async def test_kafka_quorum_shows_present_address_of_server(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("machine_clock")
+async def test_kafka_quorum_shows_present_address_of_server() -> None:
     """The log keeps the address from the time when the server joined."""
-    machine_clock(monkeypatch)
     stage = named_stage()
     stage.server.configuration = Configuration(tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2)))
     other = stage.applied_state.state.admitted[OTHER].node_id

@@ -20,16 +20,14 @@ from consensus.core.model import Entry, EntryKind, LogId, NoOp, SnapshotDescript
 from consensus.protocols.zmq_raft import ChangeRefused, ChangeReply, ChangeRequest, Peer
 from consensus.server.errors import ServerStoppedError
 from consensus.storage import ImageWriter
-from tests.node.farm_stage import CONFIGURATION, NOW_MS, NOW_S, OWN, Stage, machine_clock, rival_report
+from tests.node.farm_stage import CONFIGURATION, NOW_MS, NOW_S, OWN, Stage, rival_report
 from tests.node.partial_farm import partial_farm
 
 URL, OTHER_URL = "tcp://127.0.0.1:7670", "tcp://127.0.0.2:7670"
 REQID = NOW_S.to_bytes(4, "big") + b"\1\2\3\4\5\6\7\x08"
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+pytestmark = pytest.mark.usefixtures("machine_clock")
 
 
 def farm_log(stage: Stage | None, peers: tuple[str, ...] = ()) -> FarmLog:

@@ -36,7 +36,7 @@ from consensus.protocols.zmq_raft import (
     UpdateRequest,
 )
 from tests.authored import signed
-from tests.node.farm_stage import LEAF, NOW_MS, NOW_S, OWN, Stage, clock_now_ms, machine_clock, rival_report
+from tests.node.farm_stage import LEAF, NOW_MS, NOW_S, OWN, Stage, clock_now_ms, rival_report
 from tests.node.partial_farm import partial_farm
 
 READER, WRITER, OPERATOR, UNKNOWN = ((each * 32).hex() for each in (b"r", b"w", b"o", b"s"))
@@ -53,8 +53,7 @@ EXCLUSION = encode(Exclusion(hash_of(LEAF.base64), excluded=True))
 
 
 @pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_clock(monkeypatch)
+def _clock(monkeypatch: pytest.MonkeyPatch, machine_clock: None) -> None:  # noqa: ARG001 - for its effect
     monkeypatch.setattr(updates_module, "clock_ms", clock_now_ms)
 
 
