@@ -14,6 +14,7 @@ checked against the production limits.
 import json
 import struct
 import zlib
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -216,11 +217,12 @@ class ResponseTarget(Subject[bytes]):
 
 _HEAD_BYTES: Final = 61
 _CRC_AT: Final = 17
-_BOMB_BYTES: Final = 64 * 1024 * 1024
+_BOMB_BYTES: Final = 20 * 1024 * 1024
 _MEGABYTES: Final = 20
 """Number of valid records of one megabyte: more than a batch may hold."""
 
 
+@cache
 def _bombs() -> list[tuple[Compression, bytes]]:
     """Return data that inflates, or claims to inflate, far beyond the limit of a batch."""
     zeros, raw = bytes(_BOMB_BYTES), bytes(1024 * 1024)

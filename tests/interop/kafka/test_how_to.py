@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from bridge.api.log import LogEntryView
-from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from tests.end_to_end.farm import START_BOUND_S, Node, wait_until
-from tests.end_to_end.test_kafka_listener import lone_farm
+from tests.end_to_end.farm import Node, wait_until
 from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.kafka_farm import TOPIC
-from tests.interop.kafka.test_readers import BOUND_S, READERS, needs_kcat, needs_readers, records
+from tests.interop.kafka.test_readers import BOUND_S, READERS, needs_kcat, needs_readers, node_with, records
 from tests.interop.kafka.tool_jvm import CLASS_PATH, LOG_SETTINGS, SMALL
 from tests.node.certificates import Authority
 
@@ -33,7 +30,6 @@ pytestmark = pytest.mark.interop
 DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "read-the-log-with-kafka.md"
 ADDRESS = "127.0.0.1:9092"
 CONNECT_JAR = "/opt/kafka/libs/connect-file-4.1.2.jar"
-NOTES = 50
 BIN = Path(sys.executable).parent
 FIRST_WITH_SCRAM = (2, 6, 1)
 """Versions of librdkafka before this one send a nonce twice, and are refused."""
@@ -52,23 +48,10 @@ def block(language: str, part: str) -> str:
     return found
 
 
-@contextmanager
-def node_with(directory: Path, settings: str) -> Iterator[tuple[Node, str]]:
-    """Run a node with a listener and some notes in its log; yield it and the address of the listener."""
-    assert f'[kafka]\nlisten = "{ADDRESS}"\n' in blocks("toml")
-    farm, listen = lone_farm(directory, settings)
-    with farm:
-        (node,) = farm.nodes
-        node.start()
-        farm.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the level is raised")
-        for number in range(NOTES):
-            node.submit({"note": number})
-        yield node, listen
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
     """Run a node with the document's first settings: only an address."""
+    assert f'[kafka]\nlisten = "{ADDRESS}"\n' in blocks("toml")
     with node_with(tmp_path_factory.mktemp("plain"), "") as found:
         yield found
 

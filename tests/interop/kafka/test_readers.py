@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from confluent_kafka.admin import AdminClient
 
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from tests.end_to_end.farm import START_BOUND_S, Node, wait_until
+from tests.end_to_end.farm import START_BOUND_S, Node
 from tests.end_to_end.test_kafka_listener import lone_farm
 from tests.interop.kafka.kafka_farm import HIDDEN, TOPIC
-from tests.interop.kafka.tool_jvm import BUILD, CLASS_PATH, LOG_SETTINGS, SMALL, missing
+from tests.interop.kafka.tool_jvm import BUILD, missing
 
 pytestmark = pytest.mark.interop
 
@@ -33,10 +34,10 @@ needs_readers = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """Run a node with consumer groups and some notes in its log; yield it and the address of its listener."""
-    made, listen = lone_farm(tmp_path_factory.mktemp("readers"), "groups = true\n")
+@contextmanager
+def node_with(directory: Path, settings: str) -> Iterator[tuple[Node, str]]:
+    """Run a node with a listener and some notes in its log; yield it and the address of the listener."""
+    made, listen = lone_farm(directory, settings)
     with made:
         (node,) = made.nodes
         node.start()
@@ -44,6 +45,13 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]
         for number in range(NOTES):
             node.submit({"note": number})
         yield node, listen
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
+    """Run a node with consumer groups."""
+    with node_with(tmp_path_factory.mktemp("readers"), "groups = true\n") as found:
+        yield found
 
 
 def records(node: Node) -> dict[int, LogEntryView]:
@@ -86,15 +94,6 @@ def test_librdkafka_lists_all_topics_and_one_named_topic(farm: tuple[Node, str])
     for name in (None, TOPIC):
         found = admin.list_topics(name, timeout=BOUND_S) if name else admin.list_topics(timeout=BOUND_S)
         assert {each: len(topic.partitions) for each, topic in found.topics.items()} == {TOPIC: 1}
-
-
-@needs_kcat
-def test_kcat_group_continues_at_committed_position(farm: tuple[Node, str]) -> None:
-    node, listen = farm
-    command = ("kcat", "-b", listen, "-G", "kcat", "-X", "auto.offset.reset=earliest", "-q", "-c", "20", "-f", "%o\n")
-    found = [int(offset) for _ in range(2) for offset in run(*command, TOPIC).splitlines()]
-    assert found == sorted(records(node))[: len(found)]
-    assert len(found) == 40
 
 
 @needs_readers
@@ -146,43 +145,3 @@ def test_pipeline_rows_of_topic_and_control_endpoint_are_equal(farm: tuple[Node,
     assert len(both) >= len(expected)
     assert [kafka[index] for index in both] == [ours[index] for index in both]
     print(f"{len(ours)} entries: {found['seconds']} s")
-
-
-@needs_readers
-def test_connect_file_sink_writes_log(farm: tuple[Node, str], tmp_path: Path) -> None:
-    node, listen = farm
-    expected = [entry.data.decode() for entry in records(node).values()]
-    (tmp_path / "worker.properties").write_text(
-        f"bootstrap.servers={listen}\n"
-        "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
-        "value.converter=org.apache.kafka.connect.storage.StringConverter\n"
-        f"offset.storage.file.filename={tmp_path / 'offsets'}\n"
-        "listeners=http://127.0.0.1:0\n"
-        "plugin.discovery=service_load\n"
-    )
-    file = tmp_path / "farm-log.txt"
-    (tmp_path / "sink.properties").write_text(
-        f"name=farm-file\nconnector.class=FileStreamSink\ntasks.max=1\nfile={file}\ntopics={TOPIC}\n"
-    )
-    connect_jar = next(READERS.glob("connect-file-*.jar"))
-    with (tmp_path / "connect.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *("java", *SMALL, f"-Dlog4j2.configurationFile={LOG_SETTINGS}", "-cp", f"{connect_jar}:{CLASS_PATH}"),
-                "org.apache.kafka.connect.cli.ConnectStandalone",
-                *(str(tmp_path / name) for name in ("worker.properties", "sink.properties")),
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        wait_until(
-            lambda: file.exists() and len(file.read_text().splitlines()) >= len(expected),
-            BOUND_S,
-            "Connect writes the log",
-            lambda: (tmp_path / "connect.log").read_text()[-3_000:],
-        )
-    finally:
-        process.terminate()
-        process.wait(BOUND_S)
-    assert file.read_text().splitlines()[: len(expected)] == expected
