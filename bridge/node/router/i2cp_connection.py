@@ -182,8 +182,8 @@ class I2cpConnection:
         if waiter.answer is not None:
             return waiter.answer
         self._check()
-        # Replies arrive in the order of requests, so after a missing reply the later ones cannot be assigned to their
-        # requests.
+        # Dates and statuses have no number, so after a missing one the later ones cannot be assigned to their requests.
+        # A router replies to each look-up, even if it finds nothing.
         self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 

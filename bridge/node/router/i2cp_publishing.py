@@ -4,10 +4,10 @@
      ▲          │ lost: wait, growing           │
      └── stop ──┴───────────────────────────────┘
 
-A router publishes for a session only while it lasts, so the connection stays open. The last accepted structure is
-handed over again after each reconnection, and at each request of the router, because the router ends a session that
-does not reply. A refused structure is dropped: the farm makes a new plan, and the refused one must not appear later. A
-structure that is too old for a router is not handed over again.
+A router publishes for a session only while it lasts, so the connection stays open. A publisher hands over its last
+accepted structure again after each reconnection. Publisher and standby do so at each request of the router, because the
+router ends a session that does not reply. A refused structure is dropped: the farm makes a new plan, and the refused
+one must not appear later. A structure that is too old for a router is not handed over again.
 
 *The next candidate keeps a session, too*, because a router needs up to a minute to build the tunnels of a new session.
 The candidate's node replies to its router's requests with the structure in force; floodfills that have the same bytes

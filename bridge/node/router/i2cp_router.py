@@ -116,7 +116,7 @@ class I2cpRouter:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._trouble: str | None = "it has not been queried yet"
-        """The reason why the router does not reply, without its address; None if it replied to the last request."""
+        """Why the router did not reply to the last query of its clock, without its address; None if it replied."""
         self._other_software: str | None = None
         self._reported_router_info: str | None = None
         self._report_again_at_s = 0.0
@@ -219,7 +219,7 @@ class I2cpRouter:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Return the obstacle of another kind of router, an offline key with i2pd, or a demonstration's key."""
+        """Return the reason: i2pd against the setting, a key file too old for i2pd, or a demonstration's key."""
         key = self._signing_key_of(master_hash)
         if key is None:
             return None  # A node without a key does not report an obstacle.

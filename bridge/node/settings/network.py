@@ -146,7 +146,7 @@ class ConsensusSettings:
         Setting(
             "the address that other servers connect to; with `i2p` the `name.b32.i2p:port` of the router's server"
             " tunnel; with `ca_file` it may be a DNS name",
-            default="`consensus.bind`; with `i2p` required",
+            default="`consensus.bind`, or the host of `gossip.advertise` if that is a wildcard; with `i2p` required",
             example=f"192.168.1.10:{CONSENSUS_PORT}",
         ),
     ]
@@ -154,7 +154,7 @@ class ConsensusSettings:
         Timing,
         Setting(
             'elections begin after 1 to 2 s with `"lan"`, 0.5 to 1 s with `"local"`, 30 to 60 s with `"i2p"`;'
-            " all other times are in proportion",
+            " other limits between servers are longer with `i2p`",
             default='`"lan"`; with `i2p` `"i2p"`',
             shared=True,
             reported="timing",

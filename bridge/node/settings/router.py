@@ -113,9 +113,10 @@ class I2cpRouterSettings:
 
     kind: Annotated[RouterKind, _KIND] = RouterKind.I2CP
     software: Annotated[Software, Setting("kind `i2cp`: the kind of router")] = Software.JAVA
-    i2cp: Annotated[Link, Setting("kind `i2cp`: its I2CP port, on loopback or a private address", parse=_link)] = (
-        _I2CP_DEFAULT
-    )
+    i2cp: Annotated[
+        Link,
+        Setting("kind `i2cp`: its I2CP port; without TLS on loopback or a private address", parse=_link),
+    ] = _I2CP_DEFAULT
     i2cp_certificate: Annotated[
         Path | None, Setting("kind `i2cp`: the router's certificate (PEM), for I2CP over TLS")
     ] = None

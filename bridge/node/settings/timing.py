@@ -3,8 +3,8 @@
 Over I2P a reply takes one to several seconds, and some tens of kilobytes a second are a high rate. A first connection
 takes half a minute, because tunnels are built and a LeaseSet is looked up. Raft requires that a round of messages is
 much shorter than the election timeout, and that elections are rare compared with their duration. So the timeout is 30
-to 60 s, and all limits for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one
-reply timeout.
+to 60 s, and all limits for unresponsive servers are longer than on a LAN. A chunk of a log or snapshot must arrive
+within one reply timeout.
 
 On a LAN a heartbeat is sent each 400 ms, compared with 100 ms in `consensus.lan`. Heartbeats are most of an idle node's
 work, and a node may be a small computer. The shortest election timeout is 1 s. TCP does not lose a heartbeat; a lost

@@ -1,4 +1,4 @@
-"""A member's task to keep the farm's time: as leader it writes log time, and always it watches the clocks.
+"""A member's task for the farm's time: it watches the clocks, and as leader it writes log time.
 
     leader       a clock entry at its election, once a period, and once more within a period if later reports allow a
                  step (`bridge.core.state.log_time`): so a farm that was off for long is on time immediately

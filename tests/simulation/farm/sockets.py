@@ -4,7 +4,7 @@
     AcceptQueue          ──▶ PlainSocket, Selector               in place of `socket` and `selectors`
     DirectStream         ──▶ read, write by descriptor number    in place of `os`
 
-Descriptors begin at a million, so that none is one of the process.
+Descriptors begin at a million, far above the descriptors of the process.
 """
 
 import errno

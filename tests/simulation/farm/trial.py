@@ -4,9 +4,9 @@ Plan ──▶ run_trial ──▶ Outcome: violations, the story, figures
 
 forming     all nodes start; the farm must be healthy within `FORM_S`
 trouble     faults (`nemeses`) and clients (`workload`) at the same time; a supervisor starts ended processes again
-healing     all faults end; within `HEAL_S` all nodes must be healthy and agree
+healing     all faults end; within `HEAL_S` the verdicts of all members must be healthy for `STEADY_S`
 remedies    with an operator, the commands of the remaining alarms are typed until no alarm is active
-views       the views of all nodes must be true
+views       within `AGREE_S` the views of all members must be true
 judgment    `checks` of the whole trial
 """
 
@@ -190,7 +190,7 @@ class _Trial:
                     await self._world.start(host.name)
 
     async def _healthy_within(self, limit_s: float) -> float | None:
-        """Return the time until all nodes are healthy and agree; None if they are not in time."""
+        """Return the time until all members are healthy and remain so for `STEADY_S`; None if this takes too long."""
         began_s = healthy_s = self._world.time_s
         while self._world.time_s < began_s + limit_s:
             await trio.sleep(LOOK_S)

@@ -2,8 +2,8 @@
 
     all tasks wait ──▶ VirtualClock ──▶ the next deadline of trio, or the next timed call, if that is earlier
 
-The network delivers by timed calls. They run in trio's loop, without a task, so a message reaches its
-reader without a switch of tasks.
+The network delivers by timed calls. They run in trio's loop, without a task, so a message reaches its reader without a
+switch of tasks.
 
 `TaskOrder` takes the place of trio's random source. trio passes it each batch of tasks that can run. It shuffles them
 by the seed, and holds back the tasks of paused hosts: to the others, such a host is a process with SIGSTOP.

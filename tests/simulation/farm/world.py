@@ -7,8 +7,8 @@
         async with world.control("node-1") as client:     the product's control client
             await client.view()
 
-A kill keeps the content of the disk at that moment: the tasks of the process are cancelled afterwards, and later
-writes are undone. A power cut keeps the durable content alone.
+A kill keeps the content of the disk at that moment: the tasks of the process are cancelled afterwards, and later writes
+are undone. A power cut keeps the durable content and a random part of the later writes.
 """
 
 import gc
