@@ -14,7 +14,7 @@ One `Features` describes one protocol, so that the core contains no code for a s
 
 A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
 (`Extensions`). The core never sends an extension message to a peer whose handshake excludes that extension, and uses
-slower messages instead. Before the first handshake with a peer, the core assumes that it supports the protocol's
+slower messages instead. Before the first handshake with a peer, the core assumes that the peer supports the protocol's
 pre-vote and joint configurations, but not TimeoutNow, and has not promised a lease.
 """
 

@@ -8,8 +8,8 @@ message rejected by a full queue is not lost: it stays due in the table `alerts`
 
 *Webhook.* https with the system's trusted authorities and a check of the host's name, or plain http. Redirects are not
 followed, since they would carry the message elsewhere. The header `Idempotency-Key` repeats the message's id. A user
-and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so a URL is shown by
-its scheme and host alone.
+and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so only scheme, host
+and port of a URL are shown.
 
 *Command.* One program, without a shell and without arguments: a message never becomes text of a command. It is
 delivered when the program ends with 0. If the program takes too long, it is killed with all its child processes.

@@ -6,12 +6,12 @@
                                         └ held back while it is silenced or its server was removed
 
 A farm's server has one firing alert at most. The alert is compared with the server's current state, not with each
-change. So a repeated batch, a restarted run and a backlog of days do not add messages. After an outage a receiver gets
-the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
+change. So a repeated batch, a restarted run and a backlog of days do not add messages. When a receiver works again, it
+gets the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
-A message's id is made of the farm, the server and the moment at which the outage began, all from the log. The same
-message always has the same id, also when a killed run sends it again: a receiver drops repeated messages. Its form is
-that of Alertmanager's webhook (version 4), which many receivers accept.
+A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of its earlier
+alerts. A killed run sends a message again with the same id, so a receiver can drop repeated messages. Its form is that
+of Alertmanager's webhook (version 4), which many receivers accept.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ ID_CHARACTERS = 24
 NEVER = "0001-01-01T00:00:00Z"
 """Alertmanager's time for an alert that has not ended."""
 KEPT_MAX = 10_000
-"""The number of alerts that stay in the table: the newest."""
+"""The limit of alerts in the table: all firing ones, and the newest of the others."""
 
 
 @dataclass(frozen=True, slots=True)

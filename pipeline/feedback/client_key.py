@@ -39,7 +39,7 @@ class ClientKey:
 
 
 def signed(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
-    """Return a JSON object that has a member, with the proof of `key` after the last one."""
+    """Return a JSON object, which has at least one member, with the proof of `key` as its last member."""
     unsigned = entry[:-1] + b',"proof":"' + _text(key.public_key().public_bytes_raw()) + b".%d." % number
     return unsigned + _text(key.sign(PURPOSE + cluster_id + unsigned)) + b'"}'
 

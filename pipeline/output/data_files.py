@@ -107,7 +107,7 @@ def _note_new(files: Iterable[Path]) -> None:
 
 
 def trim(directory: Path, limit_bytes: int, used_before_s: float) -> None:
-    """Remove files that were last used before this time, the longest unused first, down to a size of all files."""
+    """Remove files last used before this time, the longest unused first, until all files fit into `limit_bytes`."""
     found = []
     for each in directory.rglob("*"):
         # Another process may remove files at the same time.

@@ -7,10 +7,10 @@ picklable values, and keeps one connection while it reads one range.
     statuses(cluster)  the same of every node that answers
     range(first, end)  the entries between, from any node that has them
 
-*Failover.* A node may stop in the middle of a range, or lag the node that announced its end. It may have compacted more
-than another, or belong to another farm. In each case reading continues at the next address with the missing entry: an
-index holds the same entry at every node. A range fails only when all nodes failed several times, with the reply of
-each. For unresponsive nodes, as during a restart of the farm, that takes longer than for nodes that reply.
+*Failover.* A node may stop in the middle of a range, or have fewer entries than the node that announced its end. It may
+have compacted more than another, or belong to another farm. In each case reading continues at the next address with the
+missing entry: an index holds the same entry at every node. A range fails only when all nodes failed several times, with
+the reply of each. For unresponsive nodes, as during a restart of the farm, that takes longer than for nodes that reply.
 """
 
 import base64
@@ -33,7 +33,7 @@ SILENCE_SECONDS = 120.0
 """The limit of the wait for a farm without a responsive node."""
 QUERIES_AT_ONCE = 16
 LOG_TIME_END_MS = 2**32 * 1000
-"""Log time lies below, in the year 2106: a second of it must fit into four bytes of a publication."""
+"""The limit of log time, in the year 2106: a publication has four bytes for its second."""
 _NUMBERS_END = 2**63
 _SHOWN = 100
 SHOWN_MAX = 20

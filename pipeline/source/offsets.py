@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 WHOLE_FARMS: Final = 1_000
-"""The most farms of an offset or a report as a whole, which has about 90 KB."""
+"""The greatest number of farms in a whole offset or report, which then has about 90 KB."""
 
 Offset = dict[str, Any]
 

@@ -74,7 +74,7 @@ class NodeRanges:
     """Control endpoints.
 
     The last node that replied is queried first, so a node that is gone or hangs costs its timeout once, not in each
-    batch. A node that is cut off from its farm replies as well, without new entries. So after a while without new
+    batch. A node that is cut off from its farm also replies, but does not get new entries. So after a while without new
     entries, all nodes are queried, and the node with the most entries is first from then on.
     """
 

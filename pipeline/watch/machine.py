@@ -8,9 +8,9 @@
                  ▲                            the next report: a new session   │
                  └─────────────────────────────────────────────────────────────┘
 
-Each change is one row of the table `transitions`; docs/reference/pipeline-tables.md describes bad and good reports,
-sessions, repeated reports and missing reports there. `RouterWatch` is an immutable value,
-independent of batches, tables and farms (`pipeline/watch/watching.py`).
+Each change is one row of the table `transitions`. docs/reference/pipeline-tables.md describes bad and good reports,
+sessions, repeated reports and missing reports. `RouterWatch` is an immutable value, independent of batches, tables and
+farms (`pipeline/watch/watching.py`).
 
 If reports stop, a row is written although no report arrives: the watch calls `after_silence_until` once the farm's log
 time is past the limit. The row contains the time of the limit, not the time of the batch that detected it. If the
