@@ -14,7 +14,7 @@ import select
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -23,8 +23,16 @@ import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 from trio.testing import MockClock
 
+from bridge.node.local.farm_files import hold_free_port
+
 END_S = 60.0
 """The longest wait for the end of a killed process or a stopped thread."""
+
+
+def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
+    """Return ports without a listener. The system does not give them to connections before the server listens."""
+    with ExitStack() as reserved:
+        return [hold_free_port(reserved, kind) for _ in range(count)]
 
 
 @contextmanager

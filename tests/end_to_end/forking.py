@@ -32,7 +32,6 @@ from tempfile import TemporaryFile
 
 from tests.end_to_end import hung_disk
 from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
-from tests.processes import END_S
 
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
@@ -152,7 +151,7 @@ def _source() -> socket.socket:
 
     def end() -> None:
         ours.close()
-        process.wait(END_S)
+        process.wait(60)
 
     atexit.register(end)
     return ours

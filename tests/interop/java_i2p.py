@@ -5,7 +5,6 @@ source file, which `java` compiles at the start; this needs a Java development k
 """
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.wire.i2p.structures import base64_encode
-from tests.processes import END_S
+from tests.processes import END_S, free_ports
 
 VERSION: Final = "2.7.0"
 LIBRARIES: Final = Path(__file__).parents[2] / "build" / "java"
@@ -78,9 +77,7 @@ class LoopbackRouter:
 def loopback_router(directory: Path, port: int | None = None, password: str | None = None) -> Iterator[LoopbackRouter]:
     """Run a router within the block; with a password it accepts only the user `farm`."""
     directory.mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = port or probe.getsockname()[1]
+    port = port or free_ports(1)[0]
     with (directory / "errors").open("w") as errors:
         process = subprocess.Popen(
             command("LoopbackRouter", str(directory), str(port), *([] if password is None else [password])),

@@ -31,6 +31,7 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from gossip.node.state_files import KEYS_FILE, keep_keys
 from tests.effort import each_case
+from tests.processes import free_ports
 
 NOW_S = int(time.time())
 
@@ -38,9 +39,7 @@ NOW_S = int(time.time())
 @pytest.fixture
 def configuration(tmp_path: Path) -> Path:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     file = tmp_path / "node.toml"
     file.write_text(
         f'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:{port}"\n'

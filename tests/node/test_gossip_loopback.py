@@ -17,14 +17,13 @@ from gossip.node.limits import Loss
 from gossip.node.udp import UdpNetwork
 from gossip.wire.seal import SealFault
 from tests.node.gossip_farm import running_farm, sees, statuses, until, until_all_see_all, until_counted
+from tests.processes import free_ports
 
 
 @pytest.fixture
 def broadcast() -> Address:
     """Return a loopback broadcast address with an unused port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("127.255.255.255", probe.getsockname()[1])
+    return Address("127.255.255.255", *free_ports(1, socket.SOCK_DGRAM))
 
 
 @pytest.mark.parametrize("count", [3, 8])

@@ -35,6 +35,7 @@ from bridge.wire.keys.invitation import (
 )
 from consensus.net import NodeCertificate, TlsStream, load_or_create_certificate, secured
 from gossip.node import NodeIdentity
+from tests.processes import free_ports
 
 SECRET_OF_FARM = "the farm key"  # noqa: S105 - of a test
 HOST = "127.0.0.1"
@@ -71,9 +72,7 @@ class Stage:
 @asynccontextmanager
 async def stage(directory: Path) -> AsyncIterator[Stage]:
     """Run the port of an inviting node."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = int(probe.getsockname()[1])
+    [port] = free_ports(1)
     made = Stage(Invitations(directory, lambda: made.now_ms, monotonic_s=float), listener_certificate(directory), port)
     listener = InvitationListener(
         host=HOST,

@@ -14,7 +14,8 @@ from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
 from consensus.protocols.kraft.replica import announcing
 from consensus.protocols.kraft.replica.announcing import AddressRefused
 from consensus.protocols.kraft.replica.open_voter import VoterOptions
-from tests.node.test_kraft_voter import LOOPBACK, Quorum, formatted, free_ports, request_to_leader
+from tests.node.test_kraft_voter import LOOPBACK, Quorum, formatted, request_to_leader
+from tests.processes import free_ports
 
 TIMEOUT_S = 40
 ANNOUNCE_S = 0.1

@@ -1,8 +1,7 @@
 """Voters of a KRaft quorum on loopback: elections, replication, loss of the leader, and changes of the voters."""
 
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from operator import ge
 from pathlib import Path
 from uuid import UUID
@@ -12,7 +11,6 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from bridge.node.local.farm_files import hold_free_port
 from consensus.core.effects import ProposalResolved, Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
 from consensus.protocols.kafka.connections.connection import open_connection
@@ -28,6 +26,7 @@ from consensus.protocols.kraft.replica.open_voter import KraftVoter, VoterOption
 from consensus.protocols.kraft.replica.state_machine import QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire.entries import data_of, entry_tail
 from consensus.server.errors import NotLeaderError
+from tests.processes import free_ports
 
 CLUSTER = uuid_text(b"\x00" * 15 + b"\x01")
 LOOPBACK = "127.0.0.1"
@@ -38,12 +37,6 @@ def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch
     records = tuple(Record(1_000, None, value) for value in values)
     epoch = 0 if producer >= 0 else -1
     return RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports without a listener."""
-    with ExitStack() as reserved:
-        return [hold_free_port(reserved, socket.SOCK_STREAM) for _ in range(count)]
 
 
 def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:

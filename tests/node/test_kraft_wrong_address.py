@@ -19,7 +19,8 @@ from consensus.protocols.kraft.replica.quorum_names import host_port, server_of
 from consensus.protocols.kraft.wire.entries import leader_head
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.effort import few_of
-from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, free_ports, values_of
+from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, values_of
+from tests.processes import free_ports
 
 TIMEOUT_S = 60
 ANNOUNCE_S = 0.2

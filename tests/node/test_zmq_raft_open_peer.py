@@ -1,6 +1,5 @@
 """Whole peers on real sockets, with our own client: creation, joins, replacement one by one, stops and restarts."""
 
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -23,6 +22,7 @@ from consensus.server.opening import prepare_server
 from consensus.server.server import ConsensusServer
 from consensus.storage.disk import StorageError
 from tests.node.zmq_raft_group import until
+from tests.processes import free_ports
 
 IDENT = b"cluster"
 WAIT_S = 20
@@ -30,13 +30,7 @@ WAIT_S = 20
 
 def free_peers(count: int) -> tuple[Peer, ...]:
     """Return peers "1", "2", … at free ports."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(ports, 1))
+    return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(free_ports(count), 1))
 
 
 @dataclass

@@ -11,7 +11,6 @@ import argparse
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 import pyspark
 
 from pipeline.spark.java import find_java
-from tests.processes import END_S
+from tests.processes import END_S, free_ports
 from tests.soak.pipeline_tables import (
     differences,
     generate_log,
@@ -49,13 +48,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback that is currently free."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def cluster_environment(directory: Path) -> dict[str, str]:
@@ -93,7 +85,7 @@ def wait_for_text(log: Path, words: str, count: int, process: subprocess.Popen[b
 def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
     """Run a master with its workers; yield its address."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    port = free_port()
+    [port] = free_ports(1)
     address = f"spark://{LOOPBACK}:{port}"
     place = ["--host", LOOPBACK, "--webui-port", "0"]
     deploy = "org.apache.spark.deploy"
