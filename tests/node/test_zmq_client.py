@@ -56,6 +56,12 @@ async def client_of(
         yield client
 
 
+def cluster(leader: int | None = 1) -> tuple[MemoryNetwork, list[ScriptedPeer]]:
+    """Return three peers, which all report `leader` as leader."""
+    network = MemoryNetwork()
+    return network, network.cluster(leader=leader)
+
+
 def updates(peer: ScriptedPeer) -> list[Request]:
     return peer.of(UpdateRequest)
 
@@ -64,8 +70,7 @@ def updates(peer: ScriptedPeer) -> list[Request]:
 
 
 async def test_update_goes_to_leader_named_by_first_seed(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=3)
+    network, (one, two, three) = cluster(leader=3)
     async with client_of(network) as client:
         assert await client.update(b"hello") == 1
         assert client._leader.url == three.url
@@ -77,8 +82,7 @@ async def test_update_goes_to_leader_named_by_first_seed(autojump_clock: MockClo
 
 
 async def test_unresponsive_seed_delays_update_by_tenth_of_second(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    _, two, _ = network.cluster(leader=2)
+    network, (_, two, _) = cluster(leader=2)
     async with client_of(network, 9, 2) as client:
         await client.update(b"hello")
         assert client._leader.url == two.url
@@ -86,8 +90,7 @@ async def test_unresponsive_seed_delays_update_by_tenth_of_second(autojump_clock
 
 
 async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    peers = network.cluster(leader=None)
+    network, peers = cluster(leader=None)
     async with client_of(network) as client, trio.open_nursery() as nursery:
         nursery.start_soon(client.update, b"hello")
         await trio.sleep(0.7)
@@ -100,8 +103,7 @@ async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock)
 
 
 async def test_client_continues_within_second_of_return(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    peers = network.cluster(leader=2)
+    network, peers = cluster(leader=2)
     async with client_of(network) as client:
         for tenths in range(10):
             for peer in peers:
@@ -125,8 +127,7 @@ async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None
 
 
 async def test_redirect_followed_with_same_request(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, _ = network.cluster(leader=1)
+    network, (one, two, _) = cluster()
     async with client_of(network) as client:
         await client.update(b"first")
         one.leader = two.leader = "2"
@@ -137,8 +138,7 @@ async def test_redirect_followed_with_same_request(autojump_clock: MockClock) ->
 
 
 async def test_unresponsive_leader_replaced_and_request_repeated(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=1)
+    network, (one, two, three) = cluster()
     async with client_of(network) as client:
         await client.update(b"first")
         one.is_unresponsive = True
@@ -151,8 +151,8 @@ async def test_unresponsive_leader_replaced_and_request_repeated(autojump_clock:
 
 
 async def test_redirect_without_leader_waits_for_election(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    peers = one, two, _ = network.cluster(leader=1)
+    network, peers = cluster()
+    one, two, _ = peers
     async with client_of(network) as client:
         await client.update(b"first")
         for peer in peers:
@@ -164,8 +164,7 @@ async def test_redirect_without_leader_waits_for_election(autojump_clock: MockCl
 
 
 async def test_unknown_leader_found_by_new_configuration(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    peers = network.cluster(leader=1)
+    network, peers = cluster()
     async with client_of(network) as client:
         await client.update(b"first")
         four = Peer("4", url_of(4))
@@ -180,8 +179,7 @@ async def test_unknown_leader_found_by_new_configuration(autojump_clock: MockClo
 
 
 async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=2)
+    network, (one, two, three) = cluster(leader=2)
     two.leader, three.leader = "1", None
     async with client_of(network) as client:
         with pytest.raises(NoAnswerError, match="reports that '1' leads"):
@@ -190,8 +188,7 @@ async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: Moc
 
 
 async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=1)
+    network, (one, two, three) = cluster()
     async with client_of(network) as client:
         await client.update(b"first")
         one.is_unresponsive = True
@@ -205,8 +202,7 @@ async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClo
 
 
 async def test_search_of_cancelled_task_continued_by_other_task(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    peers = network.cluster(leader=None)
+    network, peers = cluster(leader=None)
     async with client_of(network) as client, trio.open_nursery() as nursery:
         with trio.move_on_after(0.2):
             nursery.start_soon(client.update, b"other")
@@ -253,8 +249,7 @@ def accepting(delays_s: list[float], nursery: trio.Nursery, then: Callable[[byte
 
 
 async def test_accepted_restarts_reply_timer(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     async with client_of(network) as client, trio.open_nursery() as nursery:
         one.script = accepting([0.4] * 5, nursery, lambda request_id: UpdateCommitted(request_id, 7))
         assert await client.update(b"slow") == 7
@@ -263,8 +258,7 @@ async def test_accepted_restarts_reply_timer(autojump_clock: MockClock) -> None:
 
 
 async def test_timeout_after_accepted_starts_search(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=1)
+    network, (one, two, three) = cluster()
     async with client_of(network) as client, trio.open_nursery() as nursery:
         one.script = accepting([0.0], nursery, lambda _: None)
         with trio.move_on_after(0.1):
@@ -276,8 +270,7 @@ async def test_timeout_after_accepted_starts_search(autojump_clock: MockClock) -
 
 
 async def test_ignored_request_does_not_block_other_requests(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, _ = network.cluster(leader=1)
+    network, (one, two, _) = cluster()
     one.script = lambda request, _respond: isinstance(request, UpdateRequest) and request.data == b"ignored"
     async with client_of(network) as client:
 
@@ -295,8 +288,7 @@ async def test_ignored_request_does_not_block_other_requests(autojump_clock: Moc
 
 
 async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
 
     def expired(request: Request, respond: Respond) -> bool:
         if isinstance(request, UpdateRequest):
@@ -311,8 +303,7 @@ async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock
 
 
 async def test_request_ids_contain_time_and_are_unique(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     async with client_of(network) as client:
         for _ in range(100):
             await client.update(b"x")
@@ -324,8 +315,7 @@ async def test_request_ids_contain_time_and_are_unique(autojump_clock: MockClock
 
 
 async def test_request_id_rejected_while_in_use(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     one.is_unresponsive = True
     async with client_of(network) as client:
         request_id = client.make_request_id()
@@ -339,8 +329,7 @@ async def test_request_id_rejected_while_in_use(autojump_clock: MockClock) -> No
 
 
 async def test_update_of_invalid_size_not_sent(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     async with client_of(network) as client:
         for data in (b"", bytes(10 * 1024 * 1024 + 1)):
             with pytest.raises(ValueError, match="an update has 1 to 10485760 bytes"):
@@ -349,8 +338,7 @@ async def test_update_of_invalid_size_not_sent(autojump_clock: MockClock) -> Non
 
 
 async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=None)
+    network, (one, two, three) = cluster(leader=None)
     three.is_unresponsive = True
     two.leader = "7"
     async with client_of(network) as client:
@@ -367,8 +355,7 @@ async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) ->
 
 
 async def test_concurrent_updates_limited(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     pending: list[Callable[[], None]] = []
 
     def delay_reply(request: Request, respond: Respond) -> bool:
@@ -391,8 +378,7 @@ async def test_concurrent_updates_limited(autojump_clock: MockClock) -> None:
 
 
 async def test_invalid_replies_dropped_and_counted(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     async with client_of(network) as client:
         await client.update(b"first")
         (socket,) = network.open
@@ -416,8 +402,7 @@ async def test_invalid_replies_dropped_and_counted(autojump_clock: MockClock) ->
 
 
 async def test_reply_from_peer_without_request_ignored(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, _ = network.cluster(leader=None)
+    network, (one, two, _) = cluster(leader=None)
     answers: list[Respond] = []
 
     def keep_reply(_request: Request, respond: Respond) -> bool:
@@ -503,8 +488,7 @@ async def test_late_peer_found_over_loopback() -> None:
 
 
 async def test_configuration_comes_from_leader(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_, three = network.cluster(leader=3)
+    network, (one, *_, three) = cluster(leader=3)
     one.members = one.members[::2]
     async with client_of(network) as client:
         for _ in range(2):
@@ -514,8 +498,7 @@ async def test_configuration_comes_from_leader(autojump_clock: MockClock) -> Non
 
 
 async def test_configuration_without_leader_comes_from_peer(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=None)
+    network, (one, two, three) = cluster(leader=None)
     one.is_unresponsive = three.is_unresponsive = True
     async with client_of(network) as client:
         reply = await client.config(patience_s=5.0)
@@ -526,8 +509,7 @@ async def test_configuration_without_leader_comes_from_peer(autojump_clock: Mock
 
 
 async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    *_, three = network.cluster(leader=3)
+    network, (*_, three) = cluster(leader=3)
     three.is_unresponsive = True
     async with client_of(network) as client:
         reply = await client.config()
@@ -536,8 +518,7 @@ async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock
 
 
 async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=1)
+    network, (one, two, three) = cluster()
 
     def serve_log_info(peer: ScriptedPeer, term: int) -> None:
         def script(request: Request, respond: Respond) -> bool:
@@ -579,8 +560,7 @@ async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock
 
 
 async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    _, two, _ = network.cluster(leader=1)
+    network, (_, two, _) = cluster()
 
     def script(request: Request, respond: Respond) -> bool:
         if isinstance(request, LogInfoRequest) and len(two.of(LogInfoRequest)) == 3:
@@ -622,8 +602,7 @@ def changing(replies: list[Callable[[bytes], list[Reply]]]) -> Script:
 
 
 async def test_member_change_returns_its_index(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, _ = network.cluster(leader=2)
+    network, (one, two, _) = cluster(leader=2)
     two.script = changing([lambda each: [ChangeRedirect(each, "1")]])
     one.script = changing([lambda each: [ChangeAccepted(each), ChangeAccepted(each), ChangeCommitted(each, 12)]])
     async with client_of(network) as client:
@@ -632,8 +611,7 @@ async def test_member_change_returns_its_index(autojump_clock: MockClock) -> Non
 
 
 async def test_member_change_repeated_while_other_change_is_active(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
 
     def busy(request_id: bytes) -> list[Reply]:
         return [ChangeBusy(request_id)]
@@ -648,8 +626,7 @@ async def test_member_change_repeated_while_other_change_is_active(autojump_cloc
 
 
 async def test_refused_member_change_contains_message_of_peer(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=1)
+    network, (one, *_) = cluster()
     one.script = changing(
         [lambda each: [ChangeRefused(each, "TypeError", "peer id must be unique")], lambda each: [ChangeExpired(each)]]
     )
@@ -661,8 +638,7 @@ async def test_refused_member_change_contains_message_of_peer(autojump_clock: Mo
 
 
 async def test_false_configuration_dropped_after_next_reply(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, _ = network.cluster(leader=2)
+    network, (one, two, _) = cluster(leader=2)
     false_members = tuple(Peer(f"x{number}", f"tcp://127.0.0.1:{9000 + number}") for number in range(64))
 
     def send_false_reply(request: Request, respond: Respond) -> bool:
@@ -678,8 +654,7 @@ async def test_false_configuration_dropped_after_next_reply(autojump_clock: Mock
 
 
 async def test_connections_bounded_if_peer_names_new_members(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, *_ = network.cluster(leader=None)
+    network, (one, *_) = cluster(leader=None)
     rounds = itertools.count()
     most = 0
 
@@ -703,8 +678,7 @@ async def test_connections_bounded_if_peer_names_new_members(autojump_clock: Moc
 
 
 async def test_redirect_to_sender_ignored(autojump_clock: MockClock) -> None:
-    network = MemoryNetwork()
-    one, two, three = network.cluster(leader=1)
+    network, (one, two, three) = cluster()
 
     def name_itself(request: Request, respond: Respond) -> bool:
         if isinstance(request, UpdateRequest):

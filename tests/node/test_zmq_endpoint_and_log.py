@@ -76,8 +76,7 @@ class Client:
 
 
 async def test_committed_updates_read_as_entries_then_as_snapshot(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         client = Client(leader)
         await group.nursery.start(client.endpoint.run)
         values = [b"%d" % counter * LARGE for counter in range(8)]
@@ -98,8 +97,7 @@ async def test_committed_updates_read_as_entries_then_as_snapshot(tmp_path: Path
 
 
 async def test_leader_without_majority_redirects_clients(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with group_of(tmp_path, 2) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 2) as (group, leader):
         client = Client(leader)
         await group.stop(*[node for node in group.nodes.values() if node is not leader])
         request = UpdateRequest(request_id(1), IDENT, b"x")

@@ -23,8 +23,7 @@ def broadcast_entries(node: Node) -> dict[int, Entry]:
 
 async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each message ends at the last applied entry."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         for counter in range(20):
             await commit(leader, counter)
         entries = await leader.entries()
@@ -36,8 +35,7 @@ async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock:
 
 async def test_only_leader_sends_heartbeats_every_half_second(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A heartbeat has the term and the last applied index."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         index = await commit(leader, 1)
         before = len(leader.broadcasts)
         await trio.sleep(5.2)
@@ -50,8 +48,7 @@ async def test_only_leader_sends_heartbeats_every_half_second(tmp_path: Path, au
 
 async def test_broadcasts_of_next_leader_continue_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A subscriber with the entries of the first leader has every entry up to the first message of the second."""
-    async with group_of(tmp_path) as group:
-        old = await group.leader()
+    async with group_of(tmp_path) as (group, old):
         for counter in range(3):
             await commit(old, counter)
         received = broadcast_entries(old)
@@ -68,8 +65,7 @@ async def test_broadcasts_of_next_leader_continue_without_gap(tmp_path: Path, au
 
 async def test_large_batch_broadcast_in_bounded_messages(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The messages are in order and without a gap."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (_, leader):
         answers = [leader.update(counter, b"z" * 10_000) for counter in range(30)]
         await until(lambda: len(answers[-1]) > 1)
         assert max(sum(len(entry.data) for entry in message.entries) for message in leader.broadcasts) <= 64 * 1024

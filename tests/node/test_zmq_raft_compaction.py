@@ -62,8 +62,7 @@ async def snapshot_of(node: Node) -> bytes:
 
 async def test_snapshot_replaces_entries_with_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given five old and five fresh updates, when the log is compacted twice, then the fresh ones stay in it."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         indexes = [await commit(leader, counter, b"old %d" % counter) for counter in range(5)]
         group.clock_ahead_s = 8 * HOUR_S + 60
         for counter in range(5, 10):
@@ -88,8 +87,7 @@ async def test_snapshot_replaces_entries_with_expired_ids(tmp_path: Path, autoju
 
 async def test_fresh_ids_known_after_restart_on_snapshot(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Exactly-once does not depend on the snapshot."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         await commit(leader, 1)
         group.clock_ahead_s = 8 * HOUR_S + 60
         fresh = -group.clock_ahead_s
@@ -97,16 +95,15 @@ async def test_fresh_ids_known_after_restart_on_snapshot(tmp_path: Path, autojum
         await compaction(leader, tmp_path).compact()
         await group.stop(leader)
         await group.start(1, founders=1)
-        leader = await group.leader()
-        await until(lambda: leader.log.describe().last_applied >= index)
-        assert leader.update(2, age_s=fresh) == [UpdateCommitted(request_id(2, fresh), index)]
-        assert leader.update(1) == [UpdateExpired(request_id(1))]
+        successor = await group.leader()
+        await until(lambda: successor.log.describe().last_applied >= index)
+        assert successor.update(2, age_s=fresh) == [UpdateCommitted(request_id(2, fresh), index)]
+        assert successor.update(1) == [UpdateExpired(request_id(1))]
 
 
 async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Otherwise a repeated request after a restart with the correct clock would be executed twice."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         index = await commit(leader, 1)
         # Given: a clock that jumps ahead, and clients with correct clocks
         group.clock_ahead_s = 9 * HOUR_S
@@ -116,16 +113,15 @@ async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_cl
         await group.stop(leader)
         group.clock_ahead_s = 0
         await group.start(1, founders=1)
-        leader = await group.leader()
+        successor = await group.leader()
         # Then: the request is known
-        await until(lambda: leader.log.describe().last_applied >= index)
-        assert await commit(leader, 1) == index
+        await until(lambda: successor.log.describe().last_applied >= index)
+        assert await commit(successor, 1) == index
 
 
 async def test_returning_peer_gets_snapshot_and_following_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The peer also has the index of the fresh request, to answer repeats when it leads."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         absent = next(node for node in group.nodes.values() if not node.leads)
         name = next(name for name, node in group.nodes.items() if node is absent)
         await group.stop(absent)
@@ -146,8 +142,7 @@ async def test_returning_peer_gets_snapshot_and_following_entries(tmp_path: Path
 async def test_large_log_compacted_when_enough_ids_expired(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The log is not compacted while ids are fresh, nor again before enough further ids have expired."""
     reports: list[Compacted | CompactionFailed] = []
-    async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader), trio.open_nursery() as nursery:
         nursery.start_soon(compaction(leader, tmp_path, reports).run)
         for counter in range(10):
             await commit(leader, counter, b"x" * 200)
@@ -242,8 +237,7 @@ async def test_failed_compaction_reported_without_changing_log(tmp_path: Path, a
             await write(b"half")
             raise CompactionError("no")
 
-    async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader), trio.open_nursery() as nursery:
         await commit(leader, 1)
         group.clock_ahead_s = 9 * HOUR_S
         await final_index(leader.update(2, age_s=-9 * HOUR_S))

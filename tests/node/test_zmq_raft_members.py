@@ -40,8 +40,7 @@ async def final_index(answers: list[ChangeReply]) -> Index:
 
 async def test_entry_of_joint_configuration_carries_request_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The change is committed with C_old,new. The entry C_new after it does not carry an id."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         await group.start(4)
         answers = leader.change(2, map(peer, (1, 2, 3, 4)))
@@ -59,8 +58,7 @@ async def test_entry_of_joint_configuration_carries_request_id(tmp_path: Path, a
 
 async def test_other_change_refused_as_busy_during_change(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The change waits for the newcomer, which is not running yet. A repeat of the change is accepted."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         first = leader.change(1, map(peer, (1, 2, 3, 4)))
         assert leader.change(2, map(peer, (1, 2))) == [ChangeBusy(request_id(2))]
         repeat = leader.change(1, map(peer, (1, 2, 3, 4)))
@@ -73,8 +71,7 @@ async def test_other_change_refused_as_busy_during_change(tmp_path: Path, autoju
 
 async def test_invalid_changes_refused_with_their_reasons(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The texts about invalid peers, conflicts of ids and URLs, and equal members are the package's."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         follower = next(node for node in group.nodes.values() if not node.leads)
         await until(lambda: follower.server.role.leader is not None)
         name = next(name for name, node in group.nodes.items() if node is leader)
@@ -94,8 +91,7 @@ async def test_invalid_changes_refused_with_their_reasons(tmp_path: Path, autoju
 
 async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     """While the update is pending; afterwards the reply is the update's index, as in the package."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         update = leader.update(1)
         assert type(leader.change(1, map(peer, (1, 2)))[0]) is ChangeRefused
         await until(lambda: type(update[-1]) is not UpdateAccepted)
@@ -104,8 +100,7 @@ async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: 
 
 async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The members stay, the client gets the reason, and the next change succeeds."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         answer = await final(leader.change(1, map(peer, (1, 2, 3, 9))))
         assert isinstance(answer, ChangeRefused)
         assert "start it before" in answer.message
@@ -115,8 +110,7 @@ async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: MockC
 
 async def test_replaced_leader_returns_index_and_steps_down(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The whole group can be replaced, and its successor does not execute a repeated request again."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         index = await commit(leader, 1)
         await group.start(4, 5, 6)
         await final_index(leader.change(2, map(peer, (4, 5, 6))))
@@ -131,8 +125,7 @@ async def test_replaced_leader_returns_index_and_steps_down(tmp_path: Path, auto
 
 async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given C_old,new on a majority when the leader stops, the client gets its index from the next leader."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         answers = leader.change(2, map(peer, (1, 2)))
         await until(lambda: all(node.server.describe().raft.configuration.is_joint for node in group.nodes.values()))

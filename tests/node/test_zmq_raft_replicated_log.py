@@ -30,11 +30,12 @@ HOUR_S = 3600
 @asynccontextmanager
 async def group_of(
     path: Path, count: int = 3, table_limit: int = 1000, options: LogOptions | None = None
-) -> AsyncIterator[Group]:
+) -> AsyncIterator[tuple[Group, Node]]:
+    """Run a group; its leader is the second value."""
     async with trio.open_nursery() as nursery:
         group = Group(path, nursery, table_limit=table_limit, options=options or LogOptions())
         await group.start(*range(1, count + 1), founders=count)
-        yield group
+        yield group, await group.leader()
         nursery.cancel_scope.cancel()
 
 
@@ -52,8 +53,7 @@ async def commit(node: Node, counter: int, data: bytes = b"x") -> Index:
 
 async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given an accepted update, when the leader replies with its index, then the entry is applied there."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         answers = leader.update(1, b"data")
         assert answers == [UpdateAccepted(request_id(1))]
         index = await final_index(answers)
@@ -63,8 +63,7 @@ async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_
 
 async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A repeat of a pending update is accepted, and only the last repeat gets the final reply."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         first, second = leader.update(1), leader.update(1)
         index = await final_index(second)
         assert (first, second[0]) == ([UpdateAccepted(request_id(1))], UpdateAccepted(request_id(1)))
@@ -74,8 +73,7 @@ async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock:
 
 async def test_follower_names_leader_also_for_expired_id(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Only a leader checks a request id, as in the package."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         follower = next(node for node in group.nodes.values() if not node.leads)
         await until(lambda: follower.server.role.leader is not None)
@@ -86,8 +84,7 @@ async def test_follower_names_leader_also_for_expired_id(tmp_path: Path, autojum
 
 async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The window is 7 h 45 min back and 15 min ahead. The test uses a minute inside and outside of it."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         for age_s in (8 * HOUR_S - 14 * 60, -16 * 60):
             assert leader.update(1, age_s=age_s) == [UpdateExpired(request_id(1, age_s))]
         edges = {age_s: await final_index(leader.update(1, age_s=age_s)) for age_s in (8 * HOUR_S - 16 * 60, -14 * 60)}
@@ -98,16 +95,14 @@ async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_
 
 async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
     """An entry without data in the log would end a server of the package."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (_, leader):
         assert leader.update(1, b"") == []
         assert await leader.entries() == []
 
 
 async def test_updates_beyond_limit_ignored_until_others_end(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A client without a reply repeats its request, and the leader then accepts it."""
-    async with group_of(tmp_path, options=LogOptions(max_updates=2)) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, options=LogOptions(max_updates=2)) as (_, leader):
         answers = [leader.update(counter) for counter in (1, 2, 3)]
         assert answers[2] == []
         for each in answers[:2]:
@@ -136,14 +131,13 @@ def test_reply_times_grow_with_election_timeout() -> None:
 
 async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The table is rebuilt from the log."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         indexes = [await commit(leader, counter) for counter in range(5)]
         await group.stop(*group.nodes.values())
         await group.start(1, 2, 3)
-        leader = await group.leader()
-        assert [await final_index(leader.update(counter)) for counter in range(5)] == indexes
-        assert len(await leader.updates()) == 5
+        successor = await group.leader()
+        assert [await final_index(successor.update(counter)) for counter in range(5)] == indexes
+        assert len(await successor.updates()) == 5
 
 
 async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -152,8 +146,7 @@ async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_c
     Given an update that both followers stored without its commitment, when the leader stops and the client immediately
     repeats the update at its successor, then the client gets the index of the inherited entry.
     """
-    async with group_of(tmp_path) as group:
-        old = await group.leader()
+    async with group_of(tmp_path) as (group, old):
         await commit(old, 1)
         unanswered = old.update(2, b"inherited")
         await until(lambda: all(node.log.describe().last_index == 2 for node in group.nodes.values()))
@@ -172,8 +165,7 @@ async def test_accepted_update_redirected_by_overloaded_leader(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a leader with overload after it applied its inherited entries, then waiting updates are redirected."""
-    async with group_of(tmp_path) as group:
-        old = await group.leader()
+    async with group_of(tmp_path) as (group, old):
         old.update(1, b"inherited")
         await until(lambda: all(node.log.describe().last_index == 1 for node in group.nodes.values()))
         await group.stop(old)
@@ -189,8 +181,7 @@ async def test_accepted_update_redirected_by_overloaded_leader(
 
 async def test_leader_without_majority_redirects_updates(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Given a leader without followers, when it steps down, then each update is redirected and executed once."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         pending = [leader.update(counter) for counter in range(2, 6)]
         await group.stop(*(node for node in group.nodes.values() if node is not leader))
@@ -207,8 +198,7 @@ async def test_leader_without_majority_redirects_updates(tmp_path: Path, autojum
 
 async def test_queued_update_not_appended_after_role_change(tmp_path: Path, autojump_clock: MockClock) -> None:
     """If the server led again when the batch is due, another leader could already have executed the repeat."""
-    async with group_of(tmp_path) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path) as (_, leader):
         await commit(leader, 1)
         in_flight = leader.update(2)
         await trio.sleep(0.002)
@@ -222,8 +212,7 @@ async def test_queued_update_not_appended_after_role_change(tmp_path: Path, auto
 
 async def test_full_table_drops_oldest_ids_and_refuses_them(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With a table of 32 ids, a repeat of a dropped update is expired, and not executed again."""
-    async with group_of(tmp_path, 1, table_limit=32) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1, table_limit=32) as (_, leader):
         for counter in range(80):
             await final_index(leader.update(counter, age_s=1000 - counter))
         assert leader.update(0, age_s=1000) == [UpdateExpired(request_id(0, 1000))]
@@ -233,8 +222,7 @@ async def test_full_table_drops_oldest_ids_and_refuses_them(tmp_path: Path, auto
 
 async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The prune index stays below the first id that is fresh by the clock or by the newest id in the log."""
-    async with group_of(tmp_path, 1) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1) as (group, leader):
         for counter in range(3):
             await commit(leader, counter)
         assert leader.log.describe().prune_index == 0
@@ -246,8 +234,7 @@ async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: M
 
 async def test_window_of_ids_configurable(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With a window of a day, an id of ten hours ago is accepted, found again, and excluded from a snapshot."""
-    async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as group:
-        leader = await group.leader()
+    async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as (group, leader):
         index = await final_index(leader.update(1, age_s=10 * HOUR_S))
         assert leader.update(1, age_s=10 * HOUR_S) == [UpdateCommitted(request_id(1, 10 * HOUR_S), index)]
         assert leader.log.describe().prune_index == index - 1
