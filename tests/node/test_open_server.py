@@ -7,7 +7,6 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ from random import Random
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 import consensus
 from consensus import KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
@@ -24,7 +24,6 @@ from consensus.storage.snapshot_form import PLAIN
 from tests.node.kept_entries import KeptEntries
 
 GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
-STRATEGIES = pytest.mark.parametrize("features", [MEMORY, KRAFT], ids=lambda features: features.replication.name)
 DELAY_S = 0.001
 ROOT = Path(__file__).parents[2]
 
@@ -65,12 +64,13 @@ class Group:
 
     async def leader(self) -> int:
         """Return the leader when all running servers follow it."""
-        while True:
-            for number, run in self.runs.items():
-                followers = [each for each in self.runs.values() if each.server.role.leader == number]
-                if run.server.role.role is Role.LEADER and len(followers) == len(self.runs):
-                    return number
-            await self._changed.wait()
+        with trio.fail_after(600):
+            while True:
+                for number, run in self.runs.items():
+                    followers = [each for each in self.runs.values() if each.server.role.leader == number]
+                    if run.server.role.role is Role.LEADER and len(followers) == len(self.runs):
+                        return number
+                await self._changed.wait()
 
     async def commit(self, *commands: bytes) -> None:
         """Commit commands through the leader, and wait until all running servers apply them."""
@@ -116,121 +116,88 @@ class Group:
             self._changed = trio.Event()
 
 
-async def play(
-    path: Path, features: Features, story: Callable[[Group], Awaitable[None]], *, retain_bytes: int = 2**40
-) -> None:
-    """Run a story for at most ten minutes of simulated time."""
-    with trio.fail_after(600):
-        async with trio.open_nursery() as nursery:
-            group = Group(path, features, nursery, retain_bytes=retain_bytes)
-            await group.start(1, 2, 3)
-            await story(group)
-            nursery.cancel_scope.cancel()
+@pytest.fixture
+def retain_bytes() -> int:
+    """Return the bytes of log that servers retain after a snapshot."""
+    return 2**40
 
 
-@STRATEGIES
-async def test_three_servers_elect_leader_and_commit(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"first", b"second")
-        await group.commit(b"third")
-        assert group.commands() == {(b"first", b"second", b"third")}
-
-    await play(tmp_path, features, story)
+@pytest.fixture(params=[MEMORY, KRAFT], ids=lambda features: features.replication.name)
+async def group(request: pytest.FixtureRequest, tmp_path: Path, nursery: trio.Nursery, retain_bytes: int) -> Group:
+    """Run three servers with each strategy of replication."""
+    group = Group(tmp_path, request.param, nursery, retain_bytes=retain_bytes)
+    await group.start(1, 2, 3)
+    return group
 
 
-@STRATEGIES
-async def test_restarted_follower_catches_up_from_its_directory(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"before")
-        leader = await group.leader()
-        stopped = next(number for number in group.runs if number != leader)
-        await group.stop(stopped)
-        for number in range(50):
-            await group.commit(b"meanwhile %d" % number * 100)
-        await group.start(stopped)
-        await group.commit(b"after")
-        (commands,) = group.commands()
-        assert (commands[0], len(commands), commands[-1]) == (b"before", 52, b"after")
-
-    await play(tmp_path, features, story)
+async def test_three_servers_elect_leader_and_commit(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"first", b"second")
+    await group.commit(b"third")
+    assert group.commands() == {(b"first", b"second", b"third")}
 
 
-@STRATEGIES
-async def test_killed_leader_is_replaced_and_follows_later(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"acknowledged")
-        old = await group.leader()
-        await group.stop(old)
-        new = await group.leader()
-        assert new != old
-        await group.commit(b"by the next leader")
-        await group.start(old)
-        await group.commit(b"by all three")
-        assert group.commands() == {(b"acknowledged", b"by the next leader", b"by all three")}
-
-    await play(tmp_path, features, story)
+async def test_restarted_follower_catches_up_from_its_directory(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"before")
+    leader = await group.leader()
+    stopped = next(number for number in group.runs if number != leader)
+    await group.stop(stopped)
+    for number in range(50):
+        await group.commit(b"meanwhile %d" % number * 100)
+    await group.start(stopped)
+    await group.commit(b"after")
+    (commands,) = group.commands()
+    assert (commands[0], len(commands), commands[-1]) == (b"before", 52, b"after")
 
 
-@STRATEGIES
-async def test_acknowledged_entries_survive_stop_of_all_servers(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"acknowledged")
-        for number in (1, 2, 3):
-            await group.stop(number)
-        await group.start(1, 2, 3)
-        await group.commit(b"after the restart")
-        assert group.commands() == {(b"acknowledged", b"after the restart")}
-
-    await play(tmp_path, features, story)
+async def test_killed_leader_is_replaced_and_follows_later(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"acknowledged")
+    old = await group.leader()
+    await group.stop(old)
+    new = await group.leader()
+    assert new != old
+    await group.commit(b"by the next leader")
+    await group.start(old)
+    await group.commit(b"by all three")
+    assert group.commands() == {(b"acknowledged", b"by the next leader", b"by all three")}
 
 
-@STRATEGIES
-async def test_lagging_follower_receives_snapshot(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"before")
-        leader = await group.leader()
-        stopped = next(number for number in group.runs if number != leader)
-        await group.stop(stopped)
-        for number in range(100):
-            await group.commit(b"%04d" % number * 1_000)
-        for number in group.runs:
-            assert await group.runs[number].server.take_snapshot() is not None
-        await group.start(stopped)
-        await group.commit(b"after")
-        assert group.runs[stopped].machine.restored
-        (commands,) = group.commands()
-        assert (commands[0], len(commands), commands[-1]) == (b"before", 102, b"after")
-
-    await play(tmp_path, features, story, retain_bytes=0)
+async def test_acknowledged_entries_survive_stop_of_all_servers(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"acknowledged")
+    for number in (1, 2, 3):
+        await group.stop(number)
+    await group.start(1, 2, 3)
+    await group.commit(b"after the restart")
+    assert group.commands() == {(b"acknowledged", b"after the restart")}
 
 
-@STRATEGIES
-async def test_reads_are_linearizable_across_leadership_transfer(
-    features: Features, tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    async def story(group: Group) -> None:
-        await group.commit(b"one")
-        old = await group.leader()
+@pytest.mark.parametrize("retain_bytes", [0])
+async def test_lagging_follower_receives_snapshot(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"before")
+    leader = await group.leader()
+    stopped = next(number for number in group.runs if number != leader)
+    await group.stop(stopped)
+    for number in range(100):
+        await group.commit(b"%04d" % number * 1_000)
+    for number in group.runs:
+        assert await group.runs[number].server.take_snapshot() is not None
+    await group.start(stopped)
+    await group.commit(b"after")
+    assert group.runs[stopped].machine.restored
+    (commands,) = group.commands()
+    assert (commands[0], len(commands), commands[-1]) == (b"before", 102, b"after")
+
+
+async def test_reads_are_linearizable_across_leadership_transfer(group: Group, autojump_clock: MockClock) -> None:
+    await group.commit(b"one")
+    old = await group.leader()
+    await group.runs[old].server.read_barrier()
+    target = next(number for number in group.runs if number != old)
+    ended = await group.runs[old].server.transfer_leadership(target)
+    assert (ended.outcome, ended.leader) == (consensus.TransferOutcome.DONE, target)
+    assert await group.leader() == target
+    await group.runs[target].server.read_barrier()
+    with pytest.raises(consensus.NotLeaderError):
         await group.runs[old].server.read_barrier()
-        target = next(number for number in group.runs if number != old)
-        ended = await group.runs[old].server.transfer_leadership(target)
-        assert (ended.outcome, ended.leader) == (consensus.TransferOutcome.DONE, target)
-        assert await group.leader() == target
-        await group.runs[target].server.read_barrier()
-        with pytest.raises(consensus.NotLeaderError):
-            await group.runs[old].server.read_barrier()
-
-    await play(tmp_path, features, story)
 
 
 def parts_of(path: Path, number: int, storage_options: consensus.StorageOptions | None = None) -> consensus.ServerParts:

@@ -32,7 +32,7 @@ def answering(node: Node, view: FarmView, applied_index: int = 0) -> OwnPerspect
 
 @in_simulated_time
 async def test_perspectives_of_all_nodes_are_returned() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         answering(kyoto, replace(view_of(2, kyoto, oslo), raft=replace(farm_view(2).raft, term=7)))
         view = view_of(1, oslo, kyoto)
         perspectives = Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view)
@@ -43,26 +43,21 @@ async def test_perspectives_of_all_nodes_are_returned() -> None:
         ]
         assert not [event for node in (oslo, kyoto) for event in node.trace_events() if event.kind == "query"]
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_perspective_has_commit_index_of_the_query() -> None:
     """The last view of a node may be ten seconds old."""
-
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         later = farm_view(2).raft.commit_index + 100
         answering(kyoto, view_of(2, kyoto, oslo), later)
         view = view_of(1, oslo, kyoto)
         found = await Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view).all()
         assert [each.commit_index for each in found.nodes] == [view.raft.commit_index, later]
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_perspectives_have_names_of_a_view_after_the_query() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         view = view_of(1, oslo, kyoto)
         unfounded = replace(view, members=(), raft=replace(view.raft, voters=(), learners=()))
         answering(kyoto, view_of(2, kyoto, oslo))
@@ -70,12 +65,10 @@ async def test_perspectives_have_names_of_a_view_after_the_query() -> None:
         (reply,) = [each for each in (await perspectives.all()).nodes if each.name == "node-2"]
         assert set(reply.members) == {"node-1", "node-2"}
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_perspectives_of_many_readers_are_one_query() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         view = view_of(1, oslo, kyoto)
         own, queries = answering(oslo, view), [0]
 
@@ -93,12 +86,10 @@ async def test_perspectives_of_many_readers_are_one_query() -> None:
         await perspectives.all()
         assert queries == [2]
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_perspectives_keep_last_reply_of_lost_node() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         answering(kyoto, view_of(2, kyoto, oslo))
         view = view_of(1, oslo, kyoto)
         perspectives = Perspectives(answering(oslo, view), oslo.messages, lambda: NOW_MS, lambda: view)
@@ -110,14 +101,10 @@ async def test_perspectives_keep_last_reply_of_lost_node() -> None:
         assert lost.age_ms is not None
         assert 60_000 <= lost.age_ms < 70_000
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_perspectives_before_first_view_are_refused() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         del kyoto
         with pytest.raises(Refused, match="has not made its first view"):
             await Perspectives(OwnPerspective(), oslo.messages, lambda: NOW_MS, lambda: farm_view(1)).all()
-
-    await two_nodes(story)

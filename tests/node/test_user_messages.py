@@ -1,6 +1,7 @@
 """User events and queries of operators: delivery to other nodes, their replies, and refused messages."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -75,7 +76,9 @@ def seed_of(group: gossip.Group) -> tuple[str]:
     return (f"{group.info.address.host}:{group.info.address.port}",)
 
 
-async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[Node, Node]]:
+    """Run two nodes that see each other."""
     network = MemoryNetwork()
     async with (
         gossip.open_group(HOME, key=RING, metadata=metadata("oslo"), network=network) as first,
@@ -87,13 +90,13 @@ async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
         nursery.start_soon(kyoto.run)
         await oslo.until_met(kyoto)
         await kyoto.until_met(oslo)
-        await story(oslo, kyoto)
+        yield oslo, kyoto
         nursery.cancel_scope.cancel()
 
 
 @in_simulated_time
 async def test_clocks_are_compared_before_founding() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         alarms, founded = Alarms(oslo.trace), [False]
 
         async def until(*, raised: bool) -> None:
@@ -113,12 +116,10 @@ async def test_clocks_are_compared_before_founding() -> None:
             founded[0] = True
         assert kyoto.trace_events() == []
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_user_event_is_in_every_trace_with_sender_name() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         oslo.messages.send("deploy", "version\x1b[2J 2")
         with trio.fail_after(60):
             while not kyoto.trace_events():  # noqa: ASYNC110 - polls like an operator
@@ -128,12 +129,10 @@ async def test_user_event_is_in_every_trace_with_sender_name() -> None:
             assert event.kind == "user-event"
             assert event.data == {"name": "deploy", "payload": "version\\x1b[2J 2", "from": "oslo"}
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_known_query_is_answered_by_all_nodes() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         before = trio.current_time()
         answer = await oslo.messages.ask("ping", "", 20.0)
         assert trio.current_time() - before < 10
@@ -145,19 +144,15 @@ async def test_known_query_is_answered_by_all_nodes() -> None:
         assert [each.payload for each in (await kyoto.messages.ask("version", "", 20.0)).answers] == ["0.1.0", "0.1.0"]
         assert kyoto.trace_events()[0].data == {"name": "ping", "payload": "", "from": "oslo", "answered": True}
 
-    await two_nodes(story)
-
 
 @in_simulated_time
 async def test_unknown_query_is_traced_without_answer() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
+    async with two_nodes() as (oslo, kyoto):
         answer = await oslo.messages.ask("weather", "now", 5.0)
         assert (answer.answers, answer.silent) == ((), ("kyoto",))
         for node in (oslo, kyoto):
             [event] = node.trace_events()
             assert (event.kind, event.data["answered"], event.data["from"]) == ("query", False, "oslo")
-
-    await two_nodes(story)
 
 
 @in_simulated_time
@@ -190,19 +185,16 @@ async def test_single_node_has_its_own_answer_immediately() -> None:
 
 @in_simulated_time
 async def test_query_is_traced_before_answers_of_members() -> None:
-    async def story(oslo: Node, kyoto: Node) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send_query, oslo)
-            await trio.sleep(1)
-            assert [each.kind for each in oslo.trace_events()] == ["query"]
-            for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
-                assert oslo.group._queries.forward_reply(QueryAnswered(1, responder, b"sunny"))
-
     async def send_query(oslo: Node) -> None:
         answer = await oslo.messages.ask("weather", "", 5.0)
         assert [(each.node, each.payload) for each in answer.answers] == [("kyoto", "sunny")]
 
-    await two_nodes(story)
+    async with two_nodes() as (oslo, kyoto), trio.open_nursery() as nursery:
+        nursery.start_soon(send_query, oslo)
+        await trio.sleep(1)
+        assert [each.kind for each in oslo.trace_events()] == ["query"]
+        for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
+            assert oslo.group._queries.forward_reply(QueryAnswered(1, responder, b"sunny"))
 
 
 async def test_message_without_gossip_is_refused() -> None:
