@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, EntryKind, NoOp
@@ -29,6 +30,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
 from consensus.protocols.zmq_raft.wire.frames import MAX_UINT, FrameLimits, ZmqRaftError
 from tests.simulation.fuzzing import FuzzError, Subject, within_memory
+from tests.wire.test_zmq_raft_codec import IDENT, REQUEST_ID, REQUIRED_OF_REPLIES, REQUIRED_OF_REQUESTS
 
 LIMITS: Final = FrameLimits(
     max_frames=48, max_message_bytes=16_384, max_entry_data_bytes=4_096, max_peers=8, max_json_bytes=2_048
@@ -36,8 +38,6 @@ LIMITS: Final = FrameLimits(
 MEMORY_FACTOR: Final = 16
 MUTATIONS_MAX: Final = 6
 REFUSED: Final = "refused"
-IDENT: Final = b"testcluster"
-REQUEST_ID: Final = bytes.fromhex("5956dc8826f27e10dcccab20")
 PEERS: Final = (wire.Peer("1", "tcp://127.0.0.1:8047"), wire.Peer("2", "tcp://[::1]:8147"))
 ENTRIES: Final = (
     Entry(1, EntryKind.COMMAND, REQUEST_ID + b"foo"),
@@ -46,94 +46,34 @@ ENTRIES: Final = (
     no_op_entry(MAX_UINT, NoOp()),
     Entry(MAX_UINT, EntryKind.COMMAND, bytes(12) + b"\xff" * 4_000),
 )
+APPEND: Final = wire.AppendEntriesRpc(
+    message_id=0, ident=IDENT, leader="2", term=MAX_UINT, previous_index=4, previous_term=2, commit=4, entries=ENTRIES
+)
+ENTRIES_REQUEST: Final = wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5)
 REQUESTS: Final[tuple[wire.Request, ...]] = (
-    wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="1", term=2, last_index=3, last_term=4),
-    wire.AppendEntriesRpc(
-        message_id=2**24 - 1, ident=IDENT, leader="2", term=3, previous_index=4, previous_term=2, commit=4
-    ),
-    wire.AppendEntriesRpc(
-        message_id=0,
-        ident=IDENT,
-        leader="2",
-        term=MAX_UINT,
-        previous_index=4,
-        previous_term=2,
-        commit=4,
-        entries=ENTRIES,
-    ),
-    wire.AppendEntriesRpc(
-        message_id=7,
-        ident=IDENT,
-        leader="2",
-        term=3,
-        previous_index=0,
-        previous_term=0,
-        commit=0,
-        entries=ENTRIES[:1] * 30,
-    ),
-    wire.InstallSnapshotRpc(
-        message_id=3,
-        ident=IDENT,
-        leader="2",
-        term=5,
-        last_index=6,
-        last_term=5,
-        offset=64,
-        total_bytes=100,
-        data=b"A" * 36,
-    ),
-    wire.ConfigRequest(b"", IDENT),
-    wire.UpdateRequest(REQUEST_ID, IDENT, b"data"),
-    wire.ChangeRequest(REQUEST_ID, IDENT, PEERS),
-    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5),
-    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5, count=0),
-    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5, count=None, snapshot_offset=65_536),
-    wire.LogInfoRequest(b"\x01\x02\x03\x04", IDENT),
-    wire.UrlRequest(REQUEST_ID, IDENT),
+    *(request for request, _ in REQUIRED_OF_REQUESTS),
+    *(APPEND, replace(APPEND, message_id=2**24 - 1, entries=())),
+    replace(APPEND, term=3, previous_index=0, previous_term=0, entries=ENTRIES[:1] * 30),
+    *(wire.ConfigRequest(b"", IDENT), wire.ChangeRequest(REQUEST_ID, IDENT, PEERS)),
+    *(ENTRIES_REQUEST, replace(ENTRIES_REQUEST, count=0), replace(ENTRIES_REQUEST, snapshot_offset=65_536)),
     wire.CustomRequest(request_id=b"\x05", message_type=b"my", ident=IDENT, frames=(b"", b"frame")),
 )
 REPLIES: Final[tuple[tuple[type[wire.Request], wire.Reply], ...]] = (
-    (wire.RequestVoteRpc, wire.RequestVoteResponse(1, 2, granted=True)),
+    *((request_type, reply) for request_type, reply, _ in REQUIRED_OF_REPLIES),
     (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=True)),
-    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=False, conflict_index=4)),
     (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2)),
-    (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2, 65_536)),
     (wire.ConfigRequest, wire.ConfigReply(request_id=b"\x07", is_leader=True, leader="1", peers=PEERS)),
     (wire.ConfigRequest, wire.ConfigReply(request_id=b"\x07", is_leader=False, leader=None, peers=())),
     (wire.UpdateRequest, wire.UpdateAccepted(REQUEST_ID)),
-    (wire.UpdateRequest, wire.UpdateCommitted(REQUEST_ID, 2**31)),
     (wire.UpdateRequest, wire.UpdateRedirect(REQUEST_ID, "2")),
     (wire.UpdateRequest, wire.UpdateRedirect(REQUEST_ID, None)),
     (wire.UpdateRequest, wire.UpdateExpired(REQUEST_ID)),
     (wire.ChangeRequest, wire.ChangeAccepted(REQUEST_ID)),
-    (wire.ChangeRequest, wire.ChangeCommitted(REQUEST_ID, 7)),
-    (wire.ChangeRequest, wire.ChangeRedirect(REQUEST_ID, "2")),
-    (wire.ChangeRequest, wire.ChangeRefused(REQUEST_ID, "TypeError", "peers must be an array")),
     (wire.ChangeRequest, wire.ChangeBusy(REQUEST_ID)),
     (wire.ChangeRequest, wire.ChangeExpired(REQUEST_ID)),
     (wire.EntriesRequest, wire.EntriesBatch(request_id=b"\x01", is_last=True, last_index=9, entries=ENTRIES)),
     (wire.EntriesRequest, wire.EntriesBatch(request_id=b"\x01", is_last=False, last_index=9, entries=(), leader="1")),
-    (
-        wire.EntriesRequest,
-        wire.SnapshotPiece(request_id=b"\x01", last_index=9, last_term=2, offset=10, total_bytes=100, data=b"B" * 90),
-    ),
     (wire.EntriesRequest, wire.EntriesRedirect(b"\x01", None)),
-    (
-        wire.LogInfoRequest,
-        wire.LogInfoReply(
-            request_id=b"\x01",
-            is_leader=True,
-            leader="1",
-            term=2,
-            first_index=1,
-            last_applied=9,
-            commit=9,
-            last_index=9,
-            snapshot_bytes=0,
-            prune_index=0,
-        ),
-    ),
-    (wire.UrlRequest, wire.UrlReply(b"\x01", "tcp://127.0.0.1:8048")),
     (wire.UrlRequest, wire.UrlReply(b"\x01", None)),
     (wire.CustomRequest, wire.CustomReply(b"\x01", (b"one", b""))),
 )
