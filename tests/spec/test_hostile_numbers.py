@@ -5,6 +5,7 @@ The entries derive from the record classes, so a new kind or a new number is tes
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -34,6 +35,7 @@ from bridge.core.log.records import (
     Level,
     MetaStatus,
     ProducerStart,
+    ProvenRecord,
     Publication,
     PublishConfig,
     Record,
@@ -131,13 +133,18 @@ def hostile_entries(sample: Record) -> Iterator[tuple[str, bytes]]:
             yield f"{'.'.join(map(str, path))} = {number}", with_number(document, path, number)
 
 
+@cache
+def proven(data: bytes, server: int, number: int) -> ProvenRecord:
+    """Return an entry signed by a server. Stories repeat the entries of correct servers, and signing takes long."""
+    return EntryReader(CLUSTER_ID).read(sign_entry(data, key_of(server), CLUSTER_ID, number))
+
+
 class Story:
     """A running farm of three servers; server 3 is the leader, and hostile from here on."""
 
     def __init__(self) -> None:
         self.farm = Farm(BASE_MS, FarmTuning(PERIOD_MS), (node_id(ONE), node_id(TWO), node_id(HOSTILE)))
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
-        self.reader = EntryReader(CLUSTER_ID)
         self.index = 0
         self.numbers = dict.fromkeys((ONE, TWO), OWN_NUMBER)
         self.index += 1
@@ -149,7 +156,7 @@ class Story:
         if number is None:
             number = self.numbers[server] = self.numbers.get(server, OWN_NUMBER) + 1
         self.index += 1
-        return self.farm.apply(self.index, 1, self.reader.read(sign_entry(data, key_of(server), CLUSTER_ID, number)))
+        return self.farm.apply(self.index, 1, proven(data, server, number))
 
     def append(self, record: Any, server: int = ONE) -> list[type]:
         """Apply a record; return the kinds of the changes."""
