@@ -23,10 +23,11 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -59,10 +60,11 @@ def closest_floodfills(
     """
     days = tuple(today + timedelta(days=offset) for offset in (-1, 0, 1))
 
-    def work(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for keys, hashes in zip(batch["destinations"], batch["routers"], strict=True):
-                yield _rows(list(keys), list(hashes), days, count)
+            for part in batch.to_pylist():
+                rows = _rows(part["destinations"], part["routers"], days, count)
+                yield pa.RecordBatch.from_pylist(rows, SPEC.schema)
 
     all_routers = _hashes(routers, "router").agg(f.array_sort(f.collect_list("router")).alias("routers"))
     spread = (
@@ -71,7 +73,7 @@ def closest_floodfills(
         .agg(f.array_sort(f.collect_list("destination")).alias("destinations"))
     )
     pairs = spread.repartition(partitions, "part").crossJoin(f.broadcast(all_routers)).select("destinations", "routers")
-    return pairs.mapInPandas(work, FLOODFILLS)
+    return pairs.mapInArrow(work, FLOODFILLS)
 
 
 def keep(output: Path, rows: DataFrame) -> None:
@@ -122,9 +124,9 @@ def _shared_prefix(keys: Words, first: Words, enough: int) -> tuple[npt.NDArray[
     return low, high
 
 
-def _rows(destinations: list[str], routers: list[str], days: tuple[date, ...], count: int) -> pd.DataFrame:
+def _rows(destinations: list[str], routers: list[str], days: tuple[date, ...], count: int) -> list[dict[str, Any]]:
     if not destinations or not routers:
-        return pd.DataFrame({name: [] for name in FLOODFILLS.names})
+        return []
     named = [(destination, day) for destination in destinations for day in days]
     keys = _words([routing_key(bytes.fromhex(destination), day) for destination, day in named])
     sorted_routers = _words([bytes.fromhex(router) for router in routers])
@@ -132,8 +134,8 @@ def _rows(destinations: list[str], routers: list[str], days: tuple[date, ...], c
     for (destination, day), key, places in zip(named, keys, closest(keys, sorted_routers, count), strict=True):
         for rank, place in enumerate(places, 1):
             distance = (sorted_routers[place] ^ key).astype(">u8").tobytes().hex()
-            rows.append((destination, day, rank, routers[place], distance))
-    return pd.DataFrame(rows, columns=FLOODFILLS.names)
+            rows.append(dict(zip(SPEC.schema.names, (destination, day, rank, routers[place], distance), strict=True)))
+    return rows
 
 
 def _words(hashes: list[bytes]) -> Words:

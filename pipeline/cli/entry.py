@@ -5,7 +5,9 @@ module. So it imports only click; it imports the commands, with Spark, when one 
 doctor runs, and any other command reports how to install Spark.
 """
 
+import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 
 import click
 
@@ -19,6 +21,7 @@ def load() -> click.Command:
     """Return the group of all commands. Raises ClickException if Spark or a package is missing or unsupported."""
     try:
         refuse_unsupported()
+        _omit_pandas()
         found = import_module("pipeline.cli.commands").pipeline
     except VersionError as error:
         raise click.ClickException(str(error)) from error
@@ -29,6 +32,29 @@ def load() -> click.Command:
     if not isinstance(found, click.Command):
         raise TypeError("pipeline.cli.commands:pipeline is not a command")
     return found
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Reports that pandas is missing."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Raise ModuleNotFoundError for pandas."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
+
+
+def _omit_pandas() -> None:
+    """Keep pyarrow from importing pandas, which no command uses: 50 MB, and a second of a start.
+
+    pyarrow imports it with its first array, and only once. Spark's Python workers are other processes.
+    """
+    finder = _WithoutPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import_module("pyarrow").array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def doctor_alone() -> click.Command:

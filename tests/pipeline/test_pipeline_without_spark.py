@@ -1,6 +1,7 @@
 """Work of the pipeline that does not need Spark: search for Java, reads of the log, and errors before the start."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,13 @@ def test_existing_spark_settings_are_detected() -> None:
     assert has_own_settings({"SPARK_HOME": "/opt/spark"})
     assert has_own_settings({"SPARK_CONF_DIR": "/etc/spark"})
     assert not has_own_settings({"JAVA_HOME": "/opt/java"})
+
+
+def test_commands_do_not_import_pandas() -> None:
+    """Pandas would take 50 MB of each run."""
+    program = (
+        "import sys; from pipeline.cli.entry import load; load(); print('pandas' in sys.modules);"
+        " import pyarrow; print(pyarrow.table({'a': [1]}).to_pandas()['a'][0])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == ["False", "1"]
