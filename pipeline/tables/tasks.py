@@ -169,12 +169,14 @@ def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
 def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
     """Return the merged results of several tasks."""
     outcome, found = Outcome(), dict[str, list[pa.Table]]()
-    for name, content in ((row["name"], row["content"]) for each in results for row in each.to_pylist()):
-        if name.startswith(FILES):
-            files = outcome.files.setdefault(name.removeprefix(FILES), [])
-            files += [DataFile(**each) for each in json.loads(content)]
-        else:
-            found.setdefault(name, []).append(pa.ipc.open_stream(content).read_all())
+    for named in (zip(each.column("name").to_pylist(), each.column("content"), strict=True) for each in results):
+        for name, content in named:
+            if name.startswith(FILES):
+                files = outcome.files.setdefault(name.removeprefix(FILES), [])
+                files += [DataFile(**each) for each in json.loads(content.as_py())]
+            else:
+                # The rows stay in the result's memory.
+                found.setdefault(name, []).append(pa.ipc.open_stream(content.as_buffer()).read_all())
     outcome.rows = {name: _made_small(name, tables) for name, tables in found.items()}
     return outcome
 
