@@ -91,7 +91,7 @@ class Operator:
         self._numbers = count(1)
         """Numbers of entries by client keys."""
         self.wrong_clocks: dict[str, float] = {}
-        """Seconds by which the operator has set a clock wrong, by machine."""
+        """Offsets of the clocks that the operator has set wrong, in seconds, by machine."""
         self.down: set[str] = set()
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()

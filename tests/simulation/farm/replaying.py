@@ -37,7 +37,7 @@ def digest_of(state: AppliedState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FirstSnapshot:
-    """The snapshot at which the log of a recovered farm begins."""
+    """The first snapshot of a recovered farm; its log begins there."""
 
     last: LogId
     chunks: tuple[bytes, ...]

@@ -58,7 +58,7 @@ AGREE_S: Final = 30.0
 """Longest time from the healthy verdicts until the views agree."""
 CLIENTS: Final = 3
 LATE_PERIODS: Final = 6
-"""Periods of reports by which log time may lag behind the time."""
+"""Longest permitted delay of log time, in periods of reports."""
 RESTART_S: Final = 3.0
 """A supervisor starts an ended process after this time (RestartSec)."""
 
@@ -272,7 +272,7 @@ class _Trial:
         yield from check_linearizable([*(each for each in earlier if each.kind is Kind.WRITE), *later], writes)
 
     def _judge_log_time(self) -> Iterator[Violation]:
-        """Find log time that a healed farm does not correct by waiting, or that lags behind."""
+        """Find log time too far ahead for a correction by waiting, or too late."""
         period_ms = self._world.profile.reporting_period_ms
         for name in self._world.members if self._outcome.healed_s is not None else ():
             state = self._observer.states.get(name)

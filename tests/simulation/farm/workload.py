@@ -79,7 +79,7 @@ class Calls:
         self._moments = count(1)
         self._values = count(1)
         self.recovered_at = 0
-        """The moment at which the last new farm was made from a survivor."""
+        """The moment of the last recovery."""
 
     def begin(self, client: str, kind: Kind, key: int = 0) -> Call:
         """Add a call."""
