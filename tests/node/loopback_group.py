@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.node.connection import Cancel, call_server
 from consensus.protocols.garlic_farm.node.connectors import Connector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
-from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.links import LinkOptions, PeerLinks
 from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, Members
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
@@ -60,6 +60,8 @@ CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6
 
 With the long timeouts a leader keeps its role on a busy machine.
 """
+LINKS = LinkOptions(unsent_lifetime_s=5.0)
+"""Options for a busy machine: the first connection takes longer there than a request usually waits for it."""
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerOptions(retain_bytes=1)
 """Options that delete the log before each snapshot."""
@@ -276,6 +278,7 @@ class LoopbackGroup:
                 self.resolve,
                 metrics=metrics,
                 random=seed,
+                options=LINKS,
                 configuration_before=machine.configuration_before,
             )
             parts = parts_around(links, machine, self._observe, NOTHING_BEHIND)
