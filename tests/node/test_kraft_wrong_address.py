@@ -10,7 +10,6 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from consensus.protocols.kafka.topic.served_topic import ProduceRefusedError
 from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
 from consensus.protocols.kraft.replica import announcing
 from consensus.protocols.kraft.replica.announcing import AddressRefused
@@ -95,17 +94,6 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.02)
 
 
-async def committed(quorum: Quorum) -> int:
-    """Commit a record through the present leader; return its index."""
-    while True:
-        leader = await quorum.leader()
-        with trio.move_on_after(5):
-            try:
-                return (await leader.topic.append(batch(b"after"), None)).base_offset + 1
-            except ProduceRefusedError:
-                await trio.sleep(0.05)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_address_of_follower_is_not_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server with the wrong setting reports it; a corrected one is recorded."""
@@ -177,9 +165,9 @@ def test_majority_elects_despite_wrong_record(
                     await quorum.start(settings[bad - 1])
                 while (await quorum.leader()).key.id != bad:
                     await (await quorum.leader()).resign()
-                produced = await committed(quorum)
+                _, produced = await quorum.append(batch(b"after"))
                 for voter in quorum.running.values():
-                    assert b"after" in await values_of(voter, produced)
+                    assert b"after" in await values_of(voter, produced.base_offset + 1)
                 if is_corrected:
                     right = LOOPBACK, settings[bad - 1].listeners[0].port
                     await until(lambda: all(recorded(each, bad) == right for each in quorum.running.values()))
