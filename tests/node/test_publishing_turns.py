@@ -21,6 +21,7 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import LEASE_SET_NOT_FOUND, I2cpRouter, key_obstacle
 from bridge.node.router.link import Software
 from bridge.node.router.router import ServedLeaf
+from bridge.node.tasks import publishing
 from bridge.node.tasks.publishing import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
@@ -154,14 +155,18 @@ async def test_alarm_of_former_publisher_ends_without_another_turn(autojump_cloc
         assert stage.alarm(ROUTER.kind) is None
 
 
-async def test_alarm_remains_without_another_publisher(autojump_clock: MockClock) -> None:
+async def test_alarm_remains_without_another_publisher(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The router refuses and then ends, so that no node is able to publish."""
+    longest_s = 2 * AWAY_FIRST_S
+    monkeypatch.setattr(publishing, "AWAY_LONGEST_S", longest_s)
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage, able=False):
         await trio.sleep(20)
         stage.router.status = replace(stage.router.status, attached=False)
-        await trio.sleep(AWAY_LONGEST_S + 60)
+        await trio.sleep(longest_s + 60)
         assert publisher(stage) is None
         assert "no tunnels" in (stage.alarm(ROUTER.kind) or "")
 
