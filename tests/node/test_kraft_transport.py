@@ -40,7 +40,6 @@ from tests.node.kraft_replicas import (
     voter,
     write_entries,
 )
-from tests.node.kraft_replicas import quorum as quorum_of
 from tests.node.recorded_receiver import RecordedReceiver
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
@@ -296,19 +295,6 @@ async def test_quorum_requests_need_login_of_replica(tmp_path: Path) -> None:
                 else:
                     await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
                 assert len(receiver.requests) == accepted
-
-
-async def test_three_voters_elect_leader_and_replicate(tmp_path: Path) -> None:
-    with trio.fail_after(TIMEOUT_S):
-        async with quorum_of(tmp_path) as replicas:
-            leader = await leader_of(replicas)
-            commands = [b"%d" % number for number in range(50)]
-            for command in commands:
-                assert (await leader.server.propose((command,))).outcome is Outcome.COMMITTED
-            for each in replicas:
-                while [entry.data for entry in each.machine.entries if entry.kind is COMMAND] != commands:
-                    await trio.lowlevel.checkpoint()
-            assert len({tuple(each.machine.entries) for each in replicas}) == 1
 
 
 async def commit(replicas: list[Replica], command: bytes) -> None:

@@ -134,6 +134,10 @@ async def test_three_servers_elect_leader_and_commit(group: Group, autojump_cloc
     await group.commit(b"first", b"second")
     await group.commit(b"third")
     assert group.commands() == {(b"first", b"second", b"third")}
+    leader = await group.leader()
+    follower = next(run for number, run in group.runs.items() if number != leader)
+    refused = await follower.server.propose((b"to a follower",))
+    assert (refused.outcome, refused.leader) == (Outcome.NOT_LEADER, leader)
 
 
 async def test_restarted_follower_catches_up_from_its_directory(group: Group, autojump_clock: MockClock) -> None:
@@ -174,7 +178,7 @@ async def test_acknowledged_entries_survive_stop_of_all_servers(group: Group, au
 async def test_lagging_follower_receives_snapshot(group: Group, autojump_clock: MockClock) -> None:
     await group.commit(b"before")
     leader = await group.leader()
-    stopped = next(number for number in group.runs if number != leader)
+    stopped = max(number for number in group.runs if number != leader)
     await group.stop(stopped)
     for number in range(100):
         await group.commit(b"%04d" % number * 1_000)
@@ -182,7 +186,9 @@ async def test_lagging_follower_receives_snapshot(group: Group, autojump_clock: 
         assert await group.runs[number].server.take_snapshot() is not None
     await group.start(stopped)
     await group.commit(b"after")
-    assert group.runs[stopped].machine.restored
+    late = group.runs[stopped]
+    assert late.machine.restored
+    assert late.server.describe().raft.snapshot == group.runs[leader].server.describe().raft.snapshot
     (commands,) = group.commands()
     assert (commands[0], len(commands), commands[-1]) == (b"before", 102, b"after")
 

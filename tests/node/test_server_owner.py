@@ -79,26 +79,6 @@ async def test_accepted_callback_runs_before_commit(autojump_clock: MockClock) -
     assert calls.index("two accepted 2") < calls.index("two committed 2")
 
 
-async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: MockClock) -> None:
-    nodes, network = dict[ServerId, Node](), MemoryNetwork()
-    async with trio.open_nursery() as nursery:
-        for n in range(1, 4):
-            nodes[n] = build(n, network, MemoryDisk(), count=3)
-        for node in nodes.values():
-            await nursery.start(node.server.run)
-        await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
-        leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
-        for number in range(20):
-            assert (await leader.server.propose((b"%d" % number,))).outcome is Outcome.COMMITTED
-        await until(lambda: all(len(data(node)) == 20 for node in nodes.values()))
-        assert len({tuple(node.applied) for node in nodes.values()}) == 1
-        follower = next(node for node in nodes.values() if node is not leader)
-        refused = await follower.server.propose((b"x",))
-        assert refused.outcome is Outcome.NOT_LEADER
-        assert refused.leader == leader.server.role.leader
-        nursery.cancel_scope.cancel()
-
-
 async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)

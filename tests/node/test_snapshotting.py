@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from consensus.core.effects import Outcome, Role
 from consensus.core.features import GARLIC_FARM
-from consensus.core.model import Configuration, Index, Server, ServerId
+from consensus.core.model import Configuration, Index, Server
 from consensus.core.options import Options
 from consensus.net.memory import MemoryNetwork
 from consensus.server.interfaces import StateMachine
@@ -21,7 +21,7 @@ from consensus.server.server import ConsensusServer
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries, encoded
-from tests.node.memory_server import MemoryDisk, Node, build, data, leader_alone, until
+from tests.node.memory_server import MemoryDisk, build, leader_alone, until
 
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 FAST = Options(election_timeout_min_ms=20, election_timeout_max_ms=40, heartbeat_ms=5, retry_ms=20)
@@ -163,28 +163,6 @@ async def test_proposals_during_snapshot_commit_outside_it(autojump_clock: MockC
         committed += 1
     assert committed >= 3
     assert covered[0] <= len(node.applied) - committed + 1
-
-
-async def test_lagging_follower_stores_snapshot_with_later_entries(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
-    nodes, network = dict[ServerId, Node](), MemoryNetwork()
-    for number in (1, 2):
-        nodes[number] = build(number, network, MemoryDisk(), 3, KEEP_NOTHING)
-        await nursery.start(nodes[number].server.run)
-    await until(lambda: any(node.server.role.role is Role.LEADER for node in nodes.values()))
-    leader = next(node for node in nodes.values() if node.server.role.role is Role.LEADER)
-    for number in range(40):
-        await leader.server.propose((b"%d." % number * 10_000,))
-    assert await leader.server.take_snapshot() is not None
-    await leader.server.propose((b"behind the snapshot",))
-    late = build(3, network, MemoryDisk(), 3, KEEP_NOTHING)
-    nodes[3] = late
-    await nursery.start(late.server.run)
-    await until(lambda: data(late)[-1:] == [b"behind the snapshot"])
-    assert late.applied == leader.applied
-    assert late.machine.restored != []
-    assert late.server.describe().raft.snapshot == leader.server.describe().raft.snapshot
 
 
 async def test_snapshot_without_space_is_abandoned(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
