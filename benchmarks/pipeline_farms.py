@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from benchmarks.figures import Figure
 from benchmarks.processor_time import measured
+from pipeline.cli.entry import save_memory
 from pipeline.decode.columns import Row
 from pipeline.gold.tables import Gold
 from pipeline.lake import Lake, note_nothing
@@ -237,6 +238,7 @@ def _figures(farms: int, cost: ManyFarmsCost) -> list[Figure]:
 def run(directory: Path, farms: int) -> ManyFarmsCost:
     """Write batches of this number of farms; return their cost."""
     directory.mkdir()
+    save_memory()
     gold = Gold(directory, WINDOW_MS, None)
     has_derived = farms <= DERIVED_MAX
     lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else note_nothing)
