@@ -60,9 +60,10 @@ def refuse_damaged_watch(output: Output) -> None:
     """Raise TableDamagedError if a table of the watch is damaged."""
     notes = BatchNotes(output, LOG)
     for spec in (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"]):
-        if not (output / spec.name).exists():
+        is_missing = not (output / spec.name).exists()
+        if is_missing and notes.batch_of(spec.name) < 0:
             continue
-        if is_damaged(output, spec) or Table(output, spec).committed(LOG) < notes.batch_of(spec.name):
+        if is_missing or is_damaged(output, spec) or Table(output, spec).committed(LOG) < notes.batch_of(spec.name):
             raise TableDamagedError(
                 f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
                 " cannot be repaired: restore the entire directory from a backup, or read the log again into another"

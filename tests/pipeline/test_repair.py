@@ -314,12 +314,13 @@ def test_damaged_derived_table_is_made_again(
     assert gold_rows(output, "router_health") == rows
 
 
-def test_damaged_watch_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [drop_commit("watch_state"), remove("watch_state"), remove("transitions")])
+def test_damaged_watch_is_refused(damage: Damaging, tmp_path: Path) -> None:
     log = two_days()
     for batch, (first, last) in enumerate(BATCHES):
         tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), tmp_path, batch, watch=True)
-    drop_commit("watch_state")(tmp_path)
-    with pytest.raises(TableDamagedError, match="watch_state lost commits or files"):
+    damage(tmp_path)
+    with pytest.raises(TableDamagedError, match=r"(watch_state|transitions) lost commits or files"):
         repair_from(tmp_path, log)
 
 

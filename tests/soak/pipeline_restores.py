@@ -3,8 +3,9 @@
     last state + parts of earlier states ──▶ `pipeline repair` ──▶ `pipeline run --once` ──▶ the same rows, or a refusal
 
 A state has all files of an output, or all objects of a bucket. The states of a directory are copies during one run with
-Spark. The run stops at random moments for a copy, often in the middle of a batch. The states of a bucket are copies
-after random writes. A part is a table, a checkpoint, a record of batches, one file of a checkpoint, or one commit.
+Spark. The run stops at random moments for a copy, often in the middle of a batch. The states of a bucket are its
+objects after random writes. A part is a table, a checkpoint, a record of batches, one file of a checkpoint, or one
+commit.
 """
 
 import os
