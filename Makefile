@@ -9,8 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 .PHONY: run requirements test test-waiting test-computing dist test-packages soak soak-jepsen soak-upgrade soak-kills \
-	soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-hdfs interop-zmq interop-kafka bench \
-	simulate simulate-farm simulate-large pipeline docs gallery reference clean
+	soak-cluster watch-loop check interop interop-i2p interop-founding interop-s3 interop-hdfs interop-connect interop-zmq \
+	interop-kafka bench simulate simulate-farm simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
@@ -247,6 +247,14 @@ $(HDFS_BUILD)/jars.stamp: tests/interop/hdfs/pom.xml
 $(VENV)/hdfs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/all.stamp
 	$(PIP) install -e '.[pipeline,hdfs]' -c constraints.txt
 	@touch $@
+
+# A client of Spark Connect. Needs about a minute.
+$(VENV)/interop-connect.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/all.stamp
+	$(PIP) install -e '.[pipeline,interop-connect]' -c constraints.txt
+	@touch $@
+
+interop-connect: $(VENV)/interop-connect.stamp
+	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop/test_spark_connect.py
 
 interop-hdfs: $(VENV)/hdfs.stamp $(HDFS_BUILD)/jars.stamp
 	$(BIN)/python -m pytest $(HOURS) -m "interop or soak" tests/interop/hdfs

@@ -88,6 +88,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of http.server
         """Print nothing."""
 
+    def handle_one_request(self) -> None:
+        """Serve a request; a killed client resets its connection."""
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True
+
     def _serve(self) -> None:
         url = urlsplit(self.path)
         bucket, _, key = unquote(url.path).lstrip("/").partition("/")
