@@ -26,8 +26,6 @@ from tests.simulation.farm.world import World
 
 OPEN_FILES: Final = Path("/proc/self/fd")
 LOOK_EVERY_S: Final = 5.0
-WHOLE_LOOK_EVERY: Final = 3
-"""Every third look checks the numbers of the states and counts all objects, which takes long."""
 TASKS_MAX: Final = 200
 """For each node. A node of a farm of five has about 90 tasks; connections of clients and joining nodes add some."""
 DESCRIPTORS_MAX: Final = 80
@@ -43,35 +41,55 @@ class Limits:
         self._world = world
         self._observer = observer
         self._next_s = 0.0
-        self._looks = 0
+        self._objects = _Objects()
 
     def look(self) -> Iterator[tuple[str, str, str]]:
-        """Yield check, node and text of each limit that does not hold now; look only each `LOOK_EVERY_S`."""
+        """Yield check, node and text of each limit that does not hold now.
+
+        The number of objects is compared at each call, the others each `LOOK_EVERY_S`.
+        """
+        machines = len(self._world.hosts)
+        if self._objects.number() > OBJECTS_MAX * machines:
+            yield "bounded memory", "all nodes", f"more than {OBJECTS_MAX} objects for each machine"
         if self._world.time_s < self._next_s:
             return
         self._next_s = self._world.time_s + LOOK_EVERY_S
-        self._looks += 1
-        is_whole = self._looks % WHOLE_LOOK_EVERY == 0
-        yield from self._of_nodes(is_whole=is_whole)
-        machines = len(self._world.hosts)
+        yield from self._of_nodes()
         if len(list(OPEN_FILES.iterdir())) + len(self._world.sockets.descriptors.open) > DESCRIPTORS_MAX * machines:
             yield "bounded descriptors", "all nodes", f"more than {DESCRIPTORS_MAX} sockets and files for each machine"
-        if is_whole and len(gc.get_objects()) > OBJECTS_MAX * machines:
-            yield "bounded memory", "all nodes", f"more than {OBJECTS_MAX} objects for each machine"
 
-    def _of_nodes(self, *, is_whole: bool) -> Iterator[tuple[str, str, str]]:
+    def _of_nodes(self) -> Iterator[tuple[str, str, str]]:
         tasks = _tasks()
         for name, host in self._world.hosts.items():
             stored = read_commit_index(host.directory)
             if stored is not None and stored > max(self._observer.committed, default=0):
                 yield "stored commit index", name, f"{stored} is stored, and no node has applied this entry"
             applied = self._observer.states.get(name)
-            if is_whole and applied is not None and host.run is not None:
+            if applied is not None and host.run is not None:
                 objection = objection_to_state(applied.state, applied._farm.tuning.period_ms)
                 if objection is not None:
                     yield "bounded numbers", name, objection
             if tasks[name] > TASKS_MAX:
                 yield "bounded tasks", name, f"more than {TASKS_MAX} tasks"
+
+
+class _Objects:
+    """The number of objects that the garbage collector knows.
+
+    They are counted after each collection. Until the next one, the collector's own counter has the difference: objects
+    made, less objects freed.
+    """
+
+    def __init__(self) -> None:
+        self._collections = -1
+        self._before = 0
+
+    def number(self) -> int:
+        """Return the present number."""
+        collections = sum(each["collections"] for each in gc.get_stats())
+        if collections != self._collections:
+            self._collections, self._before = collections, len(gc.get_objects()) - gc.get_count()[0]
+        return self._before + gc.get_count()[0]
 
 
 def _tasks() -> Counter[str]:
