@@ -42,7 +42,7 @@ from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 10.0
-"""The limit of the wait while no farm has replied yet; there is no batch that it could delay."""
+"""The limit of the wait until the first farm has replied: before that, the wait does not delay a batch."""
 UNANSWERED_SECONDS = 5.0
 """A farm without a reply for this time is reported as unresponsive: a busy machine delays many replies."""
 QUERIES_AT_ONCE = 32

@@ -14,7 +14,7 @@ do not change. No report becomes stale or fresh by a correction, and no session 
 
 The last accepted second of a master may be beyond the range that log time now allows. Then the state drops that second,
 and the next publication gets a present one. A router that holds the later structure refuses the new one. The reported
-change includes the last second at which this is possible (`SecondForgotten.refused_until_s`).
+change includes the end of this time (`SecondForgotten.refused_until_s`).
 """
 
 from msgspec import Struct

@@ -8,8 +8,8 @@
 
 The factors multiply load + 20: with load alone, an idle leaf would have cost 0 for any factor. An operator's weight
 counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded and
-damped, and they fade. An entry is refused if its `throughIndex` is not above that of the last accepted entry, or is not
-below its own index. So neither a repetition nor a second, slower pipeline has an effect.
+damped, and they fade. An entry is refused if its `throughIndex` is not above the `throughIndex` of the last accepted
+entry, or not below the entry's index. So neither a repetition nor a second, slower pipeline has an effect.
 docs/reference/publishing-rules.md ("Commands of operators and the pipeline") has the figures.
 
 From the feature level `BOUNDS_LEVEL` on, an author may fill a quarter of each table (docs/reference/limits.md). So one

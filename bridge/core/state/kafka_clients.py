@@ -253,7 +253,7 @@ class KafkaClients(Struct, frozen=True):
         return replace(self, skipped=skipped, skipped_of=authors)
 
     def is_skipped(self, index: int) -> bool:
-        """Return True if the entry at `index` does not count; False for one that is no longer listed."""
+        """Return True if the entry at `index` does not count; False after its index has left the list."""
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 

@@ -37,7 +37,7 @@ EVERY_S: Final = 1.0
 RENEW_MS: Final = 24 * 3600 * 1000
 """Milliseconds of log time until an unchanged offset is written again."""
 SILENT_ENTRIES: Final = 256
-"""The maximum number of entries that are searched for a visible record."""
+"""The maximum number of entries to search for a visible record."""
 _SILENT_BYTES: Final = 256 * 1024
 _KNOWN_MAX: Final = 4 * GROUPS_MAX
 

@@ -12,7 +12,7 @@ histories.
                  the paper, one entry at a time
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
     lease        clocks drift apart up to the bound of the leases, messages arrive late or twice, and leaders lose one
-                 server after another; besides *ended*, only this kind has leases, because clock jumps break their
+                 server after another; only this kind and *ended* have leases, because clock jumps break their
                  assumption
     slow disks   only the disks of a leader's followers are slow: each write takes longer than an election timeout, with
                  the timeouts of a LAN
