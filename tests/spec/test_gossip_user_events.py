@@ -23,6 +23,7 @@ from gossip.core.messages import (
 from gossip.core.options import SwimOptions
 from gossip.core.queries import REPLIES_BURST, UNPROVED_BURST
 from gossip.simulation.network import GossipNetwork, address_of, node_id
+from tests.effort import GROUP_SEEDS
 from tests.spec.gossip_story import Story, info_of, sent
 
 
@@ -270,7 +271,7 @@ def test_query_timeout_out_of_range_refused(timeout_ms: int) -> None:
 # -- simulated groups --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("random_seed", range(5))
+@pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_group_with_loss_delivers_broadcasts_once(random_seed: int) -> None:
     network = GossipNetwork(random_seed, SwimOptions.lan(), loss=0.1, duplication=0.1)
     nodes = network.start(20)

@@ -27,7 +27,7 @@ from tests.effort import over_seeds
 from tests.members import farm_member
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus
-GRACE_MS, SETTLE_MS, STEP_MS = 600_000, 10_000, 1_000
+GRACE_MS, SETTLE_MS, STEP_MS = 120_000, 10_000, 1_000
 PERIOD_MS = 2_000
 MANUAL = ReconcileSettings(expect=3, voters_max=5, grace_ms=GRACE_MS, settle_ms=SETTLE_MS)
 SETTINGS = ReconcileSettings(
@@ -230,7 +230,7 @@ def test_dead_voter_removed_after_grace_time() -> None:
     story = Story(voters=4)
     story.status[4] = DEAD
     assert story.run(GRACE_MS) == []
-    assert story.decision.waits == ("node-4 has been dead for 9 min; removed after 10 min",)
+    assert story.decision.waits == ("node-4 has been dead for 1 min; removed after 2 min",)
     assert story.run(2 * STEP_MS) == [Remove(4)]
 
 
@@ -239,9 +239,7 @@ def test_wait_for_grace_time_shows_obstacle() -> None:
     story.status[3] = DEAD
     assert story.run(GRACE_MS) == []
     (waits,) = story.decision.waits
-    assert waits.endswith(
-        "removed after 10 min at the earliest: a farm of 3 needs another voter as a replacement first"
-    )
+    assert waits.endswith("removed after 2 min at the earliest: a farm of 3 needs another voter as a replacement first")
 
 
 def test_dead_voter_dropped_by_gossip_still_removed() -> None:
@@ -277,7 +275,7 @@ def test_dead_voter_without_replacement_not_removed() -> None:
     story.status[3] = DEAD
     assert story.run(3 * GRACE_MS) == []
     assert story.decision.waits == (
-        "node-3 has been dead for 29 min; not removed: a farm of 3 needs another voter as a replacement first",
+        "node-3 has been dead for 5 min; not removed: a farm of 3 needs another voter as a replacement first",
     )
 
 
