@@ -32,7 +32,8 @@ from consensus.protocols.zmq_raft.wire.codec import decode_reply, decode_request
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from tests.node.zmq_served_log import IDENT, PEERS, FakeLog, update_entry
 from tests.simulation.fuzzing import FuzzError, Subject
-from tests.simulation.zmq_raft_targets import LIMITS, REQUEST_ID, REQUESTS, anything, mutated
+from tests.simulation.zmq_raft_targets import LIMITS, REQUESTS, anything, mutated
+from tests.wire.test_zmq_raft_codec import REQUEST_ID
 
 STEPS: Final = 64
 IDENTITIES: Final = tuple(b"\x00%d" % number for number in range(4))
