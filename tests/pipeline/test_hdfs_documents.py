@@ -1,4 +1,4 @@
-"""Documents in HDFS: a writer that was suspended for any time cannot replace a later version.
+"""Documents in HDFS: a writer that continues after a suspension of any length cannot replace a later version.
 
 The client is a directory with the renames of HDFS. `make interop-hdfs` runs a real name node.
 """
