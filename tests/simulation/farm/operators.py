@@ -298,6 +298,7 @@ class Operator:
         assert founding is not None
         host = self._world.hosts[name]
         _make(host.directory, founding)
+        await self.export()
         set_seeds(host, self._world.present_seeds(name))
         self._disk(name).flush()
         self.joining.add(name)
