@@ -8,8 +8,8 @@ import base64
 import json
 import socketserver
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -25,6 +25,10 @@ from pipeline.decode.columns import ARROW_SCHEMA, record_batches
 from pipeline.schemas import ENTRIES
 from tests.processes import END_S
 
+Reply = Callable[[str], bytes]
+"""The body of the response to a GET request for a target."""
+Accept = Callable[[bytes], tuple[int, Mapping[str, object]]]
+"""The status and body of the response to a POST request."""
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
@@ -195,34 +199,24 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, path: Path, log: MadeUpLog) -> None:
-        self.log = log
+    def __init__(self, path: Path, reply: Reply, accept: Accept) -> None:
+        self.reply = reply
+        self.accept = accept
         super().__init__(str(path), _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
+    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.server.log.requests += 1
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
-        if url.path == "/v1/cluster":
-            answer: dict[str, Any] = {"clusterId": self.server.log.cluster_id}
-        elif url.path == "/v1/view":
-            answer = self.server.log.view()
-        elif url.path == "/v1/events":
-            answer = self.server.log.event_page(int(query["from"][0]), int(query["limit"][0]))
-        else:
-            answer = self.server.log.page(int(query["from"][0]), int(query["limit"][0]))
-        self._reply(200, answer)
+        self._send(200, self.server.reply(self.path))
 
     def do_POST(self) -> None:
-        self.server.log.submitted.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self._reply(*self.server.log.submit_answer)
+        status, answer = self.server.accept(self.rfile.read(int(self.headers["Content-Length"])))
+        self._send(status, json.dumps(answer).encode())
 
-    def _reply(self, status: int, answer: Mapping[str, object]) -> None:
-        body = json.dumps(answer).encode()
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -235,10 +229,14 @@ class _Handler(BaseHTTPRequestHandler):
         return "unix"
 
 
+def _refuse(_: bytes) -> tuple[int, Mapping[str, object]]:
+    return 405, {}
+
+
 @contextmanager
-def serve_log(log: MadeUpLog, path: Path) -> Iterator[str]:
-    """Serve `log` at the Unix socket `path` while the block runs."""
-    with _Server(path, log) as server:
+def reply_at(path: Path, reply: Reply, accept: Accept = _refuse) -> Iterator[str]:
+    """Serve the replies of `reply` at the Unix socket `path` while the block runs."""
+    with _Server(path, reply, accept) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -247,3 +245,24 @@ def serve_log(log: MadeUpLog, path: Path) -> Iterator[str]:
             server.shutdown()
             thread.join(END_S)
             path.unlink()
+
+
+def serve_log(log: MadeUpLog, path: Path) -> AbstractContextManager[str]:
+    """Serve `log` at the Unix socket `path` while the block runs."""
+
+    def reply(target: str) -> bytes:
+        log.requests += 1
+        url = urlsplit(target)
+        if url.path == "/v1/cluster":
+            return json.dumps({"clusterId": log.cluster_id}).encode()
+        if url.path == "/v1/view":
+            return json.dumps(log.view()).encode()
+        page = log.event_page if url.path == "/v1/events" else log.page
+        query = parse_qs(url.query)
+        return json.dumps(page(int(query["from"][0]), int(query["limit"][0]))).encode()
+
+    def accept(command: bytes) -> tuple[int, Mapping[str, object]]:
+        log.submitted.append(command)
+        return log.submit_answer
+
+    return reply_at(path, reply, accept)

@@ -4,11 +4,8 @@ A small server sends arbitrary bytes as a log page or as a trace.
 """
 
 import json
-import socketserver
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,57 +18,17 @@ from pipeline.source import endpoint, log_client, ranges, traces
 from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.source.traces import EVENTS_LOST, NodeTrace, same_place
-from tests.pipeline.farm_log_server import EPOCH_MS, serve_log, three_servers
+from tests.pipeline.farm_log_server import EPOCH_MS, Reply, reply_at, serve_log, three_servers
 from tests.processes import END_S
 
 CLUSTER = "00112233445566778899aabbccddeeff"
 """The cluster id of `three_servers`."""
-Reply = Callable[[str], bytes]
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the pause between two rounds."""
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
-
-
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-
-    def __init__(self, path: Path, reply: Reply) -> None:
-        self.reply = reply
-        super().__init__(str(path), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        body = self.server.reply(self.path)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Do not log to the test's output."""
-
-    def address_string(self) -> str:
-        return "unix"
-
-
-@contextmanager
-def reply_at(path: Path, reply: Reply) -> Iterator[str]:
-    """Serve the replies of `reply` at the socket `path`."""
-    with _Server(path, reply) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield str(path)
-        finally:
-            server.shutdown()
-            thread.join(END_S)
 
 
 def log_replies(page: dict[str, Any] | bytes) -> Reply:
