@@ -29,6 +29,7 @@ from bridge.api.control import SubmitOutcome
 from bridge.api.trace import Scalar
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
 from bridge.core.log.figures import RouterStatus
+from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.membership.admission import server_name
 from bridge.core.membership.authors import EntryWithoutEffect
@@ -170,7 +171,11 @@ class PublishingTask:
         match change:
             case PublicationAccepted(publication):
                 if self._proposed is not None and self._proposed.publication == publication:
-                    self._proposed, self._accepted = None, self._proposed
+                    plan, self._proposed = self._proposed, None
+                    if self._lists_excluded_leaf(plan):
+                        self._review.set()
+                    else:
+                        self._accepted = plan
                 self._hand_over_due.set()
             case PublicationRefused(publication, _):
                 if self._proposed is not None and self._proposed.publication == publication:
@@ -183,6 +188,11 @@ class PublishingTask:
                 self._review.set()
             case _:
                 pass
+
+    def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
+        """Return True if a leaf was excluded after the plan: its entry may be committed much later."""
+        excluded = self._context.applied_state.state.weights.excluded
+        return any(hash_of(each.destination) in excluded for each in plan.entries)
 
     def status(self) -> MetaStatus:
         """Return this node's status in publishing the master, for its report."""

@@ -38,6 +38,12 @@ def test_fault_found_by_seed_is_corrected(seed: int) -> None:
     assert not outcome.violations, story_of(outcome)
 
 
+@pytest.mark.soak
+def test_leaf_excluded_before_a_slow_commit_is_not_published() -> None:
+    outcome = run_trial(draw_plan(950_203, has_operator=True))
+    assert not outcome.violations, story_of(outcome)
+
+
 def test_trial_with_routers_succeeds() -> None:
     outcome = run_trial(draw_plan(3, nodes=3, trouble_s=20.0, has_routers=True))
     assert {each.nemesis for each in outcome.plan.faults} & set(OF_ROUTERS)
