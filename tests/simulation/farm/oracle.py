@@ -161,8 +161,11 @@ class Truth:
     def has_quorum(self, name: str) -> bool:
         """Return True if a node has long been in a majority of working servers that reach all running ones.
 
-        A node that does not reach the leader lacks a quorum, although the other servers have a quorum.
+        A node that does not reach the leader lacks a quorum, although the other servers have a quorum. While nodes
+        join, the members are not exactly the voters.
         """
+        if self._driver.operator.joining:
+            return False
         running = [each for each in self._world.members if self.lasts_s("runs", each)]
         works = [each for each in running if self.lasts_s("works", each) > LATE_S]
         pairs = combinations(running, 2)
