@@ -181,6 +181,9 @@ class Operator:
                 for each in fault.hosts:
                     self._world.hosts[each].jump(-self.wrong_clocks.pop(each))
                 await self._ordered("correct log time", self._correct_log_time)
+                for host in self._world.members.values():  # A directory refuses earlier structures, as a router does.
+                    for file in host.directory.glob("published/*"):
+                        file.unlink()
             case nemesis if nemesis in ends:
                 await ends[nemesis](name)
             case _:
@@ -373,7 +376,9 @@ class Operator:
 
     async def _correct_log_time(self, client: ControlClient) -> None:
         """Correct log time if it does not become right by waiting; raise ControlError until it is right."""
-        known = await client.call(LOG_TIME)
+        farm, known = await client.cluster(), await client.call(LOG_TIME)
+        if farm.raft_id is None or farm.raft_id != farm.leader_id:
+            raise ControlError("it does not lead")
         ahead_ms = known.log_time_ms - 1000 * (EPOCH_S + self._world.time_s)
         if ahead_ms > needless_ms(self._world.profile.reporting_period_ms):
             await client.command(CommandRequest(correction=CorrectionOrder()))
