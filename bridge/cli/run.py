@@ -17,7 +17,7 @@ import trio
 from bridge.cli.failure import INTERRUPTED, reasons
 from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
-from bridge.cli.serving.process_memory import settle_memory
+from bridge.cli.serving.process_memory import bound_malloc, exclude_modules_from_collections
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
@@ -124,6 +124,7 @@ def run(
     stop_with_stdin: bool,
 ) -> None:
     """Run one node. After `init` or `join` options are not necessary; otherwise, on a LAN, --farm-key FILE suffices."""
+    bound_malloc()
     form = None if log_format is None else LogFormat(log_format)
     level = None if log_level is None else LogLevel(log_level)
     log = NodeLog(form, level)
@@ -137,7 +138,7 @@ def run(
         config = config or (default_configuration() if farm_key is None else None)
         configuration = loaded_when_addressed(partial(load_configuration, config, overrides, try_files=True))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
-        settle_memory()
+        exclude_modules_from_collections()
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:
         ends.extend(reasons(group))

@@ -9,10 +9,10 @@ Each farm is a separate `LiveView`, so its pane, filter and history stay while a
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
-from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
@@ -41,7 +41,8 @@ SECONDS_OF_EACH_FARM: Final = 0.5
 """Seconds that each farm adds to the time between two queries of a farm: many farms cost as much as a few."""
 
 
-class LiveFarms(Struct):
+@dataclass(slots=True)
+class LiveFarms:
     """All farms, and the operator's choices."""
 
     farms: Mapping[str, LiveView]

@@ -50,17 +50,15 @@ class _Tick(Struct, eq=False):
 
     due_s: float
     sleepers: trio.lowlevel.ParkingLot
-    reached_s: float = math.inf
-    """The time of the wake-up."""
 
 
 _TICKS: Final[trio.lowlevel.RunVar[dict[float, _Tick]]] = trio.lowlevel.RunVar("ticks")
 
 
-async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> float:
-    """Sleep until the next multiple of the period after a pause; return the time of the wake-up.
+async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> None:
+    """Sleep until the next multiple of the period after a pause.
 
-    One timer wakes all sleepers of a moment: a timer for each of them would cost three times as much processor time.
+    One timer wakes all sleepers of a moment. A node has 14: one timer costs 0.6 to 0.8 times the processor time.
     """
     try:
         ticks = _TICKS.get()
@@ -72,12 +70,10 @@ async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> float:
         tick = ticks[due_s] = _Tick(due_s, trio.lowlevel.ParkingLot())
         trio.lowlevel.spawn_system_task(_wake_sleepers, ticks, tick)
     await tick.sleepers.park()
-    return tick.reached_s
 
 
 async def _wake_sleepers(ticks: dict[float, _Tick], tick: _Tick) -> None:
     await trio.sleep_until(tick.due_s)
-    tick.reached_s = trio.current_time()
     del ticks[tick.due_s]
     tick.sleepers.unpark_all()
 

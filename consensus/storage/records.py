@@ -73,7 +73,7 @@ class SegmentHeader(Struct, frozen=True):
     size_bytes: int
 
 
-class RecordHeader(Struct):
+class RecordHeader(Struct, frozen=True):
     """The header of a record. A cut does not have entries: `first` is the first index that it removes.
 
     All entries up to `durable` were durable when it was written.

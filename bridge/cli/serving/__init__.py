@@ -1,1 +1,1 @@
-"""Parts that keep a command running and bound its memory and its end: standard streams never stop it."""
+"""Parts of long-running commands: their standard streams, their memory, and a deadline for their end."""

@@ -1,11 +1,12 @@
 """The memory of a long-running process: returned to the system when it is freed, and not searched again for garbage.
 
-By default `malloc` of glibc maps memory for each block above a limit, and raises this limit, up to 32 MiB, whenever
-such a block is freed. Later large blocks, such as the buffers of incomplete requests, then grow by copies within one
-heap. So the process holds more than twice their size, and keeps this heap while a small object is at its end. With a
-fixed limit, the kernel moves a growing block without a copy and gets it back when it is freed. Threads share one
-arena, because each arena keeps its freed memory. Environment variables of a service unit would do the same, but not
-for a node started by hand.
+By default glibc raises the threshold of `malloc` for mapped blocks, up to 32 MiB, at each free of such a block. Later
+large blocks, such as the buffers of incomplete requests, then grow by copies within one heap. The process holds more
+than twice their size, and keeps the heap while a small object is at its end. With fixed sizes, each large block has its
+own mapping, and the process unmaps it when it is freed. Each new mapping costs page faults: smaller sizes would double
+the time for messages of 100 KB to 1 MB. Threads share one arena, because each arena keeps freed memory.
+
+Environment variables of a service unit would do the same, but not for a node started by hand.
 """
 
 import gc
@@ -14,18 +15,23 @@ from typing import Final
 
 _ARENA_MAX: Final = -8
 _MMAP_THRESHOLD: Final = -3
+_TRIM_THRESHOLD: Final = -1
 """Numbers of `mallopt` in glibc's malloc.h."""
-_MAPPED_FROM_BYTES: Final = 128 * 1024
+_MAPPED_FROM_BYTES: Final = 2**20
+_KEPT_BYTES: Final = 2 * 2**20
+"""The free end of the heap that the process keeps. With glibc's default, 128 KiB, each message costs page faults."""
 
 
-def settle_memory() -> None:
-    """Bound the memory kept by `malloc`, and exclude the objects of modules from collections of garbage.
-
-    Otherwise each full collection stops the event loop for 40 ms. Call this after the imports, before any thread.
-    """
-    # Only glibc has this function.
+def bound_malloc() -> None:
+    """Bound the memory kept by glibc's `malloc`. Call this before the first thread starts, which gets its own arena."""
+    # musl and macOS do not have this function.
     mallopt = getattr(CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)
         mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def exclude_modules_from_collections() -> None:
+    """Exclude all present objects from collections of garbage: each full one would stop the event loop for 40 ms."""
     gc.freeze()

@@ -4,7 +4,7 @@
                        └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
 
 `garlicfarm run` has a log instead of these lines, and a node ends in other ways, so it shares only the deadline and
-`settle_memory`.
+the bounds of memory.
 """
 
 import signal
@@ -17,7 +17,7 @@ import trio
 
 from bridge.cli.failure import INTERRUPTED, fail, reasons
 from bridge.cli.printing import echo, written_apart
-from bridge.cli.serving.process_memory import settle_memory
+from bridge.cli.serving.process_memory import bound_malloc, exclude_modules_from_collections
 from bridge.cli.serving.stop_deadline import StopDeadline
 from consensus import HaltedError
 from consensus.storage import StorageError
@@ -25,13 +25,14 @@ from consensus.storage import StorageError
 
 def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[Exception]) -> None:
     """Run a server, and end the command with the reasons if it fails with one of these errors."""
+    bound_malloc()
     ends, interrupted = list[str](), False
     known: tuple[type[Exception], ...] = (*errors, StorageError, HaltedError, OSError)
     deadline = StopDeadline(partial(echo, err=True))
     try:
         with written_apart():
             try:
-                settle_memory()
+                exclude_modules_from_collections()
                 trio.run(serve, deadline)
             finally:
                 deadline.within(None)

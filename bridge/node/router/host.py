@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import psutil
+import trio
 
 from bridge.core.log.figures import RouterStatus
-from consensus import next_tick_s, sleep_to_tick
 
 LAG_INTERVAL_S: Final = 1.0
 """Seconds. Each measurement wakes the node: at 0.1 s these were a third of an idle follower's wake-ups."""
@@ -47,9 +47,10 @@ class LoopLag:
     async def run(self) -> None:
         """Measure until cancelled."""
         window_s = self._interval_s * (self._lags_ms.maxlen or 1)
-        due_s = next_tick_s(self._interval_s)
+        due_s = trio.current_time() + self._interval_s
         while True:
-            now_s = await sleep_to_tick(self._interval_s)
+            await trio.sleep_until(due_s)
+            now_s = trio.current_time()
             # Limited, because a machine that slept for a night has missed far more moments than the window has.
             due_s = max(due_s, now_s - window_s)
             while due_s <= now_s:

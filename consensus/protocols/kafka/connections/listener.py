@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import trio
 from msgspec import Struct, field
-from msgspec import field as struct_field
 
 from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, source_of
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
@@ -76,7 +75,7 @@ class ListenerOptions(Struct, frozen=True):
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
     port: int = 0
-    security: ListenerSecurity = struct_field(default_factory=ListenerSecurity)
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
     limits: Limits = DEFAULT_LIMITS
     max_connections: int = 512
     max_connections_per_source: int = 256

@@ -15,7 +15,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-class Record(Struct):
+class Record(Struct, frozen=True):
     """One record; a control record has its version and type in the key."""
 
     timestamp_ms: int
