@@ -3,8 +3,8 @@
     due messages ──▶ a bounded queue of each receiver ──▶ its thread: try, pause, retry ──▶ delivered, or not yet
 
 Each receiver has a separate thread, so one that hangs delays neither the run nor the other receiver. Every step is
-bounded: the time of a connection, a reply or a command, the number of tries in a row, the number of waiting messages. A
-message rejected by a full queue is not lost: it stays due in the table `alerts` and is passed on later.
+bounded: the time of a POST or a command, the number of tries in a row, the number of waiting messages. A message
+rejected by a full queue is not lost: it stays due in the table `alerts` and is passed on later.
 
 *Webhook.* https with the system's trusted authorities and a check of the host's name, or plain http. Redirects are not
 followed, since they would carry the message elsewhere. The header `Idempotency-Key` repeats the message's id. A user
@@ -12,7 +12,7 @@ and password in the URL become the header `Authorization`. Paths and users of we
 and port of a URL are shown.
 
 *Command.* One program, without a shell and without arguments: a message never becomes text of a command. It is
-delivered when the program ends with 0. If the program takes too long, it is killed with all its child processes.
+delivered when the program ends with 0. If the program takes too long, its process group is killed.
 """
 
 import base64
@@ -23,6 +23,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
@@ -30,7 +31,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 WEBHOOK_SECONDS = 15.0
-"""The limit of a whole POST."""
+"""The limit of a whole POST, with the look-up of the host's name and the attempts at all its addresses."""
 COMMAND_SECONDS = 30.0
 ANSWER_MAX_BYTES = 65_536
 ATTEMPTS = 4
@@ -77,7 +78,7 @@ class Webhook:
 
     @property
     def shown(self) -> str:
-        """Its scheme and host."""
+        """Its scheme, host and port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"webhook {self.scheme}://{host}" + ("" if self.port is None else f":{self.port}")
 
@@ -87,29 +88,41 @@ class Webhook:
         if self.authorization:
             headers["Authorization"] = self.authorization
         connection = self._connection()
-        # With only a timeout of the socket, a host that sends a byte from time to time could prolong the exchange
-        # without end.
         expired = threading.Event()
-        deadline = threading.Timer(self.timeout_s, _cut, (connection, expired))
-        deadline.daemon = True
-        deadline.start()
+        answered: Future[int] = Future()
+
+        def exchange() -> None:
+            try:
+                answered.set_result(self._status(connection, message, headers, expired))
+            except Exception as error:  # noqa: BLE001 - `deliver` raises it
+                answered.set_exception(error)
+            finally:
+                connection.close()
+
+        # A timeout of the socket does not limit the whole: not the look-up of the name, and each address and each byte
+        # of the reply prolong the exchange. After the limit the thread sends no message, and ends.
+        threading.Thread(target=exchange, name=f"{self.name} exchange", daemon=True).start()
         try:
-            # During the connection attempt there may not be a socket yet that the deadline could close.
-            connection.connect()
-            if expired.is_set():
-                raise TimeoutError
-            connection.request("POST", self.target, body=message, headers=headers)
-            answer = connection.getresponse()
-            answer.read(ANSWER_MAX_BYTES)
+            status = answered.result(self.timeout_s)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            is_late = expired.is_set() or isinstance(error, TimeoutError)
-            reason = f"no answer within {self.timeout_s:g} s" if is_late else _words(error)
+            reason = f"no answer within {self.timeout_s:g} s" if isinstance(error, TimeoutError) else _words(error)
             raise DeliveryError(reason) from error
         finally:
-            deadline.cancel()
-            connection.close()
-        if not http.client.OK <= answer.status < http.client.MULTIPLE_CHOICES:
-            raise DeliveryError(f"status {answer.status}")
+            expired.set()
+            _cut(connection)
+        if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
+            raise DeliveryError(f"status {status}")
+
+    def _status(
+        self, connection: http.client.HTTPConnection, message: bytes, headers: dict[str, str], expired: threading.Event
+    ) -> int:
+        connection.connect()
+        if expired.is_set():
+            raise TimeoutError
+        connection.request("POST", self.target, body=message, headers=headers)
+        answer = connection.getresponse()
+        answer.read(ANSWER_MAX_BYTES)
+        return answer.status
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.scheme == "https":
@@ -199,8 +212,8 @@ class Receiver:
     def _tried(self, message: bytes, message_id: str) -> str:
         """Return an empty text after a delivery, else the reason of the last failure."""
         error = ""
-        # After a failure each message gets one attempt: many messages to an unreachable receiver must not take many
-        # rounds.
+        # After a failed message each one gets one attempt, until one is delivered: many messages to an unreachable
+        # receiver must not take many rounds.
         for attempt in range(ATTEMPTS if self._answers else 1):
             if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
                 break
@@ -212,7 +225,7 @@ class Receiver:
                 error = f"a fault of the pipeline: {type(fault).__name__}"
             else:
                 return ""
-        return error or "the run ends"
+        return error
 
 
 def webhook_of(url: str) -> Webhook:
@@ -234,8 +247,7 @@ def webhook_of(url: str) -> Webhook:
     return Webhook(parts.scheme, parts.hostname, port, target, authorization)
 
 
-def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
-    expired.set()
+def _cut(connection: http.client.HTTPConnection) -> None:
     # The type of `sock` does not include None, but the attribute may be None.
     transport = getattr(connection, "sock", None)
     if transport is not None:
@@ -246,7 +258,7 @@ def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> No
 
 
 def _words(error: Exception) -> str:
-    """Return the reason of a failure, without text of the other side or the URL."""
+    """Return the reason of a failure; it may contain the URL's host, but no secret of the URL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {error.verify_message}"[:_SHOWN]
     if isinstance(error, OSError) and error.strerror:
