@@ -1,9 +1,9 @@
 """Formation: nodes that only discovered each other become one Raft cluster, once (docs/explanation/formation.md).
 
     watching ──unanimous proposal──▶ promised ──all promises seen──▶ endorsed ──all endorse the same──▶ founded
-        │                               │ ▲                             │                                  ▲
-        │                    withdrawal │ │ (operator)                  └─── a founder reports the same ───┘
-        └── the trusted cluster is seen ┴─┴──▶ observer
+        │                               │ ▲                             │ │                                ▲
+        │                    withdrawal │ │ (operator)                  │ └── a founder reports the same ──┘
+        └── the trusted cluster is seen ┴─┴─────────────────────────────┴──▶ observer
 
 Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail: "the
 lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
@@ -223,7 +223,7 @@ class Formation:
             return None
         foundings = self._foundings_seen()
         if foundings:
-            # A node that neither endorsed nor trusts a seen founding waits for its operator (`confirm-cluster`).
+            # Without a trusted cluster id, the node waits for its operator (`confirm-cluster`).
             to_join = next((each for each in foundings if self._trusts(each)), None)
             if to_join is not None:
                 return replace(self._durable, known=to_join, endorsed=None, revoked=())

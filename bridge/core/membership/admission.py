@@ -36,8 +36,8 @@ LAPSE_MS = 1_800_000
 """Log time within which an admitted identity must come alive.
 
 A newly approved node needs seconds; half an hour is enough for a large log over a slow line. The limit also protects
-the 1,024 places: with one admission in each reporting period of 30 s, only about sixty admissions are pending at the
-same time.
+the 1,024 places: with one automatic admission in each reporting period of 30 s, only about sixty admissions are pending
+at the same time.
 """
 
 
