@@ -9,9 +9,9 @@ update would revive them.
 
 In a full directory a newcomer replaces a member without a link, from the first group below that has one:
 
-    dead or left, never met by this node          the member without messages for the longest time
+    dead or left, never met by this node          the member without a mention for the longest time
     live, never met by this node                  the newest
-    met by this node                              the member without messages for the longest time
+    met by this node                              the member without a mention for the longest time
 
 docs/reference/gossip-protocol.md ("Decisions") has the reason for this order: floods of names. Iteration is in
 insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.

@@ -80,7 +80,7 @@ def test_forwarded_description_does_not_keep_alive() -> None:
         assert not known.receive(C, now, first_hand=False)
     assert known.update_status(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
     assert not known.receive(C, SILENT_MS, first_hand=False)
-    # Only a later description proves that the member was alive since.
+    # Of forwarded descriptions, only a later one proves that the member was alive since.
     later = description(3, claim=1, text=b"later")
     assert [*known.receive(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 
@@ -93,7 +93,7 @@ def test_later_description_wins_in_any_order() -> None:
     assert known.members()[0].metadata == b"later"
 
 
-def test_departure_final_until_own_later_generation() -> None:
+def test_departure_final_until_own_later_description() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
     departing = description(2, claim=1)
@@ -104,8 +104,11 @@ def test_departure_final_until_own_later_generation() -> None:
     assert not known.receive(description(2, claim=2), 2, first_hand=False)
     assert known.update_status(60_000, ()) == []
     assert known.alive() == ()
-    back = description(2, generation=2)
-    assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
+    # The higher generation wins, then the higher number, as in gossip.
+    for back in (description(2, claim=2), description(2, generation=2)):
+        assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
+        departing = replace(back, incarnation=back.incarnation.raised())
+        assert known.receive(departing, 4, first_hand=True, leaving=True)
 
 
 def test_departure_of_unknown_node_is_ignored() -> None:
@@ -137,12 +140,16 @@ def test_node_with_old_generation_adopts_later_one() -> None:
     assert not known.receive(description(1, generation=7, claim=9), 0, first_hand=False)
 
 
-def test_full_table_replaces_only_dead_members() -> None:
+def test_full_table_keeps_live_members() -> None:
     known = connection_membership(most=2)
     known.receive(B, 0, first_hand=True)
     known.receive(C, 0, first_hand=True)
     assert not known.receive(description(4), 0, first_hand=True)
     assert known.left_out == 1
+    # A dead member, and later a departed one, is replaced.
     known.update_status(SILENT_MS, {C.node_id})
     assert [*known.receive(description(4), SILENT_MS, first_hand=True)]
     assert statuses(known) == {C.node_id: Status.ALIVE, description(4).node_id: Status.ALIVE}
+    known.receive(description(4, claim=1), SILENT_MS, first_hand=True, leaving=True)
+    assert [*known.receive(description(5), SILENT_MS, first_hand=True)]
+    assert statuses(known) == {C.node_id: Status.ALIVE, description(5).node_id: Status.ALIVE}

@@ -1,4 +1,4 @@
-"""Eviction from a full directory: a flood of identities displaces only its own entries."""
+"""Eviction from a full directory: a flood of identities displaces one earlier member, then only its own entries."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_flood_of_identities_displaces_one_member(repeated: bool) -> None:  # no
     assert node_id(FLOOD[-1]) in after, "a new node still gets a place"
 
 
-def test_member_with_contact_stays_before_unmet_ones() -> None:
+def test_flood_of_identities_keeps_met_members() -> None:
     story = full_of(2)
     story.receive(2, story.ping(2))
     for number in FLOOD:
@@ -49,7 +49,7 @@ def test_member_with_contact_stays_before_unmet_ones() -> None:
     assert {node_id(1), node_id(2)} <= set(known(story))
 
 
-def test_sample_of_welcome_keeps_its_sender() -> None:
+def test_members_in_join_ack_keep_its_sender() -> None:
     story = full_of(2)
     story.step(SeedsGiven((address_of(60),)))
     story.pass_time(1, answering=(1,))

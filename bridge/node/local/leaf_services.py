@@ -44,7 +44,7 @@ class LeafServices(Struct, frozen=True):
     async def run(self, farm: LocalFarm, exited: Sequence[trio.Event], is_running: Callable[[str], bool]) -> None:
         """Serve each leaf while its node runs, until cancelled.
 
-        `exited` has the ends of the first processes; `is_running` finds those started by hand later.
+        `exited` has an event for the end of each node's first process; `is_running` also finds later processes.
         """
         async with trio.open_nursery() as nursery:
             for node, first_end in zip(farm.nodes, exited, strict=True):

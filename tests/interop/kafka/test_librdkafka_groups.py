@@ -1,6 +1,7 @@
-"""A librdkafka consumer that closes before it has read all fetched records resumes at the correct position.
+"""A librdkafka consumer that closes before it has read all fetched records commits the end of its read records.
 
-    fetched ahead:  record record record CONTROL record …     read: the first one; closed ─▶ committed: the second
+    fetched ahead:  record 0, record 1, record 2, CONTROL, record 4, …
+    read: record 0 ─▶ close ─▶ must commit offset 1, and not 4, the position after CONTROL
 
 When librdkafka closes, it drops the records that it fetched ahead. But a control record among them moves the position
 past them, and that position is committed (librdkafka 2.16; https://github.com/confluentinc/librdkafka/issues/3400). On
