@@ -131,7 +131,8 @@ class AlertStore:
     def __init__(self, output: Output) -> None:
         self._table, self._states_table = Table(output, ALERTS_SPEC), Table(output, STATES_SPEC)
         self._upkeep = Upkeep(None)
-        self._batch = self._table.committed(_QUERY)
+        # The tables compare these batches later, so a writer with outdated rows is refused.
+        self._batch, _ = self._table.committed(_QUERY), self._states_table.committed(_QUERY)
         states = self._states_table.rows().to_pylist()
         self._states: dict[tuple[str | None, str], dict[str, Any]] = {
             (each["farm"], each["subject"]): each for each in states

@@ -105,6 +105,8 @@ class Gold:
         self._output, self.window_ms = output, window_ms
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = Table(output, WINDOWS_SPEC)
+        # The table compares this batch later, so a writer with outdated windows is refused.
+        self._windows.committed(LOG)
         self._noted = self._windows.rows()
         # Each is used by the thread that writes its tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)

@@ -15,6 +15,10 @@ later commit includes them, so such a table is refused. The files and the commit
 delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
 There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
 
+The table refuses a writer that has lost its lock. A commit follows the version that this process has read. When the
+process reads a newer version, it compares the batches and the number of rows that it knows. If one has changed, the
+results of the process are outdated: for example, it would add the entries of a batch a second time.
+
 A commit lists the directory of the log twice, and each appended commit makes the table in memory slower. So both stay
 short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the table is opened again after it.
 """
@@ -34,7 +38,7 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from pipeline.output.buckets import BucketPath, Output, bucket_error, delta_options
+from pipeline.output.buckets import BucketPath, Output, OvertakenError, bucket_error, delta_options
 from pipeline.output.documents import sync
 from pipeline.tables.files import (
     BATCH,
@@ -113,6 +117,7 @@ class Table:
             self._delta = _repeated(lambda: _opened(self.root)) or _created(self.root, spec)
             self._adapt()
         self._known: dict[str, int] = {}
+        """The versions of application ids in the version of the table that this process has read or committed."""
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
         """The current files, with the version that has them."""
         if is_checked:
@@ -255,8 +260,8 @@ class Table:
                 # A store may have made the commit and lost the reply: the client's repetition then fails.
                 if not added or all(each.path != added[0].path for each in self.files()):
                     raise
+            self._known = known | {each.app_id: each.version for each in transactions}
             self._sync_after(before)
-        self._known = known | {each.app_id: each.version for each in transactions}
 
     def _held(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
@@ -278,15 +283,28 @@ class Table:
                 sync(*log.glob(f"{table.version():020}.checkpoint*.parquet"), log / "_last_checkpoint", log)
             table.cleanup_metadata()
             self._delta = _repeated(lambda: _opened(self.root)) or table
+        if self._delta.version() > version + 1:
+            self._refuse_overtaken()
 
     def _fresh(self) -> DeltaTable:
-        """Return the current table: another program may have optimized it."""
+        """Return the current table: another program may have optimized it. Raise OvertakenError."""
         # `update_incremental` lists the entire log, and most calls follow no commit.
         if (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
             with _reading_log(self.root):
                 self._delta.update_incremental()
-            self._known = {}
+            self._refuse_overtaken()
         return self._delta
+
+    def _refuse_overtaken(self) -> None:
+        """Raise OvertakenError if newer commits have other batches or rows than this process knows."""
+        known, self._known = self._known, {}
+        for application, version in known.items():
+            if _transaction(self.root, self._delta, application) not in {version, None}:
+                raise OvertakenError(
+                    f"{self.root} was written by another process in the meantime: let one pipeline write there, and"
+                    " start this one again"
+                )
+        self._known = known
 
     def _adapt(self) -> None:
         """Add missing columns and other properties to a table of an earlier version."""

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.gold.tables import Gold
+from pipeline.output.buckets import OvertakenError
 from pipeline.output.data_files import place_on_disk
 from pipeline.tables import delta, farm_files, upkeep
 from pipeline.tables.current import SCHEMAS, CurrentState, last_rows, read
@@ -123,9 +125,9 @@ def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, mo
 
 def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "STEPS", ((4, 4 * upkeep.MIB),))
-    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
+    write_batch(tmp_path, "clocks", 0, [clock(0)])
     for batch in range(1, 30):
-        write_batch(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
+        table = write_batch(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
         tidy(table, None)
     assert indexes(tmp_path) == [*range(30), *range(1001, 1030)]
     assert len(table.files()) < 10
@@ -135,8 +137,8 @@ def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest
 
 def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> None:
     for batch in range(12):
-        table = write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
-    write_batch(tmp_path, "clocks", 12, [{"index": 5}])
+        write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
+    table = write_batch(tmp_path, "clocks", 12, [{"index": 5}])
     tidy(table, 500_000)
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
 
@@ -304,6 +306,67 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
     write_current_state(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
     (farm,) = read(tmp_path, "farm")
     assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
+
+
+def entries_read(count: int) -> dict[str, pa.Table]:
+    return {"farm": rows_of(SCHEMAS["farm"], [{"index": count, "entries": count}])}
+
+
+def test_batch_of_current_state_by_two_writers_counts_once(tmp_path: Path) -> None:
+    one = CurrentState(tmp_path)
+    one.take(LOG, 0, entries_read(10))
+    other = CurrentState(tmp_path)
+    other.take(LOG, 0, entries_read(10))
+    # Both have read batch 0. The second writer must not add batch 1 to rows that contain it.
+    one.take(LOG, 1, entries_read(20))
+    with pytest.raises(OvertakenError, match="current_farm was written by another process"):
+        other.take(LOG, 1, entries_read(20))
+    other.take(LOG, 1, entries_read(20))
+    other.take(LOG, 2, entries_read(5))
+    assert [each["entries"] for each in read(tmp_path, "farm")] == [35]
+
+
+def test_first_batch_of_two_writers_counts_once(tmp_path: Path) -> None:
+    one, other = CurrentState(tmp_path), CurrentState(tmp_path)
+    for table in other.tables():
+        assert table.known_batch(LOG) == -1
+    one.take(LOG, 0, entries_read(10))
+    with pytest.raises(OvertakenError):
+        other.take(LOG, 0, entries_read(10))
+    assert [each["entries"] for each in read(tmp_path, "farm")] == [10]
+
+
+def test_commit_of_another_writer_after_own_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, sync_after = Table(tmp_path, CLOCKS), Table._sync_after
+
+    def commit_and_sync(table: Table, version: int) -> None:
+        monkeypatch.setattr(Table, "_sync_after", sync_after)
+        assert Table(tmp_path, CLOCKS).append(LOG, 1, rows_of(CLOCKS.schema, [clock(1)]))
+        table._sync_after(version)
+
+    monkeypatch.setattr(Table, "_sync_after", commit_and_sync)
+    with pytest.raises(OvertakenError):
+        one.append(LOG, 0, rows_of(CLOCKS.schema, [clock(0)]))
+    assert not one.append(LOG, 1, rows_of(CLOCKS.schema, [clock(1)]))
+    assert one.append(LOG, 2, rows_of(CLOCKS.schema, [clock(2)]))
+    assert (indexes(tmp_path), one.lacks_rows()) == ([0, 1, 2], False)
+
+
+def test_commit_of_another_program_without_rows_is_accepted(tmp_path: Path) -> None:
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
+    table.append(LOG, 1, rows_of(CLOCKS.schema, [clock(1)]))
+    DeltaTable(tmp_path / "clocks").optimize.compact()
+    assert table.append(LOG, 2, rows_of(CLOCKS.schema, [clock(2)]))
+    assert table.replace(LOG, 3, rows_of(CLOCKS.schema, [clock(3)]))
+    assert (indexes(tmp_path), table.lacks_rows()) == ([3], False)
+
+
+def test_windows_noted_by_another_writer_are_not_dropped(tmp_path: Path) -> None:
+    windows = pa.table({"farm": pa.array(["a"], pa.string()), "window_start": pa.array([NOON])})
+    one, other = Gold(tmp_path, 60_000), Gold(tmp_path, 60_000)
+    one.note(LOG, 0, windows)
+    with pytest.raises(OvertakenError):
+        other.note(LOG, 1, windows)
 
 
 def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
