@@ -18,7 +18,7 @@ from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
-from bridge.node.control.leading import HandOver
+from bridge.node.control.orders.leading import HandOver
 from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog

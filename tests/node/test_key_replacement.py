@@ -19,8 +19,8 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import KeyReplacement
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
-from bridge.node.control.era_sealing import seal_era
 from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.orders.era_sealing import seal_era
 from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bridge.api.alarms import FEATURE_LEVEL
-from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
+from bridge.core.log.feature_level import KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
@@ -132,28 +132,3 @@ def test_member_cannot_announce_level_for_voter() -> None:
     stage = Stage()
     stage.members.append(announcing(identity(9), 3, 1))
     assert announced_levels(stage.replica, stage.state, stage.directory)[3] == SUPPORTED_LEVEL
-
-
-@pytest.mark.parametrize("level", [FIRST_LEVEL, None])
-async def test_lost_voter_does_not_prevent_the_level_of_its_removal(level: int | None) -> None:
-    stage = Stage(leads=True)
-    stage.state = replace(stage.state, level=FIRST_LEVEL)
-    stage.commits = True
-    stage.announce(LOST, level)
-    assert await stage.raising.raise_without(LOST, EVICTION_LEVEL) is None
-    assert stage.state.level == EVICTION_LEVEL
-
-
-async def test_present_voter_prevents_the_level_of_a_removal() -> None:
-    stage = Stage(leads=True)
-    stage.state = replace(stage.state, level=FIRST_LEVEL)
-    stage.commits = True
-    stage.announce(2, FIRST_LEVEL)
-    obstacle = await stage.raising.raise_without(LOST, EVICTION_LEVEL)
-    assert "node-2 announces level 1. Update these voters" in str(obstacle)
-    assert not stage.proposed
-
-
-async def test_uncommitted_level_is_an_obstacle() -> None:
-    stage = Stage(leads=True)
-    assert "not committed" in str(await stage.raising.raise_without(LOST, SUPPORTED_LEVEL))

@@ -16,7 +16,7 @@ from bridge.core.log.records import Clock, Foreign, KeyReplacement, Level, Prove
 from bridge.core.membership.eviction import LAST_ERA, Rekeying
 from bridge.core.state.farm_state import MasterState
 from bridge.core.state.reqids import AHEAD_S, Reqids, ReqidStatus, Update
-from bridge.node.control.era_sealing import is_era_left
+from bridge.node.control.orders.era_sealing import is_era_left
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.storage_note import RAFT_DIRECTORY

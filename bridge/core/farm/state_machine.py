@@ -189,7 +189,7 @@ class LevelRefused(Struct, frozen=True):
 
 
 class LevelRaised(Struct, frozen=True):
-    """The farm has this feature level now; all voters support it."""
+    """The farm has this feature level now."""
 
     level: int
 

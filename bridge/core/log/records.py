@@ -215,7 +215,7 @@ class KeyReplacement(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """All voters support feature level `number`, which `version` introduced (`bridge.core.log.feature_level`)."""
+    """The farm reaches feature level `number`, which `version` introduced (`bridge.core.log.feature_level`)."""
 
     number: Annotated[int, Meta(ge=1, lt=2**16)]
     version: Annotated[str, Meta(max_length=32)]

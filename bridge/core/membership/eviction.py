@@ -91,6 +91,15 @@ def vote_goes_first(voters: Collection[int], server_id: int | None, expect: int)
     return server_id in voters and len(voters) > expect
 
 
+def too_few_answer(voters: Collection[int], well: Collection[int], without: int | None, deciding: int) -> str | None:
+    """Return the number of voters that answer, as text, if it is at most half of `deciding` voters.
+
+    The server `without` does not count.
+    """
+    there = set(voters) & set(well) - {without}
+    return None if 2 * len(there) > deciding else f"only {len(there)} of {deciding} voters"
+
+
 def majority_lost(voters: Collection[int], well: Collection[int], server_id: int | None, expect: int) -> str | None:
     """Return the reason why the farm would stop without this server; None if it would not.
 
@@ -98,13 +107,13 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
     """
     if server_id is None or server_id not in voters:
         return None
-    there = set(voters) & set(well) - {server_id}
     deciding = len(voters) - vote_goes_first(voters, server_id, expect)
-    if 2 * len(there) > deciding:
+    missing = too_few_answer(voters, well, server_id, deciding)
+    if missing is None:
         return None
     empty = "" if deciding < len(voters) else f" (a farm of {expect} counts the empty seat of the evicted server)"
     return (
-        f"after the eviction only {len(there)} of {deciding} voters{empty} could be reached, less than a majority: the"
+        f"after the eviction {missing}{empty} could be reached, less than a majority: the"
         " farm could not commit anything. Start the others first. Or evict with --force; if the farm then cannot"
         " commit, `garlicfarm recover` creates a new farm from a survivor"
     )

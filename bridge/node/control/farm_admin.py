@@ -40,8 +40,9 @@ from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
-from bridge.node.control.leading import lead
 from bridge.node.control.operator_commands import OperatorCommands
+from bridge.node.control.orders.leading import check_can_lead, lead
+from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
 from bridge.node.control.routes import Answer, Call, Handlers, fields_of, json_answer
 from bridge.node.control.stream import STREAM_TYPE, EventStream
 from bridge.node.events.durations import Durations
@@ -310,25 +311,31 @@ class FarmAdmin:
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
-        commands = await self._current_commands()
-        _, record, _ = commands.check(command)
-        if isinstance(record, Removal):
-            await self._raise_level_without(record.server_id, kind_of(record).level)
+        commands, need = await self._checked(command)
+        if need is not None:
+            # The views before and after the handover and the raise differ.
+            farm = self._current.required()
+            await lead(farm, self.transfer)
+            await self._checked(command)
+            await reach_level(farm, need)
+            commands = await self._current_commands()
         return await commands.grant(command)
-
-    async def _raise_level_without(self, server_id: int, needed: int) -> None:
-        """Have the farm reach the level of a removal, even if the removed server announces less."""
-        farm = self._current.required()
-        if farm.state.level >= needed:
-            return
-        await lead(farm, self.transfer)
-        obstacle = await farm.level_raising.raise_without(server_id, needed)
-        if obstacle is not None:
-            raise Refused(409, "level-too-low", f"this removal needs feature level {needed}. {obstacle}")
 
     async def check_command(self, command: CommandRequest) -> None:
         """Raise `Refused` if the node would refuse this command now; nothing is committed."""
-        (await self._current_commands()).check(command)
+        await self._checked(command)
+
+    async def _checked(self, command: CommandRequest) -> tuple[OperatorCommands, OrderLevel | None]:
+        """Return the commands, and the level that this one lacks; raise `Refused` if it is not permitted."""
+        commands = await self._current_commands()
+        _, record, _ = commands.check(command)
+        farm, level = self._current.required(), kind_of(record).level
+        if not isinstance(record, Removal) or farm.state.level >= level:
+            return commands, None
+        need = OrderLevel("removal", record.server_id, level)
+        check_can_lead(farm)
+        check_level(farm, need)
+        return commands, need
 
     async def _current_commands(self) -> OperatorCommands:
         """Return the commands; a follower first applies all entries acknowledged before."""

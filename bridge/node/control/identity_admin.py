@@ -8,8 +8,8 @@
     POST /v1/backup                                  the farm's committed state, as a backup file
 
 The leader writes approvals, evictions and new keys. Each voter accepts these orders at its own control endpoint, and
-first takes over leadership (`bridge.node.control.leading`). No server forwards them, because otherwise a stolen node
-could evict other nodes.
+first takes over leadership (`bridge.node.control.orders.leading`). No server forwards them, because otherwise a stolen
+node could evict other nodes.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,10 +46,11 @@ from bridge.core.membership.admission import (
     share_refusal,
     with_room,
 )
-from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
+from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, too_few_answer, vote_goes_first
 from bridge.core.state.farm_state import FarmState
-from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
-from bridge.node.control.leading import HandOver, check_can_lead, lead
+from bridge.node.control.orders.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
+from bridge.node.control.orders.leading import HandOver, check_can_lead, commit_as_leader, lead
+from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
 from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
@@ -58,19 +59,14 @@ from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.backup import Backup, BackupHead, encode_backup
-from bridge.wire.log.entries import encode
 from consensus import (
     ChangeOutcome,
     ChangeRefusal,
     Configuration,
     LogId,
-    Outcome,
-    ServerBusyError,
-    ServerStoppedError,
 )
 
 BACKUP_TYPE = "application/octet-stream"
-APPLY_PATIENCE_S = 10.0
 UNADMITTED_LISTED_MAX = 64
 """Limit for listed nodes without an admission: a holder of the farm's key can announce any number."""
 VOTE_PATIENCE_S = 10.0
@@ -180,7 +176,7 @@ class IdentityAdmin:
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
         farm, node = self._current.required(), call.body.node
         await self._prepare(farm)
-        self._decision(farm.state, node)
+        check_level(farm, _approval_level(farm.state, self._decision(farm.state, node)))
         if call.is_check:
             return CheckedAnswer()
         return await self._approved(farm, lambda: self._decision(farm.state, node))
@@ -199,10 +195,9 @@ class IdentityAdmin:
     async def _approved(self, farm: FoundedFarm, decide: Callable[[], Admission | Approval]) -> NodeApproved:
         """Commit a decision, made while this node leads."""
         await lead(farm, self._hand_over)
+        await reach_level(farm, _approval_level(farm.state, decide()))
         decision = decide()
         holder = holder_of(farm.state.admitted, decision.name)
-        if isinstance(decision, Approval):
-            await self._raise_level(farm, holder, EVICTION_LEVEL, "approval")
         await self._commit(farm, decision)
         after, name, node_id = farm.state.admitted, decision.name, decision.node_id
         given = raft_id_of(after, node_id)
@@ -286,8 +281,7 @@ class IdentityAdmin:
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
-            needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
-            await self._raise_level(farm, server_id, needed, "eviction")
+            await reach_level(farm, _eviction_level(farm.state, server_id))
             await self._catch_up_eras(farm)
             eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
@@ -327,6 +321,7 @@ class IdentityAdmin:
         if each is not None and each.standing is Standing.EVICTED and not which.force:
             text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
             raise Refused(409, "evicted-already", text)
+        check_level(farm, _eviction_level(state, server_id))
         if not farm.replica.leads:
             return node_id, server_id, None
         group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
@@ -391,17 +386,6 @@ class IdentityAdmin:
         server_id = raft_id_of(state.admitted, node_id)
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
-    async def _raise_level(self, farm: FoundedFarm, server_id: int | None, needed: int, order: str) -> None:
-        """Raise the level to the one that an order needs; ignore the level of the server that it evicts or retires.
-
-        Otherwise a hostile voter could announce an old level and so prevent its eviction, and a lost voter could not be
-        replaced.
-        """
-        obstacle = await farm.level_raising.raise_without(server_id, needed)
-        if obstacle is not None:
-            why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
-            raise Refused(409, "level", f"this {order} needs feature level {needed}{why}. {obstacle}")
-
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
         """Write entries for the eras that this node's keyring has already begun; members ignore them."""
         chain = self._agent.keyring
@@ -423,9 +407,9 @@ class IdentityAdmin:
         await lead(farm, self._hand_over)
         state, seen = farm.state, self._present_members()
         group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
-        well = len(group.voters & (group.answering | {group.own_id}))
-        if 2 * well <= len(group.voters):
-            text = f"only {well} of {len(group.voters)} voters answer, less than a majority: nothing could be committed"
+        missing = too_few_answer(group.voters, group.answering | {group.own_id}, None, len(group.voters))
+        if missing is not None:
+            text = f"{missing} answer, less than a majority: nothing could be committed"
             raise Refused(409, "no-majority", text)
         if not is_era_left(state, chain):
             raise Refused(409, "no-era-left", NO_ERA_LEFT)
@@ -492,24 +476,23 @@ class IdentityAdmin:
         if level < (needed := kind_of(record).level):
             raise Refused(
                 409,
-                "level",
+                "level-too-low",
                 f"the farm is at feature level {level}, and this takes {needed}: a voter announces no"
                 " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters. Remove"
                 " a voter that will not return: `garlicfarm servers remove NAME`",
             )
-        try:
-            entry = farm.signer.sign(encode(record))
-        except ValueError as error:
-            raise Refused(409, "no-entry", f"this cannot be written as an entry: {error}") from error
-        try:
-            answer = await farm.replica.server.propose((entry,))
-            if answer.outcome is not Outcome.COMMITTED or answer.position is None:
-                text = "leadership changed, or no majority answers: whether it was done, `garlicfarm node list` shows"
-                raise Refused(503, "not-committed", text)
-            with trio.fail_after(APPLY_PATIENCE_S):
-                await farm.replica.server.wait_applied(answer.position.index)
-        except (ServerBusyError, ServerStoppedError, trio.TooSlowError) as error:
-            raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
+        await commit_as_leader(farm, record, "whether it was done, `garlicfarm node list` shows")
+
+
+def _approval_level(state: FarmState, decision: Admission | Approval) -> OrderLevel:
+    """Return the level that a decision needs; the identity that loses its name may be unable to announce it."""
+    return OrderLevel("approval", holder_of(state.admitted, decision.name), kind_of(decision).level)
+
+
+def _eviction_level(state: FarmState, server_id: int | None) -> OrderLevel:
+    if state.rekeying.era == LAST_ERA:
+        return OrderLevel("eviction", server_id, BOUNDS_LEVEL, f": {NO_ERA_LEFT}", is_eviction=True)
+    return OrderLevel("eviction", server_id, EVICTION_LEVEL, is_eviction=True)
 
 
 def _role(server_id: int, configuration: Configuration) -> str:

@@ -2,7 +2,7 @@
 
     this node leads, every voter supports more ──▶ {"level": …}, one step at a time
     the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more
-    an order removes or evicts a server        ──▶ the leader raises the level without the announcement of this server
+    an order removes or evicts a server        ──▶ `bridge.node.control.orders.order_level`
 
 Each voter announces its own level, so a hostile voter can announce an old one and withhold a new level from the farm. A
 voter that has not been upgraded yet looks the same; only the duration distinguishes the two. An upgrade of all nodes
@@ -10,7 +10,7 @@ takes minutes to hours, and `garlicfarm doctor` lists the voters immediately. If
 the farm's level still does not rise, the leader withholds it. So each node checks, not only the leader.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -30,8 +30,6 @@ from consensus import ServerBusyError, ServerStoppedError, integer_id, sleep_to_
 
 LOOK_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 6 * 3600.0
-RAISE_PATIENCE_S: Final = 10.0
-"""Longest time to commit and apply a level for an order."""
 
 
 class LevelRaising:
@@ -60,32 +58,19 @@ class LevelRaising:
             if self._state().level >= SUPPORTED_LEVEL:
                 self._alarms.clear(FEATURE_LEVEL)
                 continue
-            announced = announced_levels(self._replica, self._state(), self._member_directory)
+            announced = self.announced()
             self._review(announced)
             level = next_level(self._state().level, announced.values()) if self._replica.leads else None
             if level is not None:
                 await self._propose(level)
 
-    async def raise_without(self, server_id: int | None, needed: int) -> str | None:
-        """Raise the level to `needed` at the leader; ignore the level that one server announces.
+    def announced(self) -> Mapping[int, int | None]:
+        """Return the level that each voter announces, by Raft id; None for a voter without a known announcement."""
+        return announced_levels(self._replica, self._state(), self._member_directory)
 
-        The entry that removes or evicts this server may need a level that the server does not support, because it is
-        lost or hostile. Return the obstacle, or None.
-        """
-        while (before := self._state().level) < needed:
-            announced = announced_levels(self._replica, self._state(), self._member_directory)
-            others = {each: level for each, level in announced.items() if each != server_id}
-            level = next_level(before, others.values())
-            if level is None:
-                blocking = holding_back(before, others)
-                obstacle = level_obstacle(before, self._named({each: others[each] for each in blocking}))
-                return f"{obstacle}. Update these voters, and start them if they are down"
-            with trio.move_on_after(RAISE_PATIENCE_S):
-                await self._propose(level)
-            if self._state().level == before:
-                why = "leadership changed, or no majority answers"
-                return f"feature level {level.number} was not committed: {why}; try again"
-        return None
+    def obstacle(self, holding: Collection[int]) -> str:
+        """Return why the farm stays at its level: these voters announce no higher one."""
+        return self._obstacle({each: level for each, level in self.announced().items() if each in holding})
 
     async def _propose(self, level: Level) -> None:
         with suppress(ServerStoppedError, ServerBusyError):
@@ -102,8 +87,7 @@ class LevelRaising:
             return
         blocking = holding_back(state.level, announced)
         if blocking:
-            named = self._named({each: announced[each] for each in blocking})
-            self._alarms.set(FEATURE_LEVEL, level_obstacle(state.level, named))
+            self._alarms.set(FEATURE_LEVEL, self._obstacle({each: announced[each] for each in blocking}))
             return
         leader = self._replica.server.role.leader
         if leader is not None:
@@ -113,9 +97,10 @@ class LevelRaising:
             )
             self._alarms.set(FEATURE_LEVEL, f"{text} not raise it")
 
-    def _named(self, levels: Mapping[int, int | None]) -> dict[str, int | None]:
-        admitted = self._state().admitted
-        return {server_name(admitted, each): level for each, level in levels.items()}
+    def _obstacle(self, levels: Mapping[int, int | None]) -> str:
+        state = self._state()
+        named = {server_name(state.admitted, each): level for each, level in levels.items()}
+        return level_obstacle(state.level, named)
 
 
 def announced_levels(replica: Replica, state: FarmState, directory: MemberDirectory) -> dict[int, int | None]:

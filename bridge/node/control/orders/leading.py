@@ -2,10 +2,10 @@
 
     order at a follower ─▶ handover to this node, through the log ─▶ it leads ─▶ its state is current ─▶ the order
 
-The leader writes approvals, evictions and new keys. A node never passes such an order on: otherwise a stolen node could
-have others evicted. Instead the node takes over leadership, which the same user could request by `garlicfarm transfer`,
-and carries out the order. So the user of an order does not get more rights than the two commands give, and no secret
-leaves the node. A node without a vote cannot lead; its refusal names the voters.
+The leader writes approvals, evictions, new keys and feature levels. A node never passes such an order on: otherwise a
+stolen node could have others evicted. Instead the node takes over leadership, which the same user could request by
+`garlicfarm transfer`, and carries out the order. So the user of an order does not get more rights than the two commands
+give, and no secret leaves the node. A node without a vote cannot lead; its refusal names the voters.
 
 A follower gets committed entries some time after the leader. So before it judges an order, it applies all entries that
 were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at
@@ -17,13 +17,17 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from bridge.api.control import Refused
+from bridge.core.log.records import IdentityRecord
 from bridge.core.membership.admission import server_name
 from bridge.node.founded_farm import FoundedFarm
-from consensus import NotLeaderError, ServerBusyError, ServerStoppedError, integer_id
+from bridge.wire.log.entries import encode
+from consensus import NotLeaderError, Outcome, ServerBusyError, ServerStoppedError, integer_id
 
 HandOver = Callable[[str], Awaitable[str]]
 """Transfers leadership to the server of this Raft id; raises `Refused`."""
 CONTACT_POLL_S = 0.1
+COMMIT_PATIENCE_S = 10.0
+"""Longest time to commit an entry of the leader and apply it here."""
 
 
 def check_can_lead(farm: FoundedFarm) -> None:
@@ -32,14 +36,11 @@ def check_can_lead(farm: FoundedFarm) -> None:
     if replica.leads:
         return
     if replica.server.role.leader is None:
-        raise Refused(409, "not-leader", "only the leader decides about identities, and none is known now")
+        raise Refused(409, "not-leader", "only the leader can do this, and none is known now")
     voters = sorted(map(integer_id, replica.server.describe().raft.configuration.voter_ids))
     if replica.server_id not in voters:
         names = ", ".join(_names(farm, voters))
-        text = (
-            "only the leader decides about identities, and this node cannot vote or lead. Run the command"
-            f" at a voter: {names}"
-        )
+        text = f"only the leader can do this, and this node cannot vote or lead. Run the command at a voter: {names}"
         raise Refused(409, "not-a-voter", text)
 
 
@@ -59,6 +60,35 @@ async def lead(farm: FoundedFarm, hand_over: HandOver) -> bool:
         raise Refused(503, "not-leader", f"this node could not keep leadership ({error}); try again") from error
     await _contacts(farm)
     return True
+
+
+async def commit_as_leader(farm: FoundedFarm, record: IdentityRecord, unknown: str) -> None:
+    """Have an entry of the leader committed, and apply it; raise `Refused` otherwise.
+
+    An entry without a reply may be in the log, and be committed later. `unknown` is the advice for this case: it names
+    the command that shows the outcome.
+    """
+    try:
+        entry = farm.signer.sign(encode(record))
+    except ValueError as error:
+        raise Refused(409, "no-entry", f"this cannot be written as an entry: {error}") from error
+    server, why = farm.replica.server, f"it took longer than {COMMIT_PATIENCE_S:.0f} s"
+    try:
+        with trio.move_on_after(COMMIT_PATIENCE_S):
+            answer = await server.propose((entry,))
+            if answer.outcome in {Outcome.NOT_LEADER, Outcome.BUSY}:
+                text = "this node does not lead, or is busy: the entry was not written; try again"
+                raise Refused(503, answer.outcome.value, text)
+            why = "leadership changed, or no majority answers"
+            if answer.position is not None:
+                why = "it is committed, but this node has not applied it"
+                await server.wait_applied(answer.position.index)
+                return
+    except ServerBusyError as error:
+        raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
+    except ServerStoppedError as error:
+        why = f"this node stops: {error}"
+    raise Refused(504, "unknown", f"{why}. The outcome is unknown: {unknown}")
 
 
 def _names(farm: FoundedFarm, server_ids: Sequence[int]) -> list[str]:

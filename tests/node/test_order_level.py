@@ -1,0 +1,135 @@
+"""The feature level of an order about one server, at the leader and at a follower."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import trio
+from msgspec.structs import replace
+from trio.testing import MockClock
+
+from bridge.api.control import Refused
+from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, SUPPORTED_LEVEL
+from bridge.core.log.records import Eviction
+from bridge.node.control.orders.leading import COMMIT_PATIENCE_S, commit_as_leader
+from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
+from consensus import Outcome, ServerBusyError, ServerStoppedError
+from tests.node.test_identity_admin import FakeLeader, identity
+
+LOST = 4
+REMOVAL = OrderLevel("removal", LOST, EVICTION_LEVEL)
+EVICTION = OrderLevel("eviction", LOST, EVICTION_LEVEL, is_eviction=True)
+
+
+class OldFarm(FakeLeader):
+    """Four voters at the first level; servers 2 and 3 support more, and `running` has the others that run."""
+
+    def __init__(self, running: Collection[int], level: int | None = FIRST_LEVEL, *, leads: bool = True) -> None:
+        super().__init__(leads=leads)
+        self.running = running
+        self.state = replace(self.state, level=FIRST_LEVEL)
+        self.announced = {2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, LOST: level}
+        reached = {identity(each) for each in running}
+        self.farm = replace(self.farm, in_contact=lambda node_id, _: node_id in reached)
+
+    def describe(self) -> Any:
+        """Return a description in which only the running servers answered recently."""
+        described = super().describe()
+        for each in described.raft.followers:
+            each.contact_ms = 1 if each.server_id in self.running else None
+        return described
+
+
+@pytest.mark.parametrize("level", [FIRST_LEVEL, None])
+async def test_lost_voter_does_not_prevent_level_of_its_removal(level: int | None) -> None:
+    stage = OldFarm({2, 3}, level)
+    await reach_level(stage.farm, REMOVAL)
+    assert stage.state.level == EVICTION_LEVEL
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize(
+    ("running", "code", "text"),
+    [
+        ({2, 3, LOST}, "still-runs", "node-4 announces level 1. node-4 runs, .*: update it, or stop it first"),
+        ({2, LOST}, "still-runs", "update it, or stop it first"),
+        ({2}, "no-majority", "Without node-4 only 2 of 4 voters answer, less than a majority"),
+    ],
+)
+async def test_order_does_not_raise_level_if_farm_would_stop(
+    running: set[int], code: str, text: str, *, leads: bool
+) -> None:
+    stage = OldFarm(running, leads=leads)
+    with pytest.raises(Refused, match=text) as caught:
+        await reach_level(stage.farm, REMOVAL)
+    assert (caught.value.status, caught.value.code) == (409, code)
+    assert (stage.requested, stage.state.level) == ([], FIRST_LEVEL)
+
+
+async def test_removal_of_running_voter_that_supports_level_is_permitted() -> None:
+    stage = OldFarm({2, 3, LOST}, SUPPORTED_LEVEL)
+    await reach_level(stage.farm, REMOVAL)
+    assert stage.state.level == EVICTION_LEVEL
+
+
+@pytest.mark.parametrize("order", [REMOVAL, EVICTION])
+async def test_other_old_voter_prevents_level(order: OrderLevel) -> None:
+    stage = OldFarm({2, 3})
+    stage.announced[2] = FIRST_LEVEL
+    with pytest.raises(Refused, match=r"node-2 announces level 1\. Update these voters") as caught:
+        check_level(stage.farm, order)
+    assert caught.value.code == "level-too-low"
+
+
+async def test_hostile_voter_that_runs_does_not_prevent_level_of_its_eviction() -> None:
+    stage = OldFarm({2, 3, LOST})
+    await reach_level(stage.farm, EVICTION)
+    assert stage.state.level == EVICTION_LEVEL
+
+
+async def test_level_without_reply_is_unknown() -> None:
+    stage = OldFarm({2, 3})
+    stage.outcome = Outcome.UNKNOWN
+    with pytest.raises(Refused, match="whether the farm has feature level 2, `garlicfarm status` shows") as caught:
+        await reach_level(stage.farm, REMOVAL)
+    assert (caught.value.status, caught.value.code) == (504, "unknown")
+
+
+async def _slow(_: tuple[bytes, ...]) -> Any:
+    await trio.sleep_forever()
+
+
+async def _busy(_: tuple[bytes, ...]) -> Any:
+    raise ServerBusyError("64 proposals wait")
+
+
+async def _stopped(_: tuple[bytes, ...]) -> Any:
+    raise ServerStoppedError("its disk is full")
+
+
+@pytest.mark.parametrize(
+    ("propose", "status", "code", "text"),
+    [
+        (_slow, 504, "unknown", f"longer than {COMMIT_PATIENCE_S:.0f} s. The outcome is unknown: see"),
+        (_stopped, 504, "unknown", "this node stops: its disk is full. The outcome is unknown: see"),
+        (_busy, 503, "busy", "64 proposals wait; try again"),
+    ],
+)
+async def test_failed_commit_reports_what_is_known(
+    autojump_clock: MockClock, propose: Any, status: int, code: str, text: str
+) -> None:
+    del autojump_clock
+    stage = OldFarm({2, 3})
+    stage.propose = propose  # type: ignore[method-assign]
+    with pytest.raises(Refused, match=text) as caught:
+        await commit_as_leader(stage.farm, Eviction(identity(LOST), 1, ()), "see")
+    assert (caught.value.status, caught.value.code) == (status, code)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NOT_LEADER, Outcome.BUSY])
+async def test_refused_commit_is_not_unknown(outcome: Outcome) -> None:
+    stage = OldFarm({2, 3})
+    stage.outcome = outcome
+    with pytest.raises(Refused, match="the entry was not written; try again") as caught:
+        await commit_as_leader(stage.farm, Eviction(identity(LOST), 1, ()), "see")
+    assert caught.value.status == 503

@@ -1,0 +1,60 @@
+"""A removal that needs a higher feature level, in a farm where the vote of the old server may be needed."""
+
+import pytest
+import trio
+
+from bridge.api.control_routes import COMMANDS
+from bridge.api.requests import CommandRequest, RemovalOrder
+from bridge.core.log.feature_level import FIRST_LEVEL
+from bridge.node.control.client import ControlError
+from tests.simulation.farm.world import World, simulate
+
+OLD, LOST = "node-3", "node-4"
+REMOVE_OLD = CommandRequest(removal=RemovalOrder(OLD, removed=True))
+
+
+async def _refused(world: World, name: str, reason: str) -> None:
+    """Check that the dry run and the command are refused with this reason, and that leadership stays."""
+    async with world.control(name) as client:
+        leader = (await client.cluster()).leader_id
+        with pytest.raises(ControlError, match=reason):
+            await client.check(COMMANDS, REMOVE_OLD)
+        with pytest.raises(ControlError, match=reason):
+            await client.command(REMOVE_OLD)
+        assert (await client.cluster()).leader_id == leader
+        assert (await client.nodes()).level == FIRST_LEVEL
+        assert (await client.submit(b'{"a": 1}')).accepted
+
+
+def test_removal_of_old_server_keeps_the_majority() -> None:
+    async def story() -> None:
+        async with World.open(7, hosts=3) as world:
+            for host in world.hosts.values():
+                host.level = FIRST_LEVEL
+            await world.start_all()
+            await trio.sleep(30)
+            await world.join(4)
+            await trio.sleep(60)
+            for name in ("node-1", "node-2"):
+                await world.stop(name)
+                world.hosts[name].level = None
+                await world.start(name)
+                await trio.sleep(15)
+            await world.kill(LOST)
+            await trio.sleep(15)
+            for name in ("node-1", "node-2"):
+                await _refused(world, name, "node-3 runs, .* update it, or stop it first")
+            await world.start(LOST)
+            await trio.sleep(15)
+            await _refused(world, "node-1", "node-3 runs, .* update it, or stop it first")
+            await world.kill(OLD)
+            await trio.sleep(30)
+            async with world.control("node-1") as client:
+                await client.check(COMMANDS, REMOVE_OLD)
+                await client.command(REMOVE_OLD)
+            await trio.sleep(30)
+            async with world.control("node-1") as client:
+                assert len((await client.view()).raft.voters) == len(world.hosts) - 1
+                assert (await client.nodes()).level > FIRST_LEVEL
+
+    simulate(7, story)
