@@ -7,10 +7,10 @@ its last report is too old (`SERVER_FAULT`).
 *A structure* is `handed over` to the router next to its publisher, and `seen` if the router of another node finds it.
 The surfaces do not use `published`, because routers do not report a publication.
 
-*The feature level.* Each voter announces in its signed description the level that it supports. The level rises only if
-all voters support a higher one. So a voter with an old version, or with a false announcement, withholds the features of
-a new level from the farm. Each node that supports a higher level shows this immediately. The alarm `feature-level` is
-raised only after hours, because every upgrade looks the same for a while.
+*The feature level.* Each voter announces in its signed description the level that it supports. The leader raises the
+level automatically only if all voters support a higher one. So a voter with an old version, or with a false
+announcement, withholds the features of a new level from the farm. Each node that supports a higher level shows this
+immediately. The alarm `feature-level` is raised only after hours, because every upgrade looks the same for a while.
 """
 
 from collections.abc import Iterable, Mapping

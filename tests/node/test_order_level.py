@@ -1,6 +1,7 @@
 """The feature level of an order about one server, at the leader and at a follower."""
 
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,13 +9,16 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from bridge.api.control import Refused
+from bridge.api.control import CheckedAnswer, Refused
+from bridge.api.control_routes import NODES_APPROVE
 from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction
 from bridge.node.control.orders.leading import COMMIT_PATIENCE_S, commit_as_leader
 from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
+from bridge.node.control.routes import Call, Request, body_of
+from bridge.node.founded_farm import CurrentFarm
 from consensus import Outcome, ServerBusyError, ServerStoppedError
-from tests.node.test_identity_admin import FakeLeader, identity
+from tests.node.test_identity_admin import FakeLeader, admin, identity
 
 LOST = 4
 REMOVAL = OrderLevel("removal", LOST, EVICTION_LEVEL)
@@ -79,6 +83,30 @@ async def test_other_old_voter_prevents_level(order: OrderLevel) -> None:
     with pytest.raises(Refused, match=r"node-2 announces level 1\. Update these voters") as caught:
         check_level(stage.farm, order)
     assert caught.value.code == "level-too-low"
+
+
+async def _approve_successor(stage: OldFarm, check: int) -> Any:
+    metadata = SimpleNamespace(name="node-4", raft_id=None, feature_level=SUPPORTED_LEVEL)
+    newcomer = SimpleNamespace(node_id=identity(9), metadata=metadata, reachable=True, key=b"")
+    approver = admin(CurrentFarm(stage.farm))
+    approver._member_directory = SimpleNamespace(members=lambda: (newcomer,))  # type: ignore[assignment]
+    request = Request("POST", NODES_APPROVE.path, b'{"node": "node-4"}')
+    call = Call(request, "", {"check": check}, body_of(NODES_APPROVE, request.body))
+    return await approver.handlers[NODES_APPROVE](call)
+
+
+@pytest.mark.parametrize("check", [0, 1])
+async def test_running_old_voter_is_not_replaced(check: int) -> None:
+    """Gossip misses node-4, and the leader reaches it as a Raft server."""
+    stage = OldFarm({2, 3, LOST})
+    stage.farm = replace(stage.farm, in_contact=lambda *_: False)
+    with pytest.raises(Refused, match=r"this approval needs feature level 2.*node-4 runs"):
+        await _approve_successor(stage, check)
+    assert stage.requested == []
+
+
+async def test_check_permits_replacement_of_lost_old_voter() -> None:
+    assert isinstance(await _approve_successor(OldFarm({2, 3}), 1), CheckedAnswer)
 
 
 async def test_hostile_voter_that_runs_does_not_prevent_level_of_its_eviction() -> None:
