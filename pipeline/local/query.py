@@ -167,7 +167,7 @@ class LocalQuery:
 
     def _follow(self) -> None:
         number, place = self._repeat_begun()
-        shown, kept, next_batch_at = place, list[pa.RecordBatch](), 0.0
+        shown, kept, kept_bytes, next_batch_at = place, list[pa.RecordBatch](), 0, 0.0
         while not self._ended.is_set():
             began = time.monotonic()
             self._activity = "Getting offsets"
@@ -184,14 +184,16 @@ class LocalQuery:
             if self._preview is not None and is_early and end != shown:
                 rows = [*self._rows(shown, end)]
                 kept += rows
-                shown, is_early = end, sum(each.nbytes for each in kept) < KEPT_BYTES
+                kept_bytes += sum(each.nbytes for each in rows)
+                shown, is_early = end, kept_bytes < KEPT_BYTES
                 if is_early:
                     self._preview(rows)
             if end != begin and not is_early:
                 number += 1
                 self._checkpoint.plan(number, end)
                 self._process(number, begin, end, began, chain(kept, self._rows(shown, end)))
-                place, shown, kept, next_batch_at = end, end, [], began + (self._trigger_s or 0.0)
+                place, shown, kept, kept_bytes = end, end, [], 0
+                next_batch_at = began + (self._trigger_s or 0.0)
                 # Continue: a backlog has more entries, and a poll takes less time than a batch.
             elif self._trigger_s is None:
                 return

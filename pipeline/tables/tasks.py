@@ -270,15 +270,17 @@ class _Worker:
 
 def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield all rows; batches with a few rows are combined, because the cost of one hardly depends on its rows."""
-    group: list[pa.RecordBatch] = []
+    group, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
-        both = (*group, batch)
-        is_full = sum(each.num_rows for each in both) > ROWS_PER_RECORD_BATCH
-        if group and (is_full or sum(each.nbytes for each in both) > BYTES_PER_RECORD_BATCH):
+        # Arrow computes this number from each buffer of each column, so it is requested once per batch.
+        batch_size = batch.nbytes
+        is_full = rows + batch.num_rows > ROWS_PER_RECORD_BATCH or size + batch_size > BYTES_PER_RECORD_BATCH
+        if group and is_full:
             yield pa.Table.from_batches(group).combine_chunks()
-            group = []
+            group, rows, size = [], 0, 0
         if batch.num_rows:
             group.append(batch)
+            rows, size = rows + batch.num_rows, size + batch_size
     if group:
         yield pa.Table.from_batches(group).combine_chunks()
 

@@ -39,7 +39,7 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
 from pipeline.spark.lost_starts import Patience
 from pipeline.spark.side_by_side import QueryState, SideBySide
-from pipeline.tables import batch_notes, delta, farm_files, offset_shards
+from pipeline.tables import batch_notes, delta, farm_files, offset_shards, tasks
 from pipeline.tables.current import read
 from pipeline.tables.files import TableDamagedError
 from tests.effort import IS_SOAK
@@ -353,6 +353,59 @@ def test_tables_are_equal_after_kill_between_preview_and_batch(tmp_path: Path) -
     assert before != read(killed, "routers") == read(undisturbed, "routers")
     tables_of_entries(second, killed, 1)
     assert differences(tables_of(undisturbed), tables_of(killed)) == []
+
+
+class SizedBatch:
+    """A record batch with this size in memory; it counts the requests for it."""
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        self.num_rows = num_rows
+        self.requests = 0
+        self._size = size
+
+    @property
+    def nbytes(self) -> int:
+        """The size."""
+        self.requests += 1
+        return self._size
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "groups"), [(1, 1, [200]), (0, 0, []), (60, 1, [100, 100]), (1, 150, [66, 66, 66, 2])]
+)
+def test_small_batches_are_grouped_with_one_look_at_each(
+    rows: int, size: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "ROWS_PER_RECORD_BATCH", 6_000)
+    monkeypatch.setattr(tasks, "BYTES_PER_RECORD_BATCH", 10_000)
+    table = SimpleNamespace(from_batches=lambda group: SimpleNamespace(combine_chunks=lambda: len(group)))
+    monkeypatch.setattr(tasks, "pa", SimpleNamespace(Table=table, RecordBatch=pa.RecordBatch))
+    batches: list[Any] = [SizedBatch(rows, size) for _ in range(200)]
+    assert [*tasks._grouped(batches)] == groups
+    assert [each.requests for each in batches] == [1] * 200
+
+
+def test_preview_counts_each_batch_once(tmp_path: Path) -> None:
+    source, batches = Numbers(1), list[Any]()
+
+    def read(_: Sequence[InputPartition]) -> Iterator[Any]:
+        batches.append(SizedBatch(1, 1))
+        yield batches[-1]
+
+    def preview(_: object) -> None:
+        source.newest += 1
+        if len(batches) == 20:
+            query._ended.set()
+
+    def write(rows: Iterable[pa.RecordBatch], _: int) -> None:
+        [*rows].clear()
+        source.newest += 1
+
+    query = LocalQuery(source, write, tmp_path / "a", 3600.0, preview, read=read)
+    query._poll_s = 0.0
+    query.start()
+    assert query.awaitTermination(int(END_S))
+    assert (query.exception(), [each.requests for each in batches]) == (None, [0] + [1] * 19)
 
 
 NODE, TOPIC, FILE = Nodes(), Topic(servers="a:1"), Farms(file=Path("farms.toml"))
