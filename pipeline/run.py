@@ -17,6 +17,7 @@ with the remedy: read the log again into a new directory.
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -332,10 +333,13 @@ def start_query(
         checkpoint = settings.output / CHECKPOINT
         if session is not None:
             in_tasks = farms.streamReader(OUTCOME)
-            read = partial(read_in_tasks, session, in_tasks)
-            # In a bucket, the tasks of this query are the only jobs of the session.
-            cancel = session.sparkContext.cancelAllJobs
-            return LocalQuery(in_tasks, write, checkpoint, trigger_s, read=read, cancel=cancel).start()
+            # A notebook's own jobs run in the same context.
+            tag = f"garlicfarm-{uuid.uuid4()}"
+            read = partial(read_in_tasks, session, tag, in_tasks)
+            cancel = partial(session.sparkContext.cancelJobsWithTag, tag)
+            return LocalQuery(
+                in_tasks, write, checkpoint, trigger_s, read=read, cancel=cancel, notify=settings.notify
+            ).start()
 
         def write_entries(entries: Iterable[pa.RecordBatch], number: int) -> None:
             # One task for the whole batch: parts of it, each with a few rows, would take five times as long.

@@ -15,8 +15,9 @@ Only after a lost start of one of Spark's Python processes the thread retries (`
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pipeline.spark.failures import is_lost_start
@@ -107,5 +108,7 @@ def running(deriving: Deriving, session: SparkSession | None) -> Iterator[None]:
     finally:
         deriving.end()
         if context is not None:
-            context.cancelJobGroup(POOL)
+            # Without a JVM, the job has ended too.
+            with suppress(Py4JError, OSError):
+                context.cancelJobGroup(POOL)
         thread.join()

@@ -75,6 +75,10 @@ class SourceReader(Protocol):
         ...
 
 
+def _report_nothing(_: str) -> None:
+    """Report nothing, the default."""
+
+
 class _StoppedError(Exception):
     """The run ends in the middle of a batch, which the next run repeats."""
 
@@ -83,7 +87,7 @@ class LocalQuery:
     """A query over one source. `trigger_s`: the least time between two batches; None: end at the source's end.
 
     `read`: reads the tasks of a batch elsewhere; by default this process reads one after another. `cancel`: ends `read`
-    early with an error.
+    early with an error. `notify`: receives the first error of `cancel`.
     """
 
     def __init__(
@@ -95,10 +99,12 @@ class LocalQuery:
         preview: Preview | None = None,
         read: ReadTasks | None = None,
         cancel: Callable[[], None] | None = None,
+        notify: Callable[[str], None] = _report_nothing,
     ) -> None:
         self._reader = reader
         self._read = read or self._read_here
         self._cancel = cancel
+        self._notify = notify
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)
         self._trigger_s = trigger_s
@@ -142,9 +148,16 @@ class LocalQuery:
     def stop(self) -> None:
         """End the query after its current task or commit."""
         self._ended.set()
+        is_reported = False
         while self._cancel is not None and self._thread.is_alive():
             # Repeated, because the tasks of a batch may begin after the first call.
-            self._cancel()
+            try:
+                self._cancel()
+            # For example, the JVM has ended. The other queries must end too, and this thread ends with its own error.
+            except Exception as error:  # noqa: BLE001 - any error
+                if not is_reported:
+                    self._notify(f"the running tasks could not be cancelled: {str(error) or type(error).__name__}")
+                is_reported = True
             self._thread.join(CANCEL_S)
         self._thread.join()
 

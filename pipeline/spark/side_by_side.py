@@ -11,6 +11,7 @@ begins again from its checkpoint after a pause, without loss or duplication of e
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,10 +103,11 @@ class SideBySide:
             return  # the next step handles it
 
     def stop(self) -> None:
-        """End all running queries."""
-        for each in self._kept:
-            if each.query is not None:
-                each.query.stop()
+        """End all running queries; raise an error of one after the others have ended."""
+        with ExitStack() as ends:
+            for each in reversed(self._kept):
+                if each.query is not None:
+                    ends.callback(each.query.stop)
 
     def _check_query(self, each: QueryState, query: RunningQuery) -> None:
         # The calls are in this order because a query that ends between them then has its reason.

@@ -34,7 +34,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pipeline.decode.columns import BYTES_PER_RECORD_BATCH, ROWS_PER_RECORD_BATCH
 from pipeline.decode.entries import SNAPSHOT
 from pipeline.output.buckets import Output, output_of
-from pipeline.schemas import arrow_schema
+from pipeline.schemas import ENTRIES, arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
@@ -56,7 +56,7 @@ REQUEST_MAX = 128
 """The maximum length of a submission's name in characters."""
 _SEEN_KINDS = pa.array(["report", "clock"])
 _SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
-_OUTCOME = arrow_schema(OUTCOME)
+_OUTCOME, _ENTRIES = arrow_schema(OUTCOME), arrow_schema(ENTRIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,13 @@ def _options(source: Mapping[str, str], plan: TaskPlan) -> dict[str, str]:
 
 
 def read_in_tasks(
-    session: SparkSession, reader: FarmStreamReader, partitions: Sequence[InputPartition]
+    session: SparkSession, tag: str, reader: FarmStreamReader, partitions: Sequence[InputPartition]
 ) -> list[pa.RecordBatch]:
-    """Read partitions, each in one of Spark's tasks, without Spark's checkpoint."""
+    """Read partitions, each in one of Spark's tasks, without Spark's checkpoint.
+
+    `tag`: a tag for all jobs of the calling thread, by which they can be cancelled.
+    """
+    session.sparkContext.addJobTag(tag)
     tasks = session.sparkContext.parallelize(partitions, max(1, len(partitions)))
     return list(tasks.flatMap(reader.read).collect())
 
@@ -184,7 +188,7 @@ def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
 def newest_rows(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Outcome:
     """Return the last rows of servers, destinations and masters in some entries, without the other results."""
     pseudonyms, found = Pseudonyms(plan.salt), Outcome()
-    entries = pa.Table.from_batches(batches)
+    entries = pa.Table.from_batches(batches, _ENTRIES)
     for current, rows in _last_rows(base_rows(entries, pseudonyms, frozenset(FROM_BASE)), entries, pseudonyms):
         found.rows[LAST + current] = rows
     return found

@@ -25,6 +25,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
@@ -42,7 +43,7 @@ from pipeline.output.documents import Document
 from pipeline.output.leases import LIFETIME_S, LOOK_S, Lease, leased
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.damage import examine, is_damaged
-from pipeline.run import CHECKPOINT, RunSettings, run_once
+from pipeline.run import CHECKPOINT, RunSettings, run_once, start_query
 from pipeline.serve import query
 from pipeline.serve.query import QueryError, documents, of_one_version
 from pipeline.serve.views import view_statements
@@ -120,12 +121,17 @@ class TasksElsewhere:
     def __init__(self) -> None:
         self.sparkContext = self
         self.tasks = 0
+        self.tags = list[str]()
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 - Spark's name
         """Return the stages of the present job: none."""
         return SimpleNamespace(getActiveStageIds=tuple)
 
-    def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        """Record the tag of the next job."""
+        self.tags.append(tag)
+
+    def cancelJobsWithTag(self, _: str) -> None:  # noqa: N802 - Spark's name
         """Do nothing: a job ends before the query is stopped."""
 
     def parallelize(self, partitions: Sequence[InputPartition], _count: int) -> Self:
@@ -143,6 +149,25 @@ class TasksElsewhere:
     def collect(self) -> list[pa.RecordBatch]:
         """Return the results of a job."""
         return [each for partition in self._partitions for each in self._read(partition)]
+
+
+class JobThatLasts(TasksElsewhere):
+    """Spark with a job that ends when jobs with its tag are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.cancelled = threading.Event(), threading.Event()
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        """Cancel the job."""
+        assert [tag] == self.tags
+        self.cancelled.set()
+
+    def collect(self) -> list[pa.RecordBatch]:
+        """Wait for the cancellation."""
+        self.began.set()
+        assert self.cancelled.wait(END_S)
+        raise Py4JError("Job 0 cancelled")
 
 
 def run(address: str, output: Path | BucketPath, session: SparkSession | None = None) -> None:
@@ -166,6 +191,19 @@ def test_tables_of_spark_in_bucket_equal_local_tables(place: BucketPath, tmp_pat
         run(address, local)
     assert differences(tables_of(local), tables_of(place)) == []
     assert has_jvm or elsewhere.tasks
+
+
+def test_stop_cancels_only_jobs_of_query_in_bucket(place: BucketPath, tmp_path: Path) -> None:
+    jobs = [JobThatLasts(), JobThatLasts()]
+    with ExitStack() as held:
+        address = held.enter_context(serve_log(three_servers(minutes=1), tmp_path / "control.sock"))
+        for each, name in zip(jobs, ("a", "b"), strict=True):
+            settings, session = RunSettings(place / name, {"node": address}), cast("SparkSession", each)
+            query = start_query(session, settings, available_now=True)
+            assert each.began.wait(END_S)
+            query.stop()
+            assert (query.isActive, each.cancelled.is_set()) == (False, True)
+    assert jobs[0].tags != jobs[1].tags
 
 
 def test_tables_in_bucket_equal_tables_in_directory(

@@ -3,10 +3,13 @@
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
-from pipeline.gold.deriving import Deriving
+from pipeline.gold.deriving import Deriving, running
 from pipeline.spark.lost_starts import LostStarts, Patience
 
 TIMEOUT_S = 20.0
@@ -138,3 +141,19 @@ def test_tables_are_derived_again_after_lost_start(monkeypatch: pytest.MonkeyPat
     end(deriving, thread)
     deriving.check()
     assert (work.made, counted) == ([7, 7], [1])
+
+
+def test_thread_ends_without_jvm() -> None:
+    def refuse(_: str) -> None:
+        raise ConnectionRefusedError
+
+    context = SimpleNamespace(
+        setLocalProperty=lambda *_: None, setJobGroup=lambda *_, **__: None, cancelJobGroup=refuse
+    )
+
+    def names() -> list[str]:
+        return [each.name for each in threading.enumerate()]
+
+    with running(Deriving(lambda _: None, lost_starts()), cast("SparkSession", SimpleNamespace(sparkContext=context))):
+        assert "derived tables" in names()
+    assert "derived tables" not in names()

@@ -299,6 +299,31 @@ def test_stop_cancels_tasks_elsewhere(tmp_path: Path) -> None:
     assert (query.isActive, StoredCheckpoint(tmp_path / "a").committed) == (False, -1)
 
 
+def test_stop_continues_after_error_of_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a JVM that has ended, whose tasks end at the third call
+    monkeypatch.setattr(local_query, "CANCEL_S", 0.01)
+    began, ended, notes, calls = threading.Event(), threading.Event(), list[str](), count(1)
+
+    def read(_: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
+        began.set()
+        assert ended.wait(END_S)
+        raise Py4JError("the JVM does not reply")
+
+    def cancel() -> None:
+        if next(calls) == 3:
+            ended.set()
+        raise Py4JError("the JVM has ended")
+
+    def write(rows: Any, _: int) -> None:
+        [*rows].clear()
+
+    source = Numbers(3)
+    query = LocalQuery(source, write, tmp_path / "a", 1.0, read=read, cancel=cancel, notify=notes.append).start()
+    assert began.wait(END_S)
+    query.stop()
+    assert (query.isActive, notes) == (False, ["the running tasks could not be cancelled: the JVM has ended"])
+
+
 def test_progress_has_form_of_spark(tmp_path: Path) -> None:
     query = LocalQuery(Numbers(5), lambda rows, _: [*rows].clear(), tmp_path / "a", None).start()
     assert query.awaitTermination(int(END_S))
@@ -348,6 +373,8 @@ def test_tables_are_equal_after_kill_between_preview_and_batch(tmp_path: Path) -
     tables_of_entries(first, killed, 0)
     before = read(killed, "routers")
     lake = Lake(killed, 60_000)
+    lake.show_newest([])
+    assert before == read(killed, "routers")
     lake.show_newest([*second.to_batches()])
     tables_of_entries(second, undisturbed, 1)
     assert before != read(killed, "routers") == read(undisturbed, "routers")

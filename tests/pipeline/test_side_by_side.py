@@ -28,6 +28,7 @@ class MadeUpQuery:
         default_factory=lambda: {"isTriggerActive": True, "message": "Getting offsets from it"}
     )
     failure: Exception | None = None
+    error_at_stop: Exception | None = None
 
     def exception(self) -> Exception | None:
         """Return the cause of the failure."""
@@ -41,6 +42,8 @@ class MadeUpQuery:
     def stop(self) -> None:
         """End the query."""
         self.isActive = False
+        if self.error_at_stop is not None:
+            raise self.error_at_stop
 
     def go_idle(self) -> None:
         """Enter the state without work."""
@@ -229,3 +232,12 @@ def test_failure_reason_has_cause_and_remedy_without_frames() -> None:
     assert reason_of("Could not parse Master URL: 'x'\n\tat somewhere") == "Could not parse Master URL: 'x'"
     called = "An error occurred while calling None.a.b.\n: a.SparkException: Could not parse Master URL: 'x'\n\tat y"
     assert reason_of(called) == "a.SparkException: Could not parse Master URL: 'x'"
+
+
+def test_all_queries_end_if_one_fails_to() -> None:
+    kept = [MadeUpQuery(error_at_stop=ConnectionRefusedError("the JVM has ended")), MadeUpQuery()]
+    patience = Patience(notify=lambda _: None, count=lambda: None)
+    queries = SideBySide([QueryState(str(each), MadeUpQuery, query=each) for each in kept], patience)
+    with pytest.raises(ConnectionRefusedError):
+        queries.stop()
+    assert [each.isActive for each in kept] == [False, False]

@@ -1,11 +1,20 @@
 """The sources `farm` and `farm_events`, read by Spark."""
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
+import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 
+from pipeline.source.farm import FarmStreamReader
+from pipeline.tables.tasks import read_in_tasks
 from tests.pipeline.farm_log_server import entries_of, serve_log, three_servers
 from tests.pipeline.test_traces import a_node_with_five_events
 from tests.pipeline.test_wanted import HALF, all_rows
@@ -57,3 +66,29 @@ def test_filters_are_pushed_to_source(session: SparkSession, tmp_path: Path) -> 
             assert "+- Filter" not in plan, plan
     finally:
         session.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_job_with_tag_is_cancelled_alone(session: SparkSession, tmp_path: Path) -> None:
+    class WaitingReader:
+        """Waits for bytes in the named pipe of a task."""
+
+        def read(self, pipe: Path) -> Iterator[bytes]:
+            """Yield the bytes."""
+            yield pipe.read_bytes()
+
+    ours, another = pipes = [tmp_path / name for name in ("ours", "another")]
+    for each in pipes:
+        os.mkfifo(each)
+    reader, job_tags = cast("FarmStreamReader", WaitingReader()), ("tag", "another-tag")
+    with ThreadPoolExecutor(2) as threads:
+        jobs = [
+            threads.submit(read_in_tasks, session, tag, reader, [cast("InputPartition", pipe)])
+            for tag, pipe in zip(job_tags, pipes, strict=True)
+        ]
+        # A pipe opens when its task has opened it too.
+        with ours.open("wb"), another.open("wb") as unaffected:
+            session.sparkContext.cancelJobsWithTag("tag")
+            with pytest.raises(Py4JJavaError, match="cancelled"):
+                jobs[0].result()
+            unaffected.write(b"rows")
+        assert jobs[1].result() == [b"rows"]
