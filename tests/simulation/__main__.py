@@ -20,7 +20,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "garlic-farm-joins": garlic_farm_joins.main,
     "log-time": log_time_clocks.main,
     "consensus-mutants": command.main_mutants,
-    **{name: partial(fuzzing.main, name, __doc__, subjects) for name, subjects in DECODERS.items()},
+    **{name: partial(fuzzing.main, name, subjects) for name, subjects in DECODERS.items()},
 }
 name, *arguments = sys.argv[1:] or ["consensus"]
 sys.exit(COMMANDS[name](arguments) if name in COMMANDS else command.main(sys.argv[1:]))

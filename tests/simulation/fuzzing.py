@@ -27,14 +27,17 @@ Result = TypeVar("Result")
 FREE_BYTES: Final = 256 * 1024
 """Memory that a decoder may use for an input of any size."""
 MEASURED_SHARE: Final = 0.02
-MEMORY_GROWTH_LIMIT_MIB: Final = 64
-"""Memory for a bomb inflated up to its limit, and for the part that the allocator keeps."""
 SHOWN_BYTES: Final = 64 * 1024
 """Maximum number of bytes of a failing input in the error text."""
 SLOWEST_LIMIT_S = 1.0
 """Limit for one input: a thousand times the usual time, so only an exploding decoder reaches it."""
 SIZES: Final = tuple(bytes([number]) for number in (0, 1, 2, 3, 4, 0x7F, 0x80, 0xFE, 0xFF))
 MUTATIONS_MAX: Final = 6
+GROWN_SHARE: Final = 0.03
+GROWTHS: Final = (256, 8_192, 65_536, 131_072)
+"""Bytes added to an input: together with it, the last number exceeds the size limit of every decoder."""
+FOREIGN_SHARE: Final = 0.02
+FOREIGN_MAX_BYTES: Final = 2_000
 
 
 class FuzzError(AssertionError):
@@ -48,6 +51,8 @@ class Subject(ABC, Generic[Input]):
     """Name of the subject, if a command has several."""
     expected: frozenset[str]
     """Outcomes that must occur in every useful run."""
+    memory_growth_limit_mib: float = 32
+    """Maximum growth of the process over the last nine tenths of the inputs, with the part that the allocator keeps."""
     steps: int = 1
     """Number of the command's inputs that one conversation replaces."""
 
@@ -110,11 +115,12 @@ def run(subject: Subject[Any], seed: int, count: int) -> bool:
     inputs, slowest = tally.lines()
     print_lines([f"{subject.name}: {inputs}" if subject.name else inputs, slowest])
     print_lines([f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
-    print_lines([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
+    limit_mib = subject.memory_growth_limit_mib
+    print_lines([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {limit_mib:g})"])
     if missing := sorted(subject.expected - tally.outcomes.keys()):
         print_lines([f"outcomes that never occurred: {', '.join(missing)}; use other or more inputs"])
         return False
-    return grown_mib <= MEMORY_GROWTH_LIMIT_MIB and tally.slowest_s <= SLOWEST_LIMIT_S
+    return grown_mib <= limit_mib and tally.slowest_s <= SLOWEST_LIMIT_S
 
 
 def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random, factor: int) -> Result:
@@ -134,8 +140,11 @@ def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random,
 def mutated(data: bytes, random: Random, known: Sequence[bytes], pieces: Sequence[bytes] = SIZES) -> bytes:
     """Return the bytes after up to six mutations, possibly with `pieces` and parts of `known`.
 
-    The mutations are flipped bits, pieces, cuts, copies and splices. Some inputs are not mutated.
+    The mutations are flipped bits, pieces, cuts, copies and splices. Some inputs are not mutated. A few grow beyond
+    all size limits. A few are random bytes, without any part of `data`.
     """
+    if random.random() < FOREIGN_SHARE:
+        return random.randbytes(random.randrange(FOREIGN_MAX_BYTES))
     changed = bytearray(data)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3, MUTATIONS_MAX))):
         at = random.randrange(len(changed) + 1)
@@ -160,14 +169,24 @@ def mutated(data: bytes, random: Random, known: Sequence[bytes], pieces: Sequenc
                 other = random.choice(known)
                 start = random.randrange(len(other) + 1)
                 changed[at:at] = other[start : start + size]
-    return bytes(changed)
+    return _grown(changed, random, pieces) if random.random() < GROWN_SHARE else bytes(changed)
 
 
-def main(
-    command: str, description: str | None, subjects: Sequence[Callable[[], Subject[Any]]], arguments: Sequence[str]
-) -> int:
-    """Fuzz the subjects of a command; return 0 if every check passed."""
-    parser = argparse.ArgumentParser(prog=f"python -m tests.simulation {command}", description=description)
+def _grown(data: bytearray, random: Random, pieces: Sequence[bytes]) -> bytes:
+    """Return the bytes with many copies of a piece, at the end or anywhere."""
+    at, size = random.choice((len(data), random.randrange(len(data) + 1))), random.choice(GROWTHS)
+    piece = random.choice(pieces) or b"\0"
+    return bytes(data[:at] + (piece * (size // len(piece) + 1))[:size] + data[at:])
+
+
+def main(command: str, subjects: Sequence[type[Subject[Any]]], arguments: Sequence[str]) -> int:
+    """Fuzz the subjects of a command; return 0 if every check passed. `--help` prints the texts of their modules."""
+    texts = dict.fromkeys(sys.modules[each.__module__].__doc__ or "" for each in subjects)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tests.simulation {command}",
+        description="\n".join(texts),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--count", type=int, default=100_000, help="number of inputs of each subject (default 100000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
     made = [each() for each in subjects]

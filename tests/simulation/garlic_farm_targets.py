@@ -216,6 +216,7 @@ class RequestTarget(Subject[bytes]):
     """Requests of every type."""
 
     name = "requests"
+    memory_growth_limit_mib = 48  # a bomb is inflated up to its limit
     expected = frozenset({"refused", "decoded", "refused bomb", "refused pack", "decoded pack"})
 
     def __init__(self) -> None:
@@ -396,6 +397,8 @@ class JsonTarget(Subject[bytes]):
             raise FuzzError("decoded twice, it means two things")
         if isinstance(record, Foreign):
             return "Foreign"
+        if any(len(data) < len(whole) and whole.startswith(data) for whole in self._known):
+            raise FuzzError("a truncated entry was accepted")
         if len(data) > ENTRY_LIMIT_BYTES:
             raise FuzzError("an entry above the size limit was accepted")
         if not _round_trips(record):

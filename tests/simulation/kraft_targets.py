@@ -217,7 +217,7 @@ class ResponseTarget(Subject[bytes]):
 
 _HEAD_BYTES: Final = 61
 _CRC_AT: Final = 17
-_BOMB_BYTES: Final = 20 * 1024 * 1024
+_BOMB_BYTES: Final = 64 * 1024 * 1024
 _MEGABYTES: Final = 20
 """Number of valid records of one megabyte: more than a batch may hold."""
 
@@ -256,6 +256,7 @@ class BatchTarget(Subject[bytes]):
     """Record batches from a leader, a producer or a disk."""
 
     name = "batches"
+    memory_growth_limit_mib = 64  # a bomb is inflated up to its limit
     expected = frozenset(
         {REFUSED, "bomb refused", "control", "headers", "partial or several", *(each.name for each in Compression)}
     )
@@ -429,7 +430,7 @@ _PASSWORD: Final = "pencil"  # noqa: S105 - used only here
 class LoginTarget(Subject[bytes]):
     """SCRAM on both sides: a server with hostile clients and, occasionally, a client with a hostile server.
 
-    An input is a letter for the side, two bytes of length, the first message, and the second.
+    An input is a letter for the side, four bytes of length, the first message, and the second.
     """
 
     name = "logins"
@@ -465,13 +466,13 @@ class LoginTarget(Subject[bytes]):
             first = mutated(first, random, self._known, LENGTHS)
         if random.random() < 0.7:
             second = mutated(second, random, self._known, LENGTHS)
-        return (b"c" if is_client else b"s") + struct.pack(">H", len(first)) + first + second
+        return (b"c" if is_client else b"s") + struct.pack(">I", len(first)) + first + second
 
     def check(self, data: bytes, random: Random) -> list[str]:
         """Check that only messages signed with the password are accepted."""
         del random
-        (length,) = struct.unpack_from(">H", data, 1)
-        first, second = data[3 : 3 + length], data[3 + length :]
+        (length,) = struct.unpack_from(">I", data, 1)
+        first, second = data[5 : 5 + length], data[5 + length :]
         return self._of_client(first, second) if data[:1] == b"c" else self._of_server(first, second)
 
     def _of_server(self, first: bytes, second: bytes) -> list[str]:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.simulation.fuzzing import SHOWN_BYTES, FuzzError, Subject, Tally, play, run
+from tests.simulation.fuzzing import GROWTHS, SHOWN_BYTES, FuzzError, Subject, Tally, mutated, play, run
 
 
 class Bytes(Subject[bytes]):
@@ -50,3 +50,11 @@ def test_run_fails_on_error_or_missing_outcome(capsys: pytest.CaptureFixture[str
     assert "not this one: 2a" in capsys.readouterr().out
     assert not run(Bytes(expected=frozenset({"even", "odd", "neither"})), 0, 1_000)
     assert "outcomes that never occurred: neither" in capsys.readouterr().out
+
+
+def test_mutated_inputs_are_huge_or_foreign_sometimes() -> None:
+    random, data = Random(1), bytes(1_000)
+    made = [mutated(data, random, [data], [b"\0"]) for _ in range(2_000)]
+    assert max(GROWTHS) < max(map(len, made)) < 2 * max(GROWTHS)
+    assert data in made
+    assert any(len(set(each)) > 200 for each in made), "no input of random bytes"
