@@ -2,18 +2,18 @@
 
     kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
-                       └── too many, or too long: the oldest one is closed, first of a crowded source
+                       └── too many: the oldest one is closed, of the same source if that has too many; too long: closed
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
-it is one descriptor in a selector. So this process empties the kernel's queue even in a flood, and servers of the farm
+it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm
 do not wait in that queue.
 
 Known sources (a server has recently proven its identity from there) and unknown sources have separate places.
-Connections of known sources are handled immediately. Connections of unknown sources are handled at a limited rate.
-Sources take turns, and the newest connection of a source comes first, because in a flood the oldest ones are already
-abandoned. A /64 of IPv6 is one source.
+Connections of known sources are handled as soon as they are readable. Connections of unknown sources are handled at a
+limited rate. Sources take turns. The last readable connection of a source comes first, because in a flood the oldest
+ones are already abandoned. A /64 of IPv6 is one source.
 
-When the process has no descriptor left, the oldest unknown connection without data is closed, and accepting continues a
+When `accept` lacks a descriptor or memory, the oldest connection of an unknown source is closed. Accepting continues a
 moment later.
 """
 
@@ -52,7 +52,7 @@ class AcceptOptions(Struct, frozen=True):
 
 
 def source_of(address: str) -> str:
-    """Return the source of an address: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the source of an address: IPv4, the /64 of IPv6, or the text of any other address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -79,7 +79,7 @@ class KnownSources:
             self._proven_at.popitem(last=False)
 
     def __contains__(self, address: object) -> bool:
-        """Return True if a server has proven its identity from this address within the last hour."""
+        """Return True if a server has proven its identity from the source of this address within the last hour."""
         proven_at = self._proven_at.get(source_of(str(address)))
         return proven_at is not None and trio.current_time() - proven_at < _KNOWN_FOR_S
 
@@ -128,7 +128,7 @@ class _Places:
         self._readable.setdefault(pending.source, []).append(pending)
 
     def next(self) -> _PendingStream | None:
-        """Remove and return the newest connection of the next source."""
+        """Remove and return the last readable connection of the next source."""
         if not self._readable:
             return None
         source, readable = next(iter(self._readable.items()))
@@ -152,7 +152,7 @@ class CloseReason(Enum):
     CROWDED = "too many connections wait for their turn"
     SILENT = "it sent nothing in time, or did not get a turn in time"
     GONE = "it closed the connection without sending anything"
-    EXHAUSTED = "this process may not open any more files or connections (ulimit -n)"
+    EXHAUSTED = "too few file descriptors (ulimit -n), or too little memory for connections"
 
 
 Handle = Callable[[trio.SocketStream, str], Awaitable[None]]
@@ -168,7 +168,7 @@ class AcceptQueue:
         arrived: Callable[[], None] = lambda: None,
         dropped: Callable[[str, CloseReason], None] = lambda *_: None,
     ) -> None:
-        """Call `arrived` for each connection, and `dropped` for each connection closed before it was handled."""
+        """Call `arrived` for each connection, and `dropped` for each connection closed for a `CloseReason`."""
         self.known = known or KnownSources()
         self.options = options or AcceptOptions()
         self._arrived = arrived
@@ -220,7 +220,7 @@ class AcceptQueue:
                 await trio.sleep(_PAUSE_S)
 
     def _accept_some(self, listening: socket.socket) -> bool:
-        """Accept all connections of the kernel's queue; return False if this process has no descriptor left."""
+        """Accept connections of the kernel's queue, up to a limit; return False without a descriptor or memory."""
         for _ in range(_ACCEPT_AT_ONCE):
             try:
                 connection, address = listening.accept()
@@ -243,6 +243,7 @@ class AcceptQueue:
             self._selector.register(connection, selectors.EVENT_READ, pending)
         except (OSError, ValueError):
             connection.close()
+            self._dropped(address, CloseReason.EXHAUSTED)
             return
         oldest = places.add(pending)
         if oldest is not None:

@@ -1,9 +1,9 @@
-"""Committed entries on their way to the state machine: in order, exactly once, at the state machine's own pace.
+"""Committed entries on their way to the state machine: in order, each once since the start or the last restore.
 
-Turns of the event loop push entries; a separate task calls the state machine and waits for it. So a slow state machine
-never delays a heartbeat. The state machine gets a few entries at a time. So even a state machine that never yields does
-not delay a heartbeat. Beyond `queue_bytes` pushed entries are dropped, and the task reads them back from storage later.
-For dropped entries only the commit index is kept.
+Turns of the event loop push entries; a separate task calls the state machine and waits for it. It yields after
+`APPLIED_AT_ONCE` entries, so a slow state machine delays a heartbeat by at most the time of these entries. Pushed
+entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. For
+dropped entries only the commit index is kept.
 
 Between two entries the same task *captures* the state machine for a snapshot. `snapshot()` returns immediately, and its
 iterator yields the state of that moment even if later entries are applied. The task also *restores* the state machine
@@ -101,7 +101,7 @@ class Applying:
 
         One caller at a time.
 
-        The entry is the newest applied one, or the one that `snapshot_index` names, if that is older.
+        The index is `applied`, or a lower `snapshot_index` that the bytes cover.
         """
         taken = trio.Event()
         self._captures.append(taken)
@@ -113,7 +113,7 @@ class Applying:
         return captured
 
     def end(self) -> None:
-        """Stop: entries are no longer committed or applied here; notify every waiting caller."""
+        """Make `wait_commit` and `wait_applied` raise; `run` continues until cancelled."""
         self._ended = True
         self._wake()
 

@@ -4,10 +4,10 @@
                                                                           ▲                         │
                                                                           └── recorded as delivered ◀──┘
 
-A batch only sets a flag. The thread compares the current state of servers with the recorded alerts, so it may handle
-several batches together, and a repeated batch has no effect. It checks when the table `watched` has changed. While an
-alert is firing it also checks every `LOOK_SECONDS`, because silences can expire without a batch. After a check it rests
-for `REST_TIMES` times the duration of the check.
+A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
+recorded alerts, so it may handle several batches together, and a repeated batch has no effect. It checks when the table
+`watched` has changed. While an alert is firing it also checks every `LOOK_SECONDS`, because silences can expire without
+a batch. After a check it rests for `REST_TIMES` times the duration of the check.
 
 *A farm with a backlog does not alert* until its newest entries are recent (`Backlog`). The backlog is reported, and
 a metric counts such farms.

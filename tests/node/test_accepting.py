@@ -130,6 +130,18 @@ async def test_exhausted_descriptors_drop_oldest_idle_connection(monkeypatch: py
         await late.aclose()
 
 
+async def test_connection_without_place_in_selector_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with listening(AcceptOptions()) as found:
+        monkeypatch.setattr(found.queue._selector, "register", exhausted)
+        refused = await found.connect()
+        assert await refused.receive_some() == b""
+        assert found.dropped == [(LOOPBACK, CloseReason.EXHAUSTED)]
+        await refused.aclose()
+
+
 def test_source_of_address_is_its_ipv6_network_or_ipv4_address() -> None:
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff") != source_of("2001:db8:0:1::1")
     assert source_of("::ffff:10.0.0.1") == source_of("10.0.0.1") == "10.0.0.1"

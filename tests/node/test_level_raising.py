@@ -32,7 +32,7 @@ def announcing(node_id: bytes, raft_id: int, level: int | None) -> Any:
 
 
 def typed(fake: SimpleNamespace) -> Any:
-    """Return the fake part of a node."""
+    """Return the fake itself, as `Any`."""
     return fake
 
 
@@ -90,7 +90,7 @@ async def test_alarm_names_voter_that_announces_old_level(mock_clock: MockClock)
     assert "node-2" not in text
 
 
-async def test_alarm_waits_for_end_of_upgrade(mock_clock: MockClock) -> None:
+async def test_alarm_is_not_set_before_time_limit(mock_clock: MockClock) -> None:
     stage = Stage()
     stage.announce(3, KAFKA_LEVEL)
     assert await stage.after(mock_clock, PATIENCE_S - 2) is None

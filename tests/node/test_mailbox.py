@@ -31,7 +31,7 @@ def make(
 
 
 def submit(batches: Batches) -> Proposed:
-    """Submit a batch to the core, which replies later."""
+    """Return the next batch, which must be there; `commit` replies to it."""
     batch = batches.submit()
     assert batch is not None
     return batch
@@ -144,7 +144,7 @@ async def test_proposals_wait_for_full_batch_or_time_limit(autojump_clock: trio.
 
 
 @pytest.mark.parametrize(("proposals", "wakes_s"), [(0, 1.4), (1, 1.0)])
-async def test_idle_owner_waits_for_extended_deadline(
+async def test_only_idle_owner_waits_for_extended_deadline(
     proposals: int, wakes_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     (mailbox, batches, _), limit = make(in_flight_ms=5_000), ProposalLimit(10, 1_000)
@@ -188,7 +188,7 @@ async def test_clients_of_answered_batch_share_next_one(autojump_clock: trio.tes
 
 
 async def test_control_records_have_separate_batches() -> None:
-    """All entries of a batch have one kind."""
+    """A batch has only control records, or none."""
     (mailbox, batches, _), limit = make(), ProposalLimit(10, 1_000)
     for number, control in enumerate((False, False, True, True, False)):
         proposal = Proposal((b"%d" % number,), limit, lambda _: None, control=control)

@@ -1,4 +1,4 @@
-"""The public modules of the packages: their names exist, and types alone do not load an event loop."""
+"""The public modules of the packages: their names exist. The pure core and a starting node load few others."""
 
 import subprocess
 import sys
@@ -47,8 +47,8 @@ def test_pure_core_loads_without_trio_and_cryptography() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_node_start_loads_only_needed_modules() -> None:
-    """Each of these uses a megabyte or more, and a node must fit on a small machine together with a router."""
+def test_node_start_does_not_load_unused_modules() -> None:
+    """Modules use memory, and a node must fit on a small machine together with a router."""
     unused = (
         "argparse",
         "bridge.node.router.i2cp_router",

@@ -1,11 +1,13 @@
 """A rotation of the farm's keys from the first step to the last, through one node's control endpoint.
 
-    install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
+    install a new key ─▶ all open with it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
 
-Each step waits until every running member has confirmed and stored it. A member that could not store the new key would
-return with the old key after a restart, and would be refused once the old key is removed. An interruption of any step
-does not isolate a member, because until the last step the old key opens datagrams. The same command then continues. The
-ages of the keys show the next step: a key newer than the sealing key is used, and an older installed key is removed.
+Each step waits until every running member has confirmed and stored it, or, if forced, until a timeout. A member that
+could not store the new key would return with the old key after a restart, and would be refused once the old key is
+removed. An interruption before the last step isolates no member, because the old key still opens datagrams. The same
+command then continues. The dates of the keys show the next step. If the newest installed key is newer than the
+choice of the sealing key, it is used. If it is older than the sealing key, only its removal is missing. If it is
+between them, it was not chosen, so a new key replaces it.
 """
 
 from collections.abc import Callable
@@ -26,10 +28,10 @@ class KeyClient(Protocol):
     """The methods of `ControlClient` for a rotation."""
 
     async def keys(self) -> KeysAnswer:
-        """Return the ring, and the members that have it."""
+        """Return the ring, and the members without it."""
 
     async def install_key(self) -> str:
-        """Make all members open a new key; return its id."""
+        """Make all members open datagrams with a new key; return its id."""
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
         """Make all members seal with an installed key."""
@@ -59,7 +61,7 @@ class Rotation:
             missing = partial(_without, key)
             await self._until(f"key {key} is installed", missing, "The old key is still in use")
             await self._client.use_key(key, force=self._force)
-        used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens")
+        used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens datagrams")
         removed = await self._remove_older(used, key)
         done = await self._until(
             "the old key is refused", _behind, "The members that did not confirm use the new key already"
@@ -70,17 +72,17 @@ class Rotation:
     def _check_absent(self, now: KeysAnswer) -> None:
         if now.absent and not self._force:
             raise RotationError(
-                f"nothing was changed: {_listed(now.absent)} down, would not get the new key and be refused"
-                " afterwards. Start them, or rotate with --force and give them the current key file (`garlicfarm keys"
-                " export FILE`) before their next start"
+                f"nothing was changed: {_listed(now.absent)} down, would miss the new key, and the farm would"
+                " then refuse them. Start them, or rotate with --force and give them the current key file"
+                " (`garlicfarm keys export FILE`) before their next start"
             )
 
     async def _new_key(self, before: KeysAnswer) -> str:
-        """Return the key to rotate to: the key of an interrupted rotation, otherwise a new one."""
+        """Return the key to rotate to: the key of an unfinished rotation, otherwise a new one."""
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
         if newest is not None and newest.since > before.epoch:
-            self._report(f"Continuing with key {newest.key_id}, which an interrupted rotation installed.")
+            self._report(f"Continuing with key {newest.key_id}, the newest key of the farm.")
             return newest.key_id
         if newest is not None and newest.since < _find(before, before.primary).since:
             self._report(
@@ -124,11 +126,11 @@ class Rotation:
             return now
         if set(missing) <= set(now.unstored or ()):
             raise RotationError(
-                f"{_names(missing)} could not store the keys ({what}), and would return with older keys after a"
-                f" restart. {standing}; the farm continues to work. Do not restart {_names(missing)}. Repair the disk"
-                " there (alarm `keyring-not-stored`): the node stores the keys automatically within a minute. Then"
-                f" {_AGAIN}. If it has to restart before that, first run `garlicfarm keys export FILE` here, and"
-                " copy that file to it as its key file"
+                f'{_names(missing)} could not store the keys at the step "{what}", and would return with older'
+                f" keys after a restart. {standing}; the farm continues to work. Do not restart {_names(missing)}."
+                " Repair the disk there (alarm `keyring-not-stored`): the node stores the keys automatically within a"
+                f" minute. Then {_AGAIN}. If it has to restart before that, first run `garlicfarm keys export FILE`"
+                " here, and copy that file to it as its key file"
             )
         raise RotationError(
             f"after {self._timeout_s:g} s {_names(missing)} did not confirm that {what}. {standing}; the farm"
@@ -138,7 +140,7 @@ class Rotation:
 
 
 async def rotate(client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
-    """Rotate; a missing response ends it like a refusal, with the remedy."""
+    """Rotate; after the first query a missing response ends it like a refusal, with the remedy."""
     before = await client.keys()
     try:
         return await Rotation(client, report, timeout_s, force=force).run(before)

@@ -187,7 +187,7 @@ class ControlClient:
         return answer
 
     async def keys(self) -> KeysAnswer:
-        """Return the farm's key ring, and the members that have it."""
+        """Return the farm's key ring, and the members without it."""
         return await self.call(routes.KEYS)
 
     async def install_key(self) -> str:

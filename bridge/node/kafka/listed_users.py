@@ -1,18 +1,18 @@
 """The users of the Kafka listener, and their permissions.
 
     kafka.users     a file of mode 0600:   reader      SCRAM-SHA-512$4096:…                may read the log
-                                           collector   SCRAM-SHA-512$4096:…    submit      may also produce
+                                           collector   SCRAM-SHA-512$4096:…    submit      may produce (`kafka.write`)
 
     the same with kafka.client_ca:         "CN=collector,O=Example" certificate submit
 
-With passwords only listed users are served. With certificates every client is served whose certificate the authority of
-`kafka.client_ca` has signed. The file grants scopes to some of them, by the subject of their certificates in the form
-of RFC 4514. Words are separated as in a shell, so a subject with spaces is in quotes. The scopes are defined in
-`bridge.node.raft.client_scopes`.
+If clients use passwords, the listener serves only listed users. If they use certificates, it serves every client whose
+certificate the authority of `kafka.client_ca` has signed. The file grants scopes to some of them, by the subject of
+their certificates in the form of RFC 4514. Words are separated as in a shell, so a subject with spaces is in quotes.
+The scopes are defined in `bridge.node.raft.client_scopes`.
 
 A changed file is read again, so users are added or removed without a restart. If the file becomes unreadable, its
-previous content stays in force, and an alarm is set. A removed user's connection may read until it ends, but cannot
-produce: scopes are looked up for each batch.
+previous content stays in force, and an alarm is set. A removed user's connection may read, and store offsets of
+its group, until it ends. It cannot produce: scopes are looked up for each batch.
 """
 
 import re
@@ -77,7 +77,7 @@ def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, 
     lines = read_lines(path, FILE_LIMIT_BYTES, "users")
     found = [_listed(line, place, by_certificate=by_certificate) for place, line in lines]
     if len({each.name for each in found}) != len(found):
-        raise KeyFileError(f"{path} lists a user twice: each has one line")
+        raise KeyFileError(f"{path} lists a user twice: write one line for each user")
     return tuple(found)
 
 
