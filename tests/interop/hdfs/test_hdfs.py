@@ -1,7 +1,7 @@
 """Tables in HDFS: the tests of `tests/pipeline/test_bucket.py` without planted faults, on a name node and a data node.
 
 `make interop-hdfs` copies Hadoop's jars and runs them. The tests are imported: the fixture `place` here gives them a
-directory of HDFS. `test_two_runs_write_each_batch_once` is absent: with HDFS it fails (docs/how-to/pipeline.md).
+directory of HDFS.
 """
 
 import json
@@ -22,6 +22,7 @@ from tests.pipeline.test_bucket import (
     test_second_writer_of_table_is_refused,
     test_tables_in_bucket_equal_tables_in_directory,
     test_tables_of_spark_in_bucket_equal_local_tables,
+    test_two_runs_write_each_batch_once,
 )
 from tests.processes import END_S, child
 
@@ -33,6 +34,7 @@ __all__ = [
     "test_second_writer_of_table_is_refused",
     "test_tables_in_bucket_equal_tables_in_directory",
     "test_tables_of_spark_in_bucket_equal_local_tables",
+    "test_two_runs_write_each_batch_once",
 ]
 JARS = Path("build/interop-hdfs/jars")
 START_S = 5 * END_S
