@@ -3,10 +3,10 @@
     async with open_server(…) as server:        a failed disk ends the block with OSError, not with
         …                                       ExceptionGroup(ExceptionGroup(OSError))
 
-trio wraps every error that leaves a nursery in an `ExceptionGroup`. So a function that documents `VoterError` would
-raise a group, which `except VoterError` does not catch, and an expected `OSError` would end the process. So each public
-block opens its nursery by `block_nursery`, and each function that documents its exceptions has `single_errors` around
-its nursery; `docs/explanation/architecture.md` has the rule.
+trio wraps every error that leaves a nursery in an `ExceptionGroup`. A caller's `except VoterError` or `except OSError`
+does not catch that group, so the error would end the process. `open_server`, `open_voter`, `open_peer` and other public
+blocks open their nursery by `block_nursery`. A function with its own nursery can use `single_errors` for the same
+purpose (`docs/explanation/architecture.md`).
 
 If several tasks fail, the first error is raised and has the others as notes. An interrupt takes precedence over errors.
 """
@@ -30,7 +30,7 @@ async def block_nursery() -> AsyncIterator[trio.Nursery]:
 
 @contextmanager
 def single_errors() -> Iterator[None]:
-    """Raise the first error of a group that leaves the block, instead of the group."""
+    """Raise one error instead of a group that leaves the block: an interrupt, else the first error."""
     ended: BaseExceptionGroup[BaseException] | None = None
     try:
         yield
@@ -42,7 +42,10 @@ def single_errors() -> Iterator[None]:
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that represents a group: an interrupt, else the first error, with the others as notes."""
+    """Return the error that represents a group: an interrupt, else the first error, with the others as notes.
+
+    A group of cancellations alone is returned unchanged.
+    """
     errors = [error for error in leaves(group) if not isinstance(error, trio.Cancelled)]
     if not errors:
         return group

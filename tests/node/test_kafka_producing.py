@@ -212,7 +212,7 @@ async def test_producer_expires_after_one_day() -> None:
     farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + PRODUCER_EXPIRY_MS + 1)
     code, text = await refusal_of(producing, batch_of(NOTE, producer=producer))
     assert code is ErrorCode.UNKNOWN_PRODUCER_ID
-    assert "sent nothing for a day" in text
+    assert "unused for a day" in text
 
 
 async def test_raised_epoch_restarts_sequence_and_fences_old_epoch() -> None:

@@ -2,17 +2,18 @@
 
     batch ─▶ each record: a JSON object for submit? within the user's scopes? ─▶ else refused as a whole
           ─▶ no producer id: signed if it acts on the farm ─▶ submitted once ─▶ committed │ fate unknown: timed out
-          ─▶ producer id:    names `kafka:ID.EPOCH.SEQUENCE`, signed by this node ─▶ submitted, repeated while its fate
-                             is unknown ─▶ applied: the table of producers has the positions of the first copies
+          ─▶ producer id:    names `kafka:ID.EPOCH.SEQUENCE`, then `.USER` if the client has a name
+                             ─▶ signed by this node ─▶ submitted, repeated while its fate is unknown
+                             ─▶ applied: the table of producers has the positions of the first copies
 
 The record's value is committed. If the batch has a producer id, `request` is added in front and a proof at the end. A
 record's key, headers and timestamp are dropped, since an entry does not have them.
 
 *Exactly once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides for all nodes
-alike. It is queried here first, so that a repetition does not make a second entry. This node may lag the leader: any
-result except new and duplicate is checked again after a read barrier. A producer belongs to the user that started it.
-Batches of another user under its id are refused, here and by the state machine. Batches of one producer are processed
-one by one.
+alike. It is queried here first, so that most repetitions do not make a second entry; the table skips the others. This
+node may lag the leader: any result except new and duplicate is checked again after a read barrier. A producer belongs
+to the user that started it. Batches of another user under its id are refused, here and by the state machine. Batches of
+one producer are processed one by one.
 
 *Partial batches.* A batch is submitted in pieces, and a part of a cancelled batch may be committed. When the batch is
 repeated, its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
@@ -61,9 +62,9 @@ class Producing:
         self._batches_of: dict[int, trio.Lock] = {}
         """By producer id, held while one of its batches is in progress."""
         self._pending_bytes = 0
-        """Bytes of uncommitted entries."""
+        """Bytes of the record values of batches in progress."""
         self.counters: Counter[TopicEvent | ProduceRefusal] = Counter()
-        """Committed records, and refused batches by reason."""
+        """Committed and duplicate records, started producers, and refusals by reason."""
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """Have a batch committed; see `ServedTopic.append`."""
@@ -71,7 +72,7 @@ class Producing:
         farm = self._ready()
         size_bytes = sum(map(len, values))
         if self._pending_bytes and self._pending_bytes + size_bytes > HELD_BYTES:
-            raise ServerBusyError("too much that clients produced waits to be committed")
+            raise ServerBusyError("too many bytes of clients' records wait for their commit")
         self._pending_bytes += size_bytes
         try:
             return await self._append(farm, batch, values, owner_in(farm, principal))
@@ -108,7 +109,7 @@ class Producing:
         producer_id = farm.state.kafka.id_of(name)
         if producer_id is None:
             raise self._refused(
-                ProduceRefusal.UNKNOWN, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer is not known yet"
+                ProduceRefusal.UNKNOWN, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer's entry had no effect"
             )
         self.counters[TopicEvent.PRODUCED_PRODUCERS] += 1
         return ProducerId(producer_id, 0)
@@ -240,7 +241,7 @@ class Producing:
     def _out_of_order(self, status: ProducedStatus, named: ProducedEntry) -> ProduceRefusedError:
         match status:
             case ProducedStatus.UNKNOWN:
-                text = f"producer {named.producer_id} sent nothing for a day, or too many other producers started since"
+                text = f"producer {named.producer_id} is unknown: not started, unused for a day, or displaced"
                 return self._refused(ProduceRefusal.EXPIRED, ErrorCode.UNKNOWN_PRODUCER_ID, text)
             case ProducedStatus.FENCED:
                 text = f"producer {named.producer_id} has left epoch {named.epoch}"
@@ -262,7 +263,7 @@ class Producing:
 
 
 def owner_in(farm: FoundedFarm, principal: str | None) -> str:
-    """Return the user's name in entries of this farm; empty below the level that has owners."""
+    """Return the hash of the user's name for entries of this farm; empty without a name, and below `BOUNDS_LEVEL`."""
     if farm.state.level < BOUNDS_LEVEL:
         return ""
     return principal_hash(farm.known.founding.cluster_id, principal)

@@ -13,11 +13,11 @@ from consensus.core.drops import CountedReason
 class ListenerEvent(CountedReason):
     """Ordinary events of a listener."""
 
-    BYTES_RECEIVED = "bytes_received", "Bytes of requests that the Kafka listener has received"
-    BYTES_SENT = "bytes_sent", "Bytes of answers that the Kafka listener has sent. It grows as consumers read"
+    BYTES_RECEIVED = "bytes_received", "Bytes of requests that the Kafka listener has served"
+    BYTES_SENT = "bytes_sent", "Bytes of answers to served requests of the Kafka listener. It grows as consumers read"
     CONNECTIONS_ACCEPTED = "connections_accepted", "Accepted connections of the Kafka listener, before any login"
     LOGINS = "logins", "Accepted logins of the Kafka listener. A steep rise means that clients reconnect without end"
-    REQUESTS_ANSWERED = "requests_answered", "Answered requests of the Kafka listener. It grows with its clients' work"
+    REQUESTS_ANSWERED = "requests_answered", "Served requests of the Kafka listener. It grows with its clients' work"
 
 
 class ListenerClose(CountedReason):
@@ -37,7 +37,7 @@ class ListenerClose(CountedReason):
     LOGIN_FAILED = "login_failed", "connections with a failed login"
     MALFORMED = "malformed", "connections with bytes that are not a request of Kafka's protocol"
     REQUEST_BEFORE_LOGIN = "request_before_login", "connections with a request before the login"
-    REQUEST_BYTES = "request_bytes", "connections closed because the incomplete requests of all clients are too large"
+    REQUEST_BYTES = "request_bytes", "connections closed because the open requests of all clients are too large"
     REQUEST_INCOMPLETE = "request_incomplete", "connections with a request that was not complete in time"
     SERVER_BUSY = "server_busy", "connections closed because the server is busy or has stopped"
     SERVICE_TIMEOUT = "service_timeout", "connections with a request that this node did not answer in time"
@@ -45,4 +45,4 @@ class ListenerClose(CountedReason):
     TLS_FAILED = "tls_failed", "connections with a failed TLS handshake"
     TOO_MANY = "too_many", "connections above the limit of all connections"
     TOO_MANY_OF_SOURCE = "too_many_of_source", "connections above the limit of one source"
-    UNSERVED_VERSION = "unserved_version", "connections with a request in an unsupported version"
+    UNSERVED_VERSION = "unserved_version", "connections with a request, not ApiVersions, in an unsupported version"

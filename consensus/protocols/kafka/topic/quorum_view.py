@@ -7,14 +7,14 @@ A broker of Kafka forwards the request to the active controller. Servers of such
 other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
 connection. The tool then retries at a broker without a connection, and reaches the leader within a second or two.
 
-If the leader is not among the brokers, a server reports its own view: the leader, its epoch, the commit index, and
-itself. For all others the end is unknown (-1), and the leader's log is at least as long as its own. Without a known
-leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft quorum `admin_service` makes the
+If the leader is not among the brokers, a server reports its own view: the leader, the epoch, the commit index, and the
+end of its own log. It reports this end also for the leader, as a lower bound, and -1 (unknown) for all others. Without
+a known leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft quorum `admin_service` makes the
 `QuorumView`: only the leader describes replicas.
 
 *Times.* Kafka's leader stores the last contact of a replica by the machine's clock; ours has a monotonic clock and
-reports ages. `ReplicaTimes` converts ages to times, which never go back within an epoch. The two clocks are not read in
-the same instant, and the machine's may be set back.
+reports ages. `ReplicaTimes` converts ages to times. Between two calls of one epoch a known time does not go back; an
+unknown age becomes -1. The two clocks are not read in the same instant, and the machine's may be set back.
 
 A separate module, because a farm and a KRaft quorum both use it.
 """
@@ -54,7 +54,7 @@ class QuorumView(Struct, frozen=True):
     """Id of this server."""
     leader_id: int | None
     leader_is_listed: bool
-    """True if clients get the address of the leader."""
+    """True if clients have the leader's address, so that other servers end the connection. KRaft sets False."""
     leader_epoch: int
     high_watermark: int
     voters: tuple[ReplicaView, ...]
