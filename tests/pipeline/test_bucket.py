@@ -350,8 +350,9 @@ def test_table_is_read_during_checkpoint(s3: S3Server, place: BucketPath, monkey
 
 
 def test_second_writer_of_table_is_refused(place: BucketPath) -> None:
-    one, other = Table(place, CLOCKS), Table(place, CLOCKS)
+    one = Table(place, CLOCKS)
     assert append(one, 0)
+    other = Table(place, CLOCKS)
     assert other.known_batch(LOG) == 0
     # Both are at batch 1: the second commit does not add its rows.
     assert append(one, 1)
