@@ -37,7 +37,7 @@ class OldFarm(FakeLeader):
         self.farm = replace(self.farm, in_contact=lambda node_id, _: node_id in reached)
 
     def describe(self) -> Any:
-        """Return a description in which only the running servers answered recently."""
+        """Return a description with recent replies of the running servers only."""
         described = super().describe()
         for each in described.raft.followers:
             each.contact_ms = 1 if each.server_id in self.running else None

@@ -1,4 +1,4 @@
-"""A removal that needs a higher feature level, in a farm where the vote of the old server may be needed."""
+"""A removal that needs a higher feature level, in a farm that may need the vote of the old server."""
 
 import pytest
 import trio
