@@ -145,8 +145,10 @@ class Lake:
 
     @property
     def farms(self) -> frozenset[str]:
-        """The farms with entries in the tables."""
-        return frozenset(self._notes.next_entries())
+        """The farms with entries in the tables, also of a batch whose commits may be incomplete."""
+        # An earlier version wrote tables without notes.
+        current = self._current.rows("farm").column("farm").to_pylist()
+        return frozenset([*self._notes.next_entries(), *self._notes.begun_entries(), *current])
 
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
         """Write the results of the tasks of a micro-batch; a repetition changes nothing.

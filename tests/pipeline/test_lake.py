@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from pipeline.lake import EventsTable, Lake
 from pipeline.schemas import EVENTS, arrow_schema
 from pipeline.serve.query import documents
 from pipeline.tables import current
+from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
@@ -90,6 +92,19 @@ def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatc
         again = lake_at(output)
         again.write_outcome(outcome_for(again, parts[1], 3), 1)
         assert tables_in(output) == expected, f"after {completed} commits"
+
+
+def test_farm_of_first_batch_is_known_without_its_end_or_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, lake = three_servers(minutes=1), lake_at(tmp_path)
+    assert lake.farms == frozenset()
+    with monkeypatch.context() as killed:
+        killed.setattr(CurrentState, "take", Mock(side_effect=InterruptedError))
+        with pytest.raises(InterruptedError):
+            lake.write_outcome(outcome_for(lake, log, 1), 0)
+    assert lake_at(tmp_path).farms == {log.cluster_id}
+    lake_at(tmp_path).write_outcome(outcome_for(lake, log, 1), 0)
+    (tmp_path / "batches-log.json").unlink()
+    assert lake_at(tmp_path).farms == {log.cluster_id}
 
 
 def test_farms_with_equal_server_ids_are_separate(tmp_path: Path) -> None:
