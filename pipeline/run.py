@@ -446,13 +446,13 @@ def refuse_orphaned(output: Output) -> None:
 def claim_layout(output: Output) -> None:
     """Record the layout of the directory; raise FarmLogError when a run cannot continue it."""
     note = Document(output / LAYOUT_FILE)
-    if layout_of(output, note) != LAYOUT or note.read() is None:
+    content = note.read()
+    if layout_of(output, content) != LAYOUT or content is None:
         _write(note, {"layout": LAYOUT})
 
 
-def layout_of(output: Output, note: Document) -> int:
+def layout_of(output: Output, content: bytes | None) -> int:
     """Return the layout of the directory, from its record; raise FarmLogError if this version cannot use it."""
-    content = note.read()
     try:
         # The first version did not write this note; its layout has the number 1.
         without = 1 if (output / CHECKPOINT).exists() else LAYOUT

@@ -15,7 +15,7 @@ from pipeline.output.documents import Document
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import refuse_damaged_watch
 from pipeline.repair.repairing import repair as repair_tables
-from pipeline.run import LAYOUT_FILE, layout_of
+from pipeline.run import LAYOUT_FILE, claim_layout, layout_of
 from pipeline.serve.printing import echo
 from pipeline.source.farm import FarmDataSource
 
@@ -36,7 +36,7 @@ def repair(*, place: LogPlace, output: Output, dry_run: bool) -> None:
         if not output.is_dir():
             raise click.UsageError(f"{output} does not contain tables: name the --output of a run")
         held.enter_context(alone_in(output, line.print_line))
-        layout_of(output, Document(output / LAYOUT_FILE))
+        layout_of(output, Document(output / LAYOUT_FILE).read())
         refuse_damaged_watch(output)
         found = examine(output)
         for each in found.lines():
@@ -44,7 +44,10 @@ def repair(*, place: LogPlace, output: Output, dry_run: bool) -> None:
         if not found:
             echo(f"{output} is not damaged.")
         elif not dry_run:
-            repair_tables(output, FarmDataSource(place.options()).farms(), echo)
+            farms = FarmDataSource(place.options()).farms()
+            # An earlier version could not continue what this one writes.
+            claim_layout(output)
+            repair_tables(output, farms, echo)
             echo(f"{output} is repaired. Start the pipeline again.")
         else:
             echo("Nothing was changed. Without --dry-run, the lost entries are read again.")

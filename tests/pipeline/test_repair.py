@@ -175,9 +175,16 @@ def test_repair_refuses_layout_of_another_version(undamaged: Path, tmp_path: Pat
     result = CliRunner().invoke(repair_command, ["--output", str(output)])
     assert (result.exit_code, f"has the layout {LAYOUT + 1} and this version writes" in result.output) == (1, True)
     assert not (output / "reports").exists()
-    # an earlier layout that a run continues is not raised
+    # an earlier layout that a run continues is raised by the repair only
     (output / LAYOUT_FILE).write_text(content := json.dumps({"layout": min(CONTINUED)}))
     result = CliRunner().invoke(repair_command, ["--output", str(output), "--dry-run"])
+    assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
+    with serve_log(two_days(), tmp_path / "control.sock") as address:
+        result = CliRunner().invoke(repair_command, ["--output", str(output), "--node", address])
+    assert (result.exit_code, json.loads((output / LAYOUT_FILE).read_text())) == (0, {"layout": LAYOUT})
+    # nothing is written to undamaged tables
+    (output / LAYOUT_FILE).write_text(content)
+    result = CliRunner().invoke(repair_command, ["--output", str(output)])
     assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
 
 
