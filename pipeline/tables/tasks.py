@@ -158,7 +158,7 @@ def read_in_tasks(
 ) -> list[pa.RecordBatch]:
     """Read partitions, each in one of Spark's tasks, without Spark's checkpoint.
 
-    `tag`: a tag for all jobs of the calling thread, by which they can be cancelled.
+    `tag`: the tag of all jobs of the calling thread, for `cancelJobsWithTag`.
     """
     session.sparkContext.addJobTag(tag)
     tasks = session.sparkContext.parallelize(partitions, max(1, len(partitions)))

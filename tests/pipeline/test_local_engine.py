@@ -400,7 +400,7 @@ class SizedBatch:
 @pytest.mark.parametrize(
     ("rows", "size", "groups"), [(1, 1, [200]), (0, 0, []), (60, 1, [100, 100]), (1, 150, [66, 66, 66, 2])]
 )
-def test_small_batches_are_grouped_with_one_look_at_each(
+def test_size_of_each_grouped_batch_is_computed_once(
     rows: int, size: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "ROWS_PER_RECORD_BATCH", 6_000)
