@@ -94,11 +94,15 @@ def _bytes_arrive() -> bool:
                 receiver.recv(1)
     finally:
         os.sched_setaffinity(0, processors)
-    return bool(select.select([GLOBAL_RUN_CONTEXT.runner.io_manager._epoll], [], [], 0)[0])
+    ready = select.poll()  # select() refuses descriptors from 1,024 on
+    ready.register(GLOBAL_RUN_CONTEXT.runner.io_manager._epoll, select.POLLIN)
+    return bool(ready.poll(0))
 
 
 @cache
 def _loopback() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a TCP connection to this process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]
+        sender, receiver = socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]
+        receiver.settimeout(END_S)
+        return sender, receiver
