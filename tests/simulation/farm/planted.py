@@ -57,6 +57,7 @@ from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import Joiner
 from gossip.core.member import Status
 from gossip.core.updates import Updates
+from tests.simulation.farm import operators
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.nemeses import Fault, Nemesis
@@ -387,6 +388,11 @@ def _own_level(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda current, voters: real(current, [SUPPORTED_LEVEL for _ in voters])
 
 
+def _thousandfold(real: Callable[..., int]) -> Callable[..., int]:
+    """Return a fault: a limit is much too large, at the farm and at the operator."""
+    return lambda *arguments: 1_000 * real(*arguments)
+
+
 def _with_second(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a fault: a correction keeps the seconds of the last publications."""
 
@@ -593,6 +599,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
     "a correction of log time does not count": Planted(
         1, "completed action", ((Farm, "apply", _without_record(Correction)),), WRONG_LOG_TIME, 60.0, has_operator=True
+    ),
+    "a needed correction of log time counts as needless": Planted(
+        1,
+        "true log time",
+        tuple((each, "needless_ms", _thousandfold) for each in (log_time_correction, operators)),
+        WRONG_LOG_TIME,
+        60.0,
+        has_operator=True,
     ),
     "a correction keeps the seconds of publications": Planted(
         1, "healing", ((farm_commands, "correct", _with_second),), WRONG_LOG_TIME, 60.0, has_operator=True
