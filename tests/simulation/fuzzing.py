@@ -155,7 +155,8 @@ def mutated(data: bytes, random: Random, known: Sequence[bytes], pieces: Sequenc
             case 2 | 3:
                 changed[at : at + len(piece)] = piece
             case 4:
-                changed[at:at] = piece * random.choice((1, 1, 1, 2, 50, 2_000))
+                copies = min(random.choice((1, 1, 1, 2, 50, 2_000)), GROWTHS[-1] // max(1, len(piece)))
+                changed[at:at] = piece * copies
             case 5:
                 del changed[at : at + size]
             case 6:

@@ -57,4 +57,6 @@ def test_mutated_inputs_are_huge_or_foreign_sometimes() -> None:
     made = [mutated(data, random, [data], [b"\0"]) for _ in range(2_000)]
     assert max(GROWTHS) < max(map(len, made)) < 2 * max(GROWTHS)
     assert data in made
+    long = [mutated(data, random, [data], [bytes(70_000)]) for _ in range(200)]
+    assert max(map(len, long)) <= 8 * max(GROWTHS)
     assert any(len(set(each)) > 200 for each in made), "no input of random bytes"
