@@ -30,6 +30,7 @@ from pipeline.output.hdfs import HdfsStore
 SCHEME: Final = "s3://"
 HDFS: Final = "hdfs://"
 CONNECT_SECONDS: Final = 5.0
+_MAXIMUM_PORT: Final = 65_535
 RIGHTS: Final = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 ENDPOINT, _PROFILE, _KEY = "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"
 _IS_PRESENT = frozenset({"AlreadyExistsError", "PreconditionError"})
@@ -154,8 +155,16 @@ class BucketPath:
             _client(self).delete(self.key)
 
     def rename(self, target: "BucketPath") -> "BucketPath":
-        """Copy all objects below this path to another one, and then delete them; a killed call can be repeated."""
-        client, keys = _client(self), [each.key for each in self.objects()]
+        """Move all objects below this path to another one; HDFS renames the folder.
+
+        In a bucket the objects are copied and then deleted, so a killed call can be repeated.
+        """
+        client = _client(self)
+        if isinstance(client, HdfsStore):
+            with self._named():
+                client.rename_folder(self.key, target.key)
+            return target
+        keys = [each.key for each in self.objects()]
         with self._named():
             for key in keys:
                 client.copy(key, f"{target.key}{key.removeprefix(self.key)}")
@@ -209,15 +218,20 @@ Output: TypeAlias = Path | BucketPath
 
 
 def output_of(text: str) -> Output:
-    """Return the place with this name. Raise ValueError for a bucket without a name."""
+    """Return the place with this name. Raise ValueError for an incomplete URL."""
     scheme = next((each for each in (SCHEME, HDFS) if text.startswith(each)), None)
     if scheme is None:
         return Path(text)
     form = "s3://BUCKET/PREFIX" if scheme == SCHEME else "hdfs://HOST:PORT/PREFIX"
     bucket, _, prefix = text.removeprefix(scheme).partition("/")
     parts = [each for each in prefix.split("/") if each]
-    if not bucket or not all(each.isalnum() or each in "-._" for each in bucket.replace(":", "", scheme == HDFS)):
-        raise ValueError(f"{text!r} does not have a bucket: write {form}")
+    host, colon, port = bucket.partition(":") if scheme == HDFS else (bucket, "", "")
+    if not host or not all(each.isalnum() or each in "-._" for each in host):
+        raise ValueError(f"{text!r} does not have a {'host' if scheme == HDFS else 'bucket'}: write {form}")
+    if colon and not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAXIMUM_PORT):
+        raise ValueError(f"{text!r} does not have a port after the colon: write {form}")
+    if scheme == HDFS and not parts:
+        raise ValueError(f"{text!r} does not have a directory: write {form}")
     if any(each in {".", ".."} for each in parts):
         raise ValueError(f"{text!r} has a part that is . or ..: write {form}")
     return BucketPath(bucket, "/".join(parts), scheme)

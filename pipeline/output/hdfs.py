@@ -1,27 +1,34 @@
 """Files of HDFS, by the operations of obstore's client that `BucketPath` uses; the client is hdfs-native, without Java.
 
-    key                  a document of version 1, or a data file
-    key.~2, key.~3, …    later versions of a document; the highest one is valid, and its number is the entity tag
+    key            a data file, or a file of a table's log
+    key.~/         a document
+        .~VERSION  an empty file, whose name shows the valid version: a random number, which is the entity tag
+        VERSION    the content of this version
 
-HDFS has atomic renames that fail if the target exists, but it cannot replace a file on a condition. So a document is
-replaced by a file with the next number: the rename decides between two writers. A writer then deletes the earlier
-versions. A suspended writer may use a number whose file was deleted. It finds that its own version does not follow the
-version before it, deletes its file, and fails. Delta Lake's commits have numbers already, and delta-rs makes them with
-the same renames.
+HDFS cannot replace a file on a condition, but a rename fails if its source is missing or its target exists. A writer
+writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. It
+fails after another write or a deletion, even if the document was created again. With consecutive numbers as versions,
+a number returns after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's
+commits have numbers already, and delta-rs makes them with such renames.
 
-A file is written and synced as `.~…` first. A killed process may leave such a file, which nothing reads.
+A killed writer leaves a content in a document, which the next writer of the document deletes. Or it leaves a folder
+`.~VERSION`; a writer that creates a document next to it deletes it after `LEFT_MS`. Nothing reads either. A part of a
+data file is left too; the cleanup of the table deletes files that no commit contains.
 """
 
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-_VERSION: Final = re.compile(r"(.+)\.~(\d+)")
-_ASIDE: Final = ".~"
+LEFT_MS: Final = 3_600_000
+"""The age of a new document's folder, after which its writer counts as killed."""
+_MARK: Final = ".~"
+_DOCUMENT: Final = ".~"
+"""The end of the name of a document's folder."""
 _PART_BYTES: Final = 1024 * 1024
 
 
@@ -50,6 +57,8 @@ class HdfsStore:
 
         self._client = Client(f"hdfs://{authority}")
         self._new = WriteOptions(overwrite=False, create_parent=True)
+        self._replacing = WriteOptions(overwrite=True, create_parent=True)
+        self._inside = WriteOptions(overwrite=False, create_parent=False)
 
     def list_with_delimiter(self, key: str) -> dict[str, Sequence[Any]]:
         """Return the folders and files of a folder."""
@@ -61,90 +70,148 @@ class HdfsStore:
 
     def head(self, key: str) -> dict[str, int]:
         """Return the size of a file. Raise FileNotFoundError."""
-        found = self._client.get_file_info(f"/{self._newest(key)[0]}")
+        if not _is_plain(key):
+            files = self._files(key)
+            return {"size": files[_valid(key, files)]}
+        found = self._client.get_file_info(f"/{key}")
         if found.isdir:
             raise FileNotFoundError(key)
         return {"size": found.length}
 
     def get(self, key: str) -> HdfsFile:
         """Open a file. Raise FileNotFoundError."""
+        if _is_plain(key):
+            return HdfsFile(self._client.read(f"/{key}"), {"e_tag": ""})
         while True:
-            path, version = self._newest(key)
+            version = _valid(key, self._files(key))
             try:
-                return HdfsFile(self._client.read(f"/{path}"), {"e_tag": str(version)})
-            except FileNotFoundError:
+                opened = HdfsFile(self._client.read(f"{_folder(key)}/{version}"), {"e_tag": version})
+                return HdfsFile(BytesIO(b"".join(opened.stream())), opened.meta)
+            except Exception:
                 # It was replaced in the meantime, or deleted.
-                if self._newest(key)[0] == path:
+                if self._version(key) == version:
                     raise
 
     def put(self, key: str, content: bytes | Path, mode: str | dict[str, str] = "overwrite") -> dict[str, str]:
-        """Write a file: a new one (`create`), or the next version of this entity tag. Raise PreconditionError."""
-        number = 1 + _number(mode)
-        if isinstance(mode, dict) and number == 1:
-            raise PreconditionError(f"{key} has another version")
-        folder, _, name = key.rpartition("/")
-        aside = f"/{folder}/{_ASIDE}{uuid.uuid4()}"
-        with self._client.create(aside, self._new) as file:
-            for part in _parts(content):
-                file.write(part)
-            file.hsync()
-        written = f"/{folder}/{_name(name, number)}"
+        """Write a file: any (`overwrite`), a new one (`create`), or the version after a tag. Raise PreconditionError.
+
+        An error after an outage does not show that the write had no effect.
+        """
+        if isinstance(mode, dict):
+            return {"e_tag": self._replace(key, content, mode["e_tag"])}
+        if not _is_plain(key):
+            return {"e_tag": self._create(key, content)}
         try:
-            self._client.rename(aside, written, overwrite=mode == "overwrite")
+            self._write(f"/{key}", content, self._replacing if mode == "overwrite" else self._new)
         except FileExistsError as error:
             raise PreconditionError(f"{key} exists") from error
+        return {"e_tag": ""}
+
+    def delete(self, key: str) -> None:
+        """Delete a file; a missing file is not an error."""
+        self._delete(f"/{key}" if _is_plain(key) else _folder(key))
+
+    def rename_folder(self, key: str, target: str) -> None:
+        """Rename a folder with all its files. Raise FileNotFoundError, FileExistsError."""
+        self._client.rename(f"/{key}", f"/{target}", overwrite=False)
+
+    def _create(self, key: str, content: bytes | Path) -> str:
+        """Create a document; return its version."""
+        version, parent = uuid.uuid4().hex, f"/{key}".rpartition("/")[0]
+        aside = f"{parent}/{_MARK}{version}"
+        try:
+            self._write(f"{aside}/{version}", content, self._new)
+            self._client.create(f"{aside}/{_MARK}{version}", self._inside).close()
+            self._client.rename(aside, _folder(key), overwrite=False)
+        except Exception as error:
+            found = self._version(key)
+            if found is None:
+                raise
+            # Without a reply to the rename, it may have been successful.
+            if found != version:
+                raise PreconditionError(f"{key} exists") from error
         finally:
-            self._delete(aside)
-        versions = self._versions(key)
-        follows = max(versions) == number and (number == 1 or number - 1 in versions)
-        if mode != "overwrite" and not follows:
-            self._delete(written)
+            self._discard(aside)
+        # The write was successful, even if the cleanup fails.
+        with suppress(Exception):
+            self._delete_left(parent, _folder(key))
+        return version
+
+    def _replace(self, key: str, content: bytes | Path, tag: str) -> str:
+        """Replace a version of a document; return the next version."""
+        version, folder, files = uuid.uuid4().hex, _folder(key), self._files(key)
+        if not tag or _MARK + tag not in files:
             raise PreconditionError(f"{key} has another version")
-        for each in versions - {number}:
-            self._delete(f"/{folder}/{_name(name, each)}")
-        return {"e_tag": str(number)}
+        try:
+            self._write(f"{folder}/{version}", content, self._inside)
+            self._client.rename(f"{folder}/{_MARK}{tag}", f"{folder}/{_MARK}{version}", overwrite=False)
+        except Exception as error:
+            found = self._version(key)
+            # The content stays: a rename without a reply may be made later. The next writer deletes it.
+            if found == tag:
+                raise
+            if found != version:
+                self._discard(f"{folder}/{version}")
+                raise PreconditionError(f"{key} has another version") from error
+        # Writers of files that were there before this version can only fail; a later file may be the next version.
+        for each in files.keys() - {_MARK + tag}:
+            self._discard(f"{folder}/{each}")
+        return version
 
-    def delete(self, keys: str | Iterable[str]) -> None:
-        """Delete files; a missing file is not an error."""
-        for key in [keys] if isinstance(keys, str) else keys:
-            folder, _, name = key.rpartition("/")
-            for each in sorted({1, *self._versions(key)}):
-                self._delete(f"/{folder}/{_name(name, each)}")
+    def _write(self, path: str, content: bytes | Path, options: Any) -> None:
+        """Write and sync a file. It is deleted after an error, except if it existed."""
+        opened = self._client.create(path, options)
+        try:
+            with opened as file:
+                for part in _parts(content):
+                    file.write(part)
+                file.hsync()
+        except BaseException:
+            self._discard(path)
+            raise
 
-    def copy(self, key: str, target: str) -> None:
-        """Copy a file over another one."""
-        self.put(target, b"".join(self.get(key).stream()))
+    def _delete_left(self, parent: str, new: str) -> None:
+        """Delete the folders of killed writers; the name node's clock measures their age, by a new document."""
+        found = [*self._client.list_status(parent or "/")]
+        now = max((each.modification_time for each in found if _last(each.path) == _last(new)), default=0)
+        for each in found:
+            if _last(each.path).startswith(_MARK) and each.modification_time < now - LEFT_MS:
+                self._delete(f"{parent}/{_last(each.path)}")
 
     def _below(self, key: str, *, recursive: bool) -> Iterator[tuple[str, bool]]:
-        """Yield the keys below a folder, without versions and unfinished files, and whether each is a folder."""
+        """Yield the keys below a folder, without contents and unfinished files, and whether each is a folder."""
         with suppress(FileNotFoundError):
             for each in self._client.list_status(f"/{key}", recursive):
                 path, is_folder = each.path.lstrip("/"), bool(each.isdir)
-                if path != key and not path.rpartition("/")[2].startswith(_ASIDE) and not (recursive and is_folder):
-                    found = _VERSION.fullmatch(path)
-                    yield found[1] if found else path, is_folder
+                parent, _, name = path.rpartition("/")
+                if path == key or _last(parent).startswith(_MARK):
+                    continue
+                if parent.endswith(_DOCUMENT):
+                    if name.startswith(_MARK):
+                        yield parent.removesuffix(_DOCUMENT), False
+                elif not name.startswith(_MARK) and not (recursive and is_folder):
+                    yield path.removesuffix(_DOCUMENT), is_folder and not path.endswith(_DOCUMENT)
 
-    def _versions(self, key: str) -> set[int]:
-        """Return the versions of a file; a data file and a commit have only the first."""
-        folder, _, name = key.rpartition("/")
-        if folder.endswith("_delta_log") or name.endswith(".parquet"):
-            return {1}
-        versions = set[int]()
+    def _files(self, key: str) -> dict[str, int]:
+        """Return the names and sizes of a document's files; none without it."""
         with suppress(FileNotFoundError):
-            for each in self._client.list_status(f"/{folder}"):
-                found = _VERSION.fullmatch(last := each.path.rpartition("/")[2])
-                if (found[1] if found else last) == name and not each.isdir:
-                    versions.add(int(found[2]) if found else 1)
-        return versions
+            return {_last(each.path): int(each.length) for each in self._client.list_status(_folder(key))}
+        return {}
 
-    def _newest(self, key: str) -> tuple[str, int]:
-        version = max(self._versions(key), default=1)
-        folder, slash, name = key.rpartition("/")
-        return f"{folder}{slash}{_name(name, version)}", version
+    def _version(self, key: str) -> str | None:
+        """Return the valid version of a document; None without it."""
+        with suppress(FileNotFoundError):
+            return _valid(key, self._files(key))
+        return None
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
-            self._client.delete(path)
+            self._client.delete(path, recursive=True)
+
+    def _discard(self, path: str) -> None:
+        """Delete what nothing reads; a later writer repeats this after an error."""
+        with suppress(Exception):
+            self._delete(path)
 
     def list(self, key: str, chunk_size: int = 0) -> Iterator[Sequence[dict[str, str]]]:
         """Yield one page with all files below a folder, or no page."""
@@ -153,14 +220,25 @@ class HdfsStore:
             yield [{"path": each} for each in sorted(found)]
 
 
-def _number(mode: str | dict[str, str]) -> int:
-    """Return the version of an entity tag; 0 for another tag, or none."""
-    tag = mode["e_tag"] if isinstance(mode, dict) else ""
-    return int(tag) if tag.isdecimal() else 0
+def _is_plain(key: str) -> bool:
+    """Return True for a data file or a file of a table's log, which are never replaced."""
+    return key.endswith(".parquet") or key.rpartition("/")[0].endswith("_delta_log")
 
 
-def _name(name: str, version: int) -> str:
-    return name if version == 1 else f"{name}{_ASIDE}{version}"
+def _folder(key: str) -> str:
+    return f"/{key}{_DOCUMENT}"
+
+
+def _valid(key: str, files: Iterable[str]) -> str:
+    """Return the valid version among the names of a document's files. Raise FileNotFoundError."""
+    for each in files:
+        if each.startswith(_MARK):
+            return each.removeprefix(_MARK)
+    raise FileNotFoundError(key)
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _parts(content: bytes | Path) -> Iterator[bytes]:

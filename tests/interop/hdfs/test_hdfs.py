@@ -82,7 +82,7 @@ def place(authority: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bu
 
 
 def test_replacements_by_several_writers_are_in_sequence(place: BucketPath) -> None:
-    file, done = place / "document.json", list[int]()
+    file, done, errors = place / "document.json", list[int](), list[Exception]()
     file.write(b"0", None)
 
     def add_some(writer: int) -> None:
@@ -97,11 +97,21 @@ def test_replacements_by_several_writers_are_in_sequence(place: BucketPath) -> N
                 done.append(number)
                 break
 
-    writers = [threading.Thread(target=add_some, args=(each,)) for each in range(WRITERS)]
+    def report(writer: int) -> None:
+        try:
+            add_some(writer)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            errors.append(error)
+
+    writers = [threading.Thread(target=report, args=(each,), daemon=True) for each in range(WRITERS)]
     for each in writers:
         each.start()
+    deadline = time.monotonic() + START_S
     for each in writers:
-        each.join(START_S)
+        each.join(max(0.0, deadline - time.monotonic()))
+    if errors:
+        raise ExceptionGroup("writers failed", errors)
+    assert [each.name for each in writers if each.is_alive()] == []
     assert sorted(done) == [*range(1, WRITERS * WRITES + 1)]
     assert [each.name for each in place.objects()] == ["document.json"]
 
@@ -119,6 +129,11 @@ def test_writer_with_old_version_is_refused(place: BucketPath) -> None:
     with pytest.raises(OvertakenError):
         file.write(b"x", tags[-1])
     assert (file.read(), file.exists()) == (None, False)
+    again = file.write(b"1", None)
+    for tag in tags:
+        with pytest.raises(OvertakenError):
+            file.write(b"x", tag)
+    assert file.read() == (b"1", again)
 
 
 def test_absent_name_node_is_reported_with_remedy() -> None:
