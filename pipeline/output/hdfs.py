@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LEFT_MS: Final = 3_600_000
-"""The age of a new document's folder, after which its writer counts as killed."""
+"""The lifetime of an unfinished folder of a new document; an older one is from a killed writer."""
 _MARK: Final = ".~"
 _DOCUMENT: Final = ".~"
 """The end of the name of a document's folder."""
@@ -95,7 +95,7 @@ class HdfsStore:
     def put(self, key: str, content: bytes | Path, mode: str | dict[str, str] = "overwrite") -> dict[str, str]:
         """Write a file: any (`overwrite`), a new one (`create`), or the version after a tag. Raise PreconditionError.
 
-        An error after an outage does not show that the write had no effect.
+        A write that fails in an outage may still have an effect.
         """
         if isinstance(mode, dict):
             return {"e_tag": self._replace(key, content, mode["e_tag"])}
