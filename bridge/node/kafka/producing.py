@@ -109,7 +109,9 @@ class Producing:
         producer_id = farm.state.kafka.id_of(name)
         if producer_id is None:
             raise self._refused(
-                ProduceRefusal.UNKNOWN, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer's entry had no effect"
+                ProduceRefusal.UNKNOWN,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "the entry of the new producer did not take effect",
             )
         self.counters[TopicEvent.PRODUCED_PRODUCERS] += 1
         return ProducerId(producer_id, 0)
