@@ -13,16 +13,18 @@ another node than the chosen one is shown, an alarm line reports it. The view do
 answers: a node with repeated failures would make the picture jump.
 """
 
+import dataclasses
 import signal
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, assert_never
 
 import msgspec
 import trio
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
@@ -66,7 +68,8 @@ CHANGED_OVER: Final = "changed-over"
 """An alarm of the view, not of a node: it queries another node."""
 
 
-class FollowedNode(Struct):
+@dataclass(slots=True)
+class FollowedNode:
     """The queried node, and its last view; `reason`: why there is no view, or no later one."""
 
     view: FarmView | None = None
@@ -76,7 +79,8 @@ class FollowedNode(Struct):
     """Time of the view, by the clock of this process."""
 
 
-class Clicks(Struct):
+@dataclass(slots=True)
+class Clicks:
     """The last click: a second one on the same target, a moment later, makes a double click."""
 
     last: tuple[Target, float] | None = None
@@ -89,7 +93,8 @@ class Clicks(Struct):
         return is_double
 
 
-class LiveView(Struct):
+@dataclass(slots=True)
+class LiveView:
     """The content of the screen, and the operator's choices."""
 
     followed: FollowedNode = field(default_factory=FollowedNode)
@@ -273,7 +278,7 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
             reason = reason or lost.reason
         else:
             failed, failure = None, ""
-            live.followed = replace(live.followed, reason=reason, address=followed.address)
+            live.followed = dataclasses.replace(live.followed, reason=reason, address=followed.address)
             await trio.sleep(live.interval_s)
 
 

@@ -17,6 +17,7 @@ from tests.structure import (
     message_fields,
     modules,
     raft_rules,
+    struct_defaults,
     waits,
     words,
 )
@@ -30,6 +31,7 @@ CHECKS: tuple[Callable[[], Iterator[str]], ...] = (
     message_fields.check,
     modules.check,
     raft_rules.check,
+    struct_defaults.check,
     waits.check,
     words.check,
 )

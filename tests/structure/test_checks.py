@@ -19,6 +19,7 @@ from tests.structure.growth import growing, powers
 from tests.structure.message_fields import positional_fields
 from tests.structure.raft_rules import quotes
 from tests.structure.sources import ROOT
+from tests.structure.struct_defaults import replaced_defaults
 from tests.structure.waits import unbounded
 from tests.structure.words import Word, find, listed, unused
 
@@ -72,6 +73,12 @@ def test_message_with_four_positional_fields_is_found() -> None:
     fields = "".join(f"    field_{number}: int\n" for number in range(4))
     planted = f"@dataclass(frozen=True)\nclass Planted:\n{fields}\n@dataclass(kw_only=True)\nclass Keyword:\n{fields}"
     assert list(positional_fields(ast.parse(planted))) == [(2, "Planted", 4)]
+
+
+def test_clock_as_default_of_struct_is_found() -> None:
+    fields = "    now_s: Clock = time.monotonic\n    later_s: Clock = field(default_factory=lambda: time.monotonic)\n"
+    planted = f"class Planted(Struct):\n{fields}\n@dataclass\nclass Other:\n{fields}"
+    assert list(replaced_defaults(ast.parse(planted))) == [(2, "now_s")]
 
 
 @pytest.mark.parametrize("source", ["delay = first * 2**failures", "mask = 1 << number", "delay = math.pow(2, n)"])
