@@ -67,7 +67,7 @@ class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
     peer: str
     """The id of the peer."""
     time_ms: int
-    """By the machine's clock, milliseconds since the epoch."""
+    """Time by the machine's clock."""
     text: str
     """The event as text."""
     url: str | None = None
@@ -181,9 +181,9 @@ class KraftReplicaView(Record, frozen=True):
     lag: int
     """The number of records of the leader's log that it lacks."""
     last_fetch_ms: int | None
-    """The time of its last fetch from the leader, milliseconds since the epoch; null: not yet."""
+    """The time of its last fetch from the leader; null: not yet."""
     last_caught_up_ms: int | None
-    """The last time when it had all of the leader's log, milliseconds since the epoch; null: not yet."""
+    """The last time when it had all of the leader's log; null: not yet."""
     listeners: tuple[str, ...]
     """Its listeners, as NAME://HOST:PORT, if the leader reports them."""
 
@@ -202,7 +202,7 @@ class KraftDescribeOutput(Document, frozen=True):
     max_follower_lag: int
     """The lag in records of the slowest voter."""
     max_follower_lag_ms: int | None
-    """Duration of that voter's lag, in milliseconds; null if unknown."""
+    """Duration of that voter's lag, in milliseconds."""
     replicas: tuple[KraftReplicaView, ...]
     """The leader, the followers, the observers."""
 
@@ -227,7 +227,7 @@ class KraftServeOutput(Document, frozen=True, omit_defaults=True):
     node_id: int
     """The server's id."""
     time_ms: int
-    """By the machine's clock, milliseconds since the epoch."""
+    """Time by the machine's clock."""
     text: str
     """The event as text."""
     address: str | None = None
@@ -271,7 +271,7 @@ class KraftRecordView(Record, frozen=True):
     epoch: int
     """The epoch of the leader that appended it."""
     timestamp_ms: int
-    """The writer's timestamp, milliseconds since the epoch."""
+    """The writer's timestamp."""
     record: str
     """`Data`, or the kind of a control record: `LeaderChange`, `KRaftVersion`, `KRaftVoters`, …"""
     key: str | UnsetType | None = UNSET

@@ -25,7 +25,7 @@ class ClusterAnswer(Document, frozen=True):
     cluster: str
     """The name of the cluster."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is created."""
+    """The id of the cluster; null before the farm is created."""
     raft_id: int | None
     """Raft id of the queried node; null before its admission."""
     term: int
@@ -33,11 +33,11 @@ class ClusterAnswer(Document, frozen=True):
     commit_index: int
     """Last committed entry that the queried node knows."""
     leader_id: int | None
-    """Raft id of the leader; null while it is unknown."""
+    """Raft id of the leader."""
     leader_name: str | None
-    """Name of the leader; null if unknown."""
+    """Name of the leader."""
     leader_endpoint: str | None
-    """Address of the leader's Raft server; null if unknown."""
+    """Address of the leader's Raft server."""
     voters: tuple[VoterView, ...] = ()
     """The voters."""
 
@@ -59,7 +59,7 @@ class LogTimeAnswer(Document, frozen=True):
     """The farm's time at one node."""
 
     log_time_ms: int
-    """Log time, milliseconds since the epoch."""
+    """Log time."""
     majority_ms: int | None
     """Time reached by the clocks of a majority of the voters; null if too few reported recently."""
     latest_ms: int | None
@@ -76,7 +76,7 @@ class HealthAnswer(Document, frozen=True):
     healthy: bool
     """False if a restart of the process would help."""
     reasons: tuple[str, ...]
-    """Faults of this process, as text."""
+    """Faults of this process."""
     verdict: VerdictView
     """The verdict."""
 
@@ -108,7 +108,7 @@ class FarmKeyView(Record, frozen=True):
     """One gossip key by its id; never the key itself."""
 
     key_id: str
-    """The id of the key, in hexadecimal."""
+    """The id of the key."""
     state: FarmKeyState
     """Its use at the queried node."""
     since: int
@@ -125,7 +125,7 @@ class KeysAnswer(Document, frozen=True):
     """The farm's key ring at one node, and its state at the other members."""
 
     farm: str
-    """The label of the farm, in hexadecimal."""
+    """The label of the farm."""
     epoch: int
     """The ring's own clock at the choice of the sealing key."""
     primary: str
@@ -178,7 +178,7 @@ class InvitationUseView(Record, frozen=True):
     name: str
     """The name that it gave."""
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     time_ms: int
     """Unix time of its request, milliseconds."""
     waits: bool
@@ -251,26 +251,26 @@ class IdentityView(Record, frozen=True):
     """An identity in the log or in gossip."""
 
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     name: str | None
     """Its name."""
     raft_id: int | None
     """Its Raft id; null if the log has not admitted it."""
     standing: str
-    """Its status in the farm, as text."""
+    """Its status in the farm."""
     status: str
     """Status of its process, from gossip; `unknown` without one."""
     server_role: str
     """Its role in the Raft group: `voter`, `learner` or `none`."""
     reason: str | None = None
-    """Reason why it is not admitted, as text; null if it is."""
+    """Reason why it is not admitted; null if it is."""
 
 
 class ClientKeyView(Record, frozen=True):
     """A client key, admitted now or earlier."""
 
     id: str
-    """Its id, in hexadecimal."""
+    """Its id."""
     name: str
     """Its name in the farm."""
     scopes: tuple[str, ...]
@@ -300,7 +300,7 @@ class RetiredIdentity(Record, frozen=True):
     """A retired identity: another identity has its name."""
 
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     raft_id: int
     """Its Raft id."""
 
@@ -311,7 +311,7 @@ class NodeApproved(Document, frozen=True):
     name: str
     """Its name."""
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     raft_id: int
     """Its Raft id."""
     retired: RetiredIdentity | None
@@ -322,7 +322,7 @@ class NodeEvicted(Document, frozen=True):
     """An identity is evicted permanently."""
 
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     era: int
     """The number of the replacement of keys."""
     sealed_for: int
@@ -356,7 +356,7 @@ class CommandAnswer(Document, frozen=True):
     index: int
     """Its place in the log."""
     text: str
-    """Its effect, as text."""
+    """Its effect."""
 
 
 class SubmitOutcome(Enum):
@@ -389,15 +389,15 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     outcome: SubmitOutcome
     """Its result."""
     index: int | None = None
-    """Its index in the log; null if unknown."""
+    """Its index in the log."""
     term: int | None = None
-    """Term of its entry; null if unknown."""
+    """Term of its entry."""
     reason: str = ""
     """Reason why it is not committed; if committed, why the state machine refused it (empty: accepted)."""
     leader_id: int | None = None
-    """Raft id of the leader; null if unknown."""
+    """Raft id of the leader."""
     leader_endpoint: str | None = None
-    """Address of the leader's Raft server; null if unknown."""
+    """Address of the leader's Raft server."""
     request: str | None = None
     """Request id, so that a repetition is applied only once; null without one."""
 
@@ -423,7 +423,7 @@ class ConfirmedAnswer(Document, frozen=True):
     """The node accepts a cluster as its farm."""
 
     confirmed: str
-    """The id of the cluster, in hexadecimal."""
+    """The id of the cluster."""
 
 
 class LeaderAnswer(Document, frozen=True):
@@ -449,7 +449,7 @@ class QueryAnswerView(Record, frozen=True):
     node: str
     """Name of the node; its NodeId if unknown."""
     id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     payload: str
     """The answer."""
 

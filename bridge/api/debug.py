@@ -109,7 +109,7 @@ class DebugSilent(Record, frozen=True):
     name: str | None
     """Its name; null if it is not known."""
     reason: str
-    """The reason, as text."""
+    """The reason."""
 
 
 class DebugOutput(Document, frozen=True):

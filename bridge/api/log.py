@@ -46,7 +46,7 @@ class LogEntryView(Record, frozen=True):
     kind: EntryKind
     """Its kind."""
     log_time_ms: int | None
-    """The farm's log time after it was applied, milliseconds since the epoch; null before the first clock entry."""
+    """The farm's log time after it was applied; null before the first clock entry."""
     value: str | UnsetType = UNSET
     """The entry, if it is text in UTF-8 that JSON does not make much larger."""
     base64: bytes | UnsetType = UNSET

@@ -52,7 +52,7 @@ class LinkedDirectory(Record, frozen=True):
     address: str | None
     """The address of its directory, which the link contains if it has room; null without a directory."""
     problem: str | None
-    """Reason why it does not serve now, as text; null if it serves."""
+    """Reason why it does not serve now; null if it serves."""
 
 
 class LinkOutput(Document, frozen=True):
@@ -72,11 +72,11 @@ class FarmOutput(Document, frozen=True):
     cluster: str
     """The name of the cluster."""
     log_time_ms: int | None
-    """Log time, milliseconds since the epoch; null before the queried node has the log."""
+    """Log time; null before the queried node has the log."""
     applied_index: int
     """Last entry applied at the queried node."""
     leader_id: int | None
-    """Raft id of the leader; null while it is unknown."""
+    """Raft id of the leader."""
     voters: tuple[VoterView, ...]
     """The voters."""
     learners: tuple[VoterView, ...]
@@ -114,7 +114,7 @@ class ServersOutput(Document, frozen=True):
     removed: tuple[int, ...]
     """Raft ids of servers removed by an operator."""
     waits: tuple[str, ...]
-    """Conditions for the leader's next changes of the group, as text; empty if the queried node does not lead."""
+    """Conditions for the leader's next changes of the group; empty if the queried node does not lead."""
 
 
 class ClientsOutput(Document, frozen=True):
@@ -154,7 +154,7 @@ class NewFarmOutput(Document, frozen=True):
     file: str
     """The path of the new farm key file."""
     label: str
-    """The public hash of the key, in hexadecimal."""
+    """The public hash of the key."""
     cluster: str
     """The name of the cluster."""
     expect: int
@@ -202,7 +202,7 @@ class DestinationOutput(Document, frozen=True):
     address: str
     """The address of the destination."""
     hash: str
-    """Its hash, in hexadecimal."""
+    """Its hash."""
     destination: str
     """The destination in base64."""
 
@@ -254,7 +254,7 @@ class InitOutput(Document, frozen=True):
     farm_key: str
     """Path of the written farm key file."""
     label: str
-    """The public hash of the farm key, in hexadecimal."""
+    """The public hash of the farm key."""
     command: str | None
     """The command for the other machines, with the token; null for a farm of one node."""
 
@@ -271,7 +271,7 @@ class JoinOutput(Document, frozen=True):
     farm_key: str
     """Path of the written farm key file."""
     label: str
-    """The public hash of the farm key, in hexadecimal."""
+    """The public hash of the farm key."""
     inviter: str
     """The name of the inviting node."""
     signing_keys: tuple[str, ...]
@@ -306,11 +306,11 @@ class KeyExportOutput(Document, frozen=True):
     file: str
     """Path of the written farm key file."""
     label: str
-    """The public hash of the key, in hexadecimal."""
+    """The public hash of the key."""
     epoch: int
     """The ring's own clock at the choice of the sealing key."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is created."""
+    """The id of the cluster; null before the farm is created."""
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class BundleOutput(Document, frozen=True):
     file: str
     """The path of the bundle."""
     label: str
-    """The public hash of the farm's key, in hexadecimal."""
+    """The public hash of the farm's key."""
     settings: Mapping[str, Any]
     """The settings in the bundle, keys as in node.toml."""
 
@@ -342,7 +342,7 @@ class ImportOutput(Document, frozen=True):
     farm_key: str
     """The path of the farm key file."""
     label: str
-    """The public hash of the farm's key, in hexadecimal."""
+    """The public hash of the farm's key."""
 
 
 class CheckResult(Enum):
@@ -361,9 +361,9 @@ class Check(Record, frozen=True):
     result: CheckResult
     """Its result."""
     text: str
-    """The finding, as text."""
+    """The finding."""
     action: str = ""
-    """Action for the operator, as text; empty if none is needed."""
+    """Action for the operator; empty if none is needed."""
     cause: str = ""
     """Name of the check with the cause of this finding; empty if this finding has its own cause."""
 
@@ -388,7 +388,7 @@ class FoundServiceView(Record, frozen=True):
     address: str
     """Its address, or its usual address."""
     action: str = ""
-    """The way to switch it on, as text; empty if it is on."""
+    """The way to switch it on; empty if it is on."""
     lines: tuple[str, ...] = ()
     """The lines that the action adds to the configuration of the router."""
 
@@ -439,9 +439,9 @@ class UnreadFileView(Record, frozen=True):
     path: str
     """Its path."""
     reason: str
-    """The reason, as text."""
+    """The reason."""
     action: str
-    """The command that lets this user read it, as text; may be empty."""
+    """The command that lets this user read it; may be empty."""
 
 
 class RouterDetectOutput(Document, frozen=True):
@@ -470,7 +470,7 @@ class BackupOutput(Document, frozen=True):
     file: str
     """The path of the backup."""
     cluster_id: str
-    """The id of the cluster, in hexadecimal."""
+    """The id of the cluster."""
     index: int
     """Last entry in the backup."""
     term: int
@@ -485,7 +485,7 @@ class RestoreOutput(Document, frozen=True):
     state_directory: str
     """The path of the new state directory."""
     cluster_id: str
-    """Id of its cluster, in hexadecimal."""
+    """Id of its cluster."""
     index: int
     """Last entry in the backup."""
     old_cluster_id: str | UnsetType = UNSET
@@ -511,11 +511,11 @@ class RecoveryOutput(Document, frozen=True):
     state_directory: str
     """The path of the state directory of the new cluster's first server."""
     old_cluster_id: str
-    """Id of the old cluster, in hexadecimal."""
+    """Id of the old cluster."""
     new_cluster_id: str
-    """The id of the new cluster, in hexadecimal."""
+    """The id of the new cluster."""
     node_id: str
-    """The NodeId of its first server, in hexadecimal."""
+    """The NodeId of its first server."""
     last_index: int
     """Last kept entry."""
     last_term: int
@@ -523,7 +523,7 @@ class RecoveryOutput(Document, frozen=True):
     cut: CutView | None
     """The dropped end of the log; null if all entries are kept."""
     log_time_ms: int
-    """The first log time of the new cluster, milliseconds since the epoch."""
+    """The first log time of the new cluster."""
     routers_refuse_until: int | None
     """End of the time in which routers may refuse new structures, seconds since the epoch; null if they do not."""
     left_behind: tuple[str, ...]
@@ -531,7 +531,7 @@ class RecoveryOutput(Document, frozen=True):
     old_storage: str | None
     """Path of the old storage; null for a backup."""
     rejoin: str
-    """The steps on the other nodes, as text."""
+    """The steps on the other nodes."""
 
 
 class StorageOutput(Record, frozen=True):
@@ -556,8 +556,8 @@ class StorageOutput(Record, frozen=True):
     snapshot_index: int | None
     """Last entry in the snapshot; null without a snapshot."""
     found: tuple[str, ...]
-    """Contents, as text."""
+    """Contents."""
     repairs: tuple[str, ...]
-    """Repairs of the next start, as text."""
+    """Repairs of the next start."""
     faults: tuple[str, ...]
-    """Faults, as text."""
+    """Faults."""

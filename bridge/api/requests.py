@@ -29,7 +29,7 @@ class ConfirmClusterRequest(RequestBody, frozen=True):
     """Accept a cluster as the node's farm."""
 
     cluster_id: Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}\\Z")]
-    """The id of the cluster, in hexadecimal."""
+    """The id of the cluster."""
 
 
 class KeyRequest(RequestBody, frozen=True):

@@ -28,9 +28,9 @@ class TraceEvent(Record, frozen=True):
     cursor: int
     """The number of the event since the process started, from 1 on."""
     time_ms: int
-    """Time of the node's clock, milliseconds since the epoch."""
+    """Time of the node's clock."""
     log_time_ms: int | None
-    """Log time, milliseconds since the epoch; null if the event does not come from the log."""
+    """Log time; null if the event does not come from the log."""
     kind: str
     """The name of the event."""
     node: str

@@ -107,7 +107,7 @@ class VerdictView(Record, frozen=True):
     ready: bool
     """`/readyz` answers 200."""
     advice: str
-    """Action for the operator, as text."""
+    """Action for the operator."""
 
 
 NO_VERDICT = VerdictView(
@@ -127,7 +127,7 @@ class DirectoryView(Record, frozen=True):
     address: str | None
     """Its address; null before its first session."""
     problem: str | None
-    """Reason why it does not serve now, as text; null if it serves."""
+    """Reason why it does not serve now; null if it serves."""
 
 
 class NodeView(Record, frozen=True):
@@ -136,7 +136,7 @@ class NodeView(Record, frozen=True):
     name: str
     """Name of the node."""
     node_id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     raft_id: int | None
     """Its Raft id; null before its admission."""
     generation: int
@@ -165,11 +165,11 @@ class FarmIdentity(Record, frozen=True):
     """Identity of the farm."""
 
     label: str
-    """The public hash of the farm key, in hexadecimal."""
+    """The public hash of the farm key."""
     cluster: str
     """Name of the cluster in the farm key file."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is created."""
+    """The id of the cluster; null before the farm is created."""
     expect: int
     """Number of nodes that create the farm."""
     demo: bool
@@ -182,7 +182,7 @@ class MemberView(Record, frozen=True):
     """A member, from gossip and its signed metadata. `name` comes from the log once recorded there."""
 
     node_id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     name: str
     """Its name; its NodeId while its metadata is unknown."""
     status: MemberStatus
@@ -200,9 +200,9 @@ class MemberView(Record, frozen=True):
     rtt_ms: float | None = None
     """Round-trip time of the last probes, milliseconds; null without a measurement, and for a dead or left member."""
     peer_count: int | None = None
-    """Number of members that it probes; null if unknown."""
+    """Number of members that it probes."""
     capacity: int | None = None
-    """Number of members that it would probe at most; null if unknown."""
+    """Number of members that it would probe at most."""
     raft_id: int | None = None
     """Its Raft id, from its own metadata, or from the log until it sends one; null without one."""
     endpoint: str | None = None
@@ -212,11 +212,11 @@ class MemberView(Record, frozen=True):
     status_age_ms: int | None = None
     """Milliseconds since gossip gave it this status; null if unknown, and for the queried node."""
     certificate: str | None = None
-    """SHA-256 of its TLS certificate, in hexadecimal; null if unknown."""
+    """SHA-256 of its TLS certificate."""
     evicted: bool = False
     """The log has evicted this identity: it is not a part of the farm, and does not count."""
     level: int | None = None
-    """Highest feature level that it supports, from its own metadata; null if unknown."""
+    """Highest feature level that it supports, from its own metadata."""
 
 
 class OtherFarmView(Record, frozen=True):
@@ -225,7 +225,7 @@ class OtherFarmView(Record, frozen=True):
     address: str
     """Its address."""
     label: str
-    """The public hash of that farm's key, in hexadecimal."""
+    """The public hash of that farm's key."""
 
 
 class GossipView(Record, frozen=True):
@@ -251,7 +251,7 @@ class VoterView(Record, frozen=True):
     endpoint: str
     """Address of its Raft server."""
     name: str | None = None
-    """Its name; null if unknown."""
+    """Its name."""
     evicted: bool = False
     """Its identity is never admitted again; it leaves the configuration when enough other voters are present."""
 
@@ -262,7 +262,7 @@ class FollowerView(Record, frozen=True):
     raft_id: int
     """Its Raft id."""
     name: str | None
-    """Its name; null if unknown."""
+    """Its name."""
     match_index: int | None
     """Last entry that it has, as known to the leader; null before its first reply in this term."""
     lag_entries: int | None
@@ -277,7 +277,7 @@ class LinkView(Record, frozen=True):
     raft_id: int
     """The Raft id of the other server."""
     name: str | None
-    """Its name; null if unknown."""
+    """Its name."""
     connected: bool
     """The connection is open now."""
     extensions: tuple[str, ...]
@@ -292,11 +292,11 @@ class RaftView(Record, frozen=True):
     term: int
     """Its term."""
     leader_id: int | None
-    """Raft id of the leader; null while it is unknown."""
+    """Raft id of the leader."""
     leader_name: str | None
-    """Name of the leader; null if unknown."""
+    """Name of the leader."""
     leader_endpoint: str | None
-    """Address of the leader's Raft server; null if unknown."""
+    """Address of the leader's Raft server."""
     first_index: int
     """First entry in its log; a snapshot covers the earlier entries."""
     last_index: int
@@ -306,7 +306,7 @@ class RaftView(Record, frozen=True):
     applied_index: int
     """Last entry applied by its state machine."""
     log_time_ms: int | None
-    """The farm's agreed time, milliseconds since the epoch; null before this node has the log."""
+    """The farm's agreed time; null before this node has the log."""
     voters: tuple[VoterView, ...] = ()
     """The voters."""
     learners: tuple[VoterView, ...] = ()
@@ -314,7 +314,7 @@ class RaftView(Record, frozen=True):
     followers: tuple[FollowerView, ...] = ()
     """On the leader only: the other servers."""
     waits: tuple[str, ...] = ()
-    """On the leader only: the conditions for its next changes of the group, as text."""
+    """On the leader only: the conditions for its next changes of the group."""
     counters: Mapping[str, int] = {}
     """Counters of the replica since the process started."""
     transfer_target: int | None = None
@@ -345,7 +345,7 @@ class MetaEntryView(Record, frozen=True):
     cost: int
     """0 to 200; routers that resolve the structure prefer a lower cost."""
     end_s: int
-    """End of the entry, seconds since the epoch."""
+    """End of the entry."""
     healthy: bool
     """The state machine judges the leaf healthy, and gossip does not report its server dead."""
     faults: tuple[str, ...] | UnsetType = UNSET
@@ -359,7 +359,7 @@ class ScorePartView(Record, frozen=True):
     label: str
     """The figure: job lag, uptime, leaves, bandwidth, processor or memory."""
     value: str
-    """Its value in the server's report, as text."""
+    """Its value in the server's report."""
     points: int
     """Its part of the score."""
     maximum: int
@@ -372,13 +372,13 @@ class StandingView(Record, frozen=True):
     raft_id: int
     """Its Raft id."""
     name: str | None
-    """Its name; null if unknown."""
+    """Its name."""
     preferred: bool
     """It has the setting publish = "on"."""
     score: int
     """Score in the election of the publisher; higher is healthier."""
     inability: str | None
-    """Reason why it cannot publish now, as text; null if it can."""
+    """Reason why it cannot publish now; null if it can."""
     failure: str | UnsetType = UNSET
     """Reason why its router did not accept its last structure, or accepts none; left out if it accepted it."""
     standby: bool = False
@@ -386,7 +386,7 @@ class StandingView(Record, frozen=True):
     parts: tuple[ScorePartView, ...] = ()
     """Parts of the score, in the order of the formula; their points add up to it."""
     choice: str = ""
-    """Reason why it is the publisher, or is not, as text."""
+    """Reason why it is the publisher, or is not."""
 
 
 class LookUpView(Record, frozen=True):
@@ -395,7 +395,7 @@ class LookUpView(Record, frozen=True):
     raft_id: int
     """Raft id of the node."""
     name: str | None
-    """Its name; null if unknown."""
+    """Its name."""
     found: bool
     """The router found a structure of the master, the newest or an earlier structure that is still valid."""
     fetch_ms: int | None
@@ -412,14 +412,14 @@ class PublishingView(Record, frozen=True):
     publisher_id: int | None
     """Raft id of the publisher; null while no server can publish."""
     publisher_name: str | None
-    """Name of the publisher; null if unknown."""
+    """Name of the publisher."""
     reason: str
-    """Reason why that server is the publisher, as text."""
+    """Reason why that server is the publisher."""
     published_s: int | None = None
-    """The second of the last publication that the log accepted, since the epoch; null before the first one. A router
-    may not have taken it (`handedOverS`)."""
+    """The second of the last publication that the log accepted; null before the first one. A router may not
+    have taken it (`handedOverS`)."""
     expires_s: int | None = None
-    """End of the last structure that a router took, seconds since the epoch; null without one."""
+    """End of the last structure that a router took; null without one."""
     seconds_to_expiry: int | None = None
     """Seconds until that end, by log time; negative after it."""
     lease_set_file: str | None = None
@@ -429,7 +429,7 @@ class PublishingView(Record, frozen=True):
     published_by: int | None = None
     """Raft id of the server that made the shown publication."""
     content_hash: str | None = None
-    """The hash of the content of the last accepted publication, in hexadecimal."""
+    """The hash of the content of the last accepted publication."""
     forced: bool = False
     """An operator has requested a new publication, which is pending."""
     standings: tuple[StandingView, ...] = ()
@@ -440,12 +440,12 @@ class PublishingView(Record, frozen=True):
     """The farm lacks a quorum: `publisherId` is the server that publishes alone, as this node sees it. The view shows
     the structure that this node has signed since, instead of the last one in the log."""
     handed_over_s: int | None = None
-    """The second of the last structure that a router took, since the epoch; null without one. It is known from reports,
-    so it may be a reporting period old, except on the publisher itself."""
+    """The second of the last structure that a router took; null without one. It is known from reports, so it may
+    be a reporting period old, except on the publisher itself."""
     handed_over_by: int | None = None
     """Raft id of the server whose router took it."""
     handed_over_by_name: str | None = None
-    """Name of that server; null if unknown."""
+    """Name of that server."""
     seen: bool | None = None
     """True if a look-up by another node's router has found a structure since it was handed over; false if none has
     found one after enough time. Null until a look-up decides. Only Java routers look up a Meta LeaseSet2."""
@@ -461,11 +461,11 @@ class ConditionView(Record, frozen=True):
     holds: bool
     """The condition holds."""
     since_ms: int | None = None
-    """Milliseconds of log time since it began to hold, or to fail; null if unknown."""
+    """Milliseconds of log time since it began to hold, or to fail."""
     last_error: str | None = None
     """Reason of its last failure, also if it holds again; at most 200 printable characters. Null without one."""
     failures: int | None = None
-    """Number of times that it began to fail since the node's start; null if unknown."""
+    """Number of times that it began to fail since the node's start."""
 
 
 class LeafView(Record, frozen=True):
@@ -494,7 +494,7 @@ class ReportView(Record, frozen=True):
     raft_id: int
     """The Raft id of the server."""
     name: str | None
-    """Its name; null if unknown."""
+    """Its name."""
     age_ms: int
     """Milliseconds of log time since the entry."""
     stale: bool
@@ -585,9 +585,9 @@ class AlarmView(Record, frozen=True):
     kind: str
     """The name of the alarm (`docs/reference/alarms.md`)."""
     text: str
-    """Its cause, as text."""
+    """Its cause."""
     action: str
-    """Action for the operator, as text."""
+    """Action for the operator."""
     severity: Severity = Severity.WARNING
     """Critical if the farm or this node does not work; otherwise a warning."""
 
@@ -596,7 +596,7 @@ class EventView(Record, frozen=True):
     """A recent event."""
 
     time_ms: int
-    """Time of the node's clock, milliseconds since the epoch."""
+    """Time of the node's clock."""
     kind: str
     """The name of the event."""
     text: str
@@ -607,7 +607,7 @@ class FarmView(Document, frozen=True):
     """The state of the farm at one moment, as one node knows it."""
 
     taken_at_ms: int
-    """Time of the query, by the node's clock, milliseconds since the epoch."""
+    """Time of the query, by the node's clock."""
     node: NodeView
     """The queried node."""
     farm: FarmIdentity

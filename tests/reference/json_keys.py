@@ -21,10 +21,11 @@ from bridge.node.zmq import log_snapshot
 HEAD = """# JSON that scripts may rely on
 
 Commands that print facts accept `--json`; the [control endpoint](control-endpoint.md) returns the same documents. A
-document has `schema`, now 1; only an incompatible change raises it. Ignore unknown keys. Unknown values are `null`,
-never an estimate. The end of a key names its unit: `Ms` milliseconds, `S` seconds. `takenAtMs` and `timeMs` are times
-of the node's own clock since the epoch, `logTimeMs` is log time. Exit codes of every command: 0 done, 1 refused or
-failed (one line with the reason on stderr), 2 wrong usage; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
+document has `schema`, now 1; only an incompatible change raises it. Ignore unknown keys. An unknown value is `null`,
+never an estimate. The end of a key names its unit: `Ms` milliseconds, `S` seconds. Points in time count from the Unix
+epoch, by the node's own clock in `takenAtMs` and `timeMs`, by log time in `logTimeMs`. NodeIds, hashes, labels and the
+ids of keys and of a farm's cluster are hexadecimal. Exit codes of every command: 0 done, 1 refused or failed (one line
+with the reason on stderr), 2 wrong usage; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | command with `--json` | document |
 |---|---|
@@ -98,9 +99,7 @@ def _structs(module: ModuleType, base: type[Struct]) -> Iterator[type[Struct]]:
 
 
 def _struct(kind: type[Struct]) -> str:
-    meanings = {
-        name: f"{each.meaning}, {each.unit.value}; null if it is not reported." for name, each in FIGURES.items()
-    }
+    meanings = {name: f"{each.meaning}, {each.unit.value}." for name, each in FIGURES.items()}
     meanings |= _meanings(kind)
     rows = [
         f"| `{field.encode_name}` | {_type(field.type)} | {meanings[field.name]} |\n"
@@ -158,10 +157,10 @@ def _words(kind: type[Enum]) -> str:
 
 
 WORDS: dict[type[kinds.Type], str] = {
-    kinds.StrType: "text",
-    kinds.IntType: "whole number",
+    kinds.StrType: "string",
+    kinds.IntType: "integer",
     kinds.FloatType: "number",
-    kinds.BoolType: "`true` or `false`",
+    kinds.BoolType: "boolean",
     kinds.NoneType: "`null`",
     kinds.AnyType: "any",
     kinds.BytesType: "base64",

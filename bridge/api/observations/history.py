@@ -48,7 +48,7 @@ class HistorySpan(Record, frozen=True):
     """A period of one state of a row."""
 
     start_ms: int
-    """Its start by the node's clock, milliseconds since the epoch."""
+    """Its start by the node's clock."""
     end_ms: int
     """Its end."""
     text: str
@@ -90,7 +90,7 @@ class HistoryAnswer(Document, frozen=True):
     node: str
     """Name of the node."""
     from_ms: int
-    """Start of the window by the node's clock, milliseconds since the epoch."""
+    """Start of the window by the node's clock."""
     to_ms: int
     """End of the window."""
     step_ms: int

@@ -26,7 +26,7 @@ class NodePerspective(Record, frozen=True):
     name: str
     """Name of the node."""
     node_id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     answered: bool
     """True if it replied to the last query."""
     age_ms: int | None = None
@@ -51,7 +51,7 @@ class PerspectivesAnswer(Document, frozen=True):
     """The farm as each node sees it, by a query over gossip."""
 
     taken_at_ms: int
-    """Time of the last query by the node's clock, milliseconds since the epoch."""
+    """Time of the last query by the node's clock."""
     nodes: tuple[NodePerspective, ...]
     """This node and the servers, then other members, in order of their names; at most 64."""
 

@@ -25,7 +25,7 @@ class SnapshotIdentity(Record, frozen=True):
     name: str
     """Its name for operators."""
     node_id: str
-    """Its NodeId, in hexadecimal."""
+    """Its NodeId."""
     standing: str
     """`member`, `retired`, `evicted` or `lapsed`."""
     removed: bool
@@ -51,7 +51,7 @@ class SnapshotMaster(Record, frozen=True):
     publisher_id: int | None
     """The Raft id of the publisher; null while no server can publish."""
     published_s: int | None
-    """The second of the last accepted publication, since the epoch; null before the first one."""
+    """The second of the last accepted publication; null before the first one."""
     leaves: tuple[SnapshotLeaf, ...]
     """The leaves in the structure."""
 
@@ -64,7 +64,7 @@ class LogSnapshot(Document, frozen=True):
     term: int
     """The term of that entry."""
     log_time_ms: int
-    """Log time after that entry, milliseconds since the epoch."""
+    """Log time after that entry."""
     level: int
     """The feature level."""
     servers: tuple[SnapshotIdentity, ...]
