@@ -32,18 +32,12 @@ COUNTERS = """
 ## Counters
 
 Each name ends in `_total`. A counter starts at 0 with the process, and is exported from 0 on. Counters of `kafka`,
-`zmq` and `directory` exist if the node has that endpoint. The view has the same counters. The key of a
-counter without labels is the name of its metric; in the parts `gossip` and `raft` without this prefix. The tables of
-the labels list the other keys.
+`zmq` and `directory` exist if the node has that endpoint. The view has the same counters. The key of a counter without
+labels is the name of its metric; in the parts `gossip` and `raft` without this prefix. The sections below have the keys
+of counters with labels.
 
 | counter | labels | meaning |
 |---|---|---|
-"""
-LABEL = """
-### {name}
-
-| `{label}` | key in {part} | meaning | remedy |
-|---|---|---|---|
 """
 LIBRARIES = """
 ## Servers and clients in Python
@@ -159,9 +153,20 @@ def _counters() -> Iterator[str]:
 
 
 def _labels() -> Iterator[str]:
+    """Yield a table for each metric with a label. Keys that differ from the labels, and remedies, have a column."""
     for family in FAMILIES:
-        if family.metric:
-            yield LABEL.format(name=family.metric, label=family.label, part=PARTS[family.part])
-            for each in family.members:
-                advice = family.advice.get(each, "")
-                yield f"| `{identifier(each)}` | `{family.key(each)}` | {each.meaning} | {advice} |\n"
+        if not family.metric:
+            continue
+        key = f"key in {PARTS[family.part]}"
+        rows = [[f"`{family.label}`", key, "meaning", "remedy"]]
+        rows += [
+            [f"`{identifier(each)}`", f"`{family.key(each)}`", each.meaning, family.advice.get(each, "")]
+            for each in family.members
+        ]
+        shown = [0, *([1] if family.keys else []), 2, *([3] if family.advice else [])]
+        yield f"\n### {family.metric}\n\n"
+        if not family.keys:
+            prefix = f"`{family.prefix}` and " if family.prefix else ""
+            yield f"{key.capitalize()}: {prefix}the {family.label}.\n\n"
+        lines = [f"| {' | '.join(row[column] for column in shown)} |\n" for row in rows]
+        yield from (lines[0], f"|{'---|' * len(shown)}\n", *lines[1:])

@@ -35,7 +35,7 @@ Counted = CountedReason | CountedDrop | NoEffect
 """A member with an identifier as value, and a meaning."""
 
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
-_SENDER: Final = f"{_QUIET}: `garlicfarm events --kind connection-refused` shows its address"
+_SENDER: Final = "`garlicfarm events --kind connection-refused` shows the address of the sender"
 _OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise do nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
 _SAME_RELEASE: Final = "Install the same release on every node"
