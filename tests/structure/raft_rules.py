@@ -81,7 +81,7 @@ def lookup(name: str) -> Definition:
     if name.endswith(".txt"):
         if not (STORIES / name).exists():
             raise UnknownNameError(f"no story {name} in {STORIES.relative_to(ROOT)}")
-        return Definition(STORIES / name, f"story: {Path(name).stem.replace('_', ' ')}", "")
+        return Definition(STORIES / name, name, "")
     found = _defined().get(name, [])
     if len(found) != 1:
         places = ", ".join(str(each.path.relative_to(ROOT)) for each in found) or "nowhere"
@@ -119,11 +119,7 @@ def _cell(cell: Cell) -> str:
 
 def _link(definition: Definition) -> str:
     path = definition.path.relative_to(ROOT)
-    if path.suffix == ".txt":
-        return f"[{definition.name}](../../{path})"
-    short = definition.name.rsplit(".", 1)[-1]
-    text = short.removeprefix("test_").replace("_", " ") if short.startswith("test_") else f"`{definition.name}`"
-    return f"[{text}](../../{path})" if definition.name == path.stem else f"[{text}](../../{path}#{definition.name})"
+    return f"[`{definition.name}`](../../{path}{'' if path.suffix == '.txt' else f'#{definition.name}'})"
 
 
 def words(text: str) -> list[str]:
