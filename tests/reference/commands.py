@@ -29,10 +29,13 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
 replies; the node in the default state directory; the node of a package's service in `/var/lib/garlicfarm`, which only
 root may use. A name is the name of a state directory in one of these places. A URL is `https://HOST:PORT` of a node
-with `control.listen`, together with `--token-file` and `--certificate`.
+with `control.listen`, together with `--token-file` and `--certificate`. Outside of `garlicfarm pipeline`, each command
+with `--node` also takes `--timeout`, `--token-file` and `--certificate`.
 """
 COMMON = ("--node", "--json", "--yes")
 """Options with a meaning in `HEAD`."""
+WITH_NODE = {"--timeout", "--token-file", "--certificate"}
+"""Options of each command with `--node` outside of the pipeline."""
 SHARED_BY = 5
 """Number of commands from which on an option with the same meaning is explained at the top of the page."""
 
@@ -79,13 +82,15 @@ def _table(rows: list[Row]) -> str:
 
 def _command(context: click.Context, shared: frozenset[Row]) -> str:
     command = context.command
-    usage = command.get_usage(context).removeprefix("Usage: ")
-    text = [f"\n## {context.command_path}\n\n```text\n{_joined(usage)}\n```\n"]
+    text = [f"\n## {context.command_path}\n"]
+    if any(isinstance(each, click.Argument) for each in command.params):
+        text.append(f"\n```text\n{_joined(command.get_usage(context)).removeprefix('Usage: ')}\n```\n")
     if command.help:
         text.append(f"\n{_paragraphs(cleandoc(command.help))}\n")
     common = [each for each in COMMON if any(each in parameter.opts for parameter in command.get_params(context))]
     rows = _rows(context)
-    common += [names.split()[0] for names, meaning in rows if (names, meaning) in shared]
+    taken = [row[0].split()[0] for row in rows if row in shared]
+    common += [each for each in taken if not ("--node" in common and WITH_NODE.issubset(taken) and each in WITH_NODE)]
     if common:
         text.append(f"\nTakes {', '.join(f'`{each}`' for each in common)}.\n")
     options = [row for row in rows if row not in shared]
