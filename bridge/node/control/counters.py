@@ -259,7 +259,7 @@ FAMILIES: Final = (
         metric="raft_entries_applied",
         label="kind",
         meaning="Entries that this node has applied, by kind, including refused ones",
-        quiet="Every server counts the same; it begins again with the process",
+        quiet="All servers apply the same entries; each counts them since its start",
     ),
     Family(
         members=tuple(NoEffect),

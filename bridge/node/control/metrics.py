@@ -38,7 +38,7 @@ GAUGES: Final[Mapping[str, str]] = {
     ),
     "node_info": "Constant 1, with the name, version and phase of this node as labels; join other metrics with it.",
     "uptime_seconds": (
-        "Seconds since this process started. It falls when the node restarts: `garlicfarm events` shows the reason."
+        "Seconds since this process started. It falls when the node restarts: the log of the node has the reason."
     ),
     "generation": (
         "The number of starts of this node, stored on disk. It grows by one with each start; fast growth means that a"
@@ -113,8 +113,8 @@ GAUGES: Final[Mapping[str, str]] = {
         " Java routers look a Meta LeaseSet2 up."
     ),
     "lease_set_not_found": (
-        "Masters whose last structure no router of another node found more than a minute after it was handed over."
-        " Above 0 clients may not find the farm: see the alarm `structure-not-found`."
+        "Masters whose last structure no router of another node found for 90 seconds and a reporting period after it"
+        " was handed over. Above 0 clients may not find the farm: see the alarm `structure-not-found`."
     ),
 }
 """The meaning of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has the router's."""

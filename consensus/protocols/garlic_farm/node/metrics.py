@@ -72,20 +72,17 @@ class ConnectionEvent(CountedReason):
     )
     FAREWELLS_ANSWERED = (
         "farewells-answered",
-        "Notices of its removal that a removed server received. It grows by one for each removal",
+        "Notices of its removal that a removed server answered. It grows by one for each removal",
     )
     FAREWELLS_UNANSWERED = (
         "farewells-unanswered",
-        (
-            "Notices of its removal that a removed server did not receive, because it is dead. It receives one when"
-            " it starts again"
-        ),
+        "Notices of its removal that a removed server did not answer in time, for example because it is dead",
     )
     HEARTBEAT_CONNECTIONS = (
         "heartbeat-connections",
         (
-            "Second connections to a server, opened because the first one was busy with a long message. It grows"
-            " while a snapshot or much data travels"
+            "Second connections to a server, for heartbeats, opened because a reply on the first one took too long. It"
+            " grows with slow disks, and while a snapshot or much data travels"
         ),
     )
     LINKS_ESTABLISHED = (
