@@ -79,7 +79,7 @@ class Send(Struct, frozen=True):
 
 
 class Apply(ComparedInPart, frozen=True):
-    """Entries from index `first` on are committed: hand them to the state machine, in order, each exactly once."""
+    """Entries from index `first` on are committed: hand them to the state machine, in order."""
 
     REPEATED = frozenset({"size_bytes"})
 
@@ -182,7 +182,7 @@ class ChangeRefusal(Enum):
     NO_LEARNERS = "no-learners"
     """The protocol, or a server that lacks the extension, cannot name learners."""
     CATCH_UP_TOO_SLOW = "catch-up-too-slow"
-    """After the permitted rounds, a new server still lagged the leader's log by more than an election timeout."""
+    """The last permitted round took longer than `PolicyTimes.catch_up_round_ms`."""
     CATCH_UP_STALLED = "catch-up-stalled"
     """A new server does not reply, or does not make progress."""
     NEW_SERVER_IN_LATER_TERM = "new-server-in-later-term"

@@ -109,7 +109,6 @@ def _encode_head(head: bytes) -> bytes:
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes]:
-    """Return the head and the configuration after it."""
     if data[: _COUNT.size] != _COUNT.pack(_ANNOUNCES_HEAD):
         return b"", data
     length = data[_COUNT.size] if len(data) > _COUNT.size else 0
@@ -138,7 +137,6 @@ def _encode_no_op_head(head: bytes) -> bytes:
 
 
 def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
-    """Return the head and the no-op after it."""
     if not data.startswith(_ANNOUNCES_NO_OP_HEAD):
         return b"", data
     begin = _HEADED_NO_OP.size

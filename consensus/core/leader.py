@@ -5,7 +5,7 @@ followers' replies. To commit an entry of its own term, a new leader immediately
 configuration if the protocol has none. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the no-op
 when a read or a change needs it.
 
-*Check-quorum.* A leader becomes a follower if no majority replies to it within an election timeout. The clients of an
+*Check-quorum.* A leader becomes a follower if no majority replies to it within `check_quorum_ms`. The clients of an
 isolated leader are then redirected, and the leader no longer refuses other candidates.
 
 A leader that receives replies can still be unable to commit: in a group of three, its own disk and the disk of one

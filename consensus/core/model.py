@@ -31,7 +31,6 @@ class ReplicaKey(Struct, frozen=True, order=True):
     directory: bytes = b""
 
     def __str__(self) -> str:
-        """Return the form used in messages for operators."""
         return f"{self.id} (directory {self.directory.hex()})" if self.directory else str(self.id)
 
 
@@ -215,11 +214,9 @@ class ComparedInPart(Struct, frozen=True):
         return isinstance(other, ComparedInPart) and type(other) is type(self) and self._compared() == other._compared()
 
     def __hash__(self) -> int:
-        """Return the same value for equal records."""
         return hash(tuple(self._compared().values()))
 
     def __repr__(self) -> str:
-        """Return the record as a dataclass shows it."""
         fields = ", ".join(f"{name}={value!r}" for name, value in self._compared().items())
         return f"{type(self).__name__}({fields})"
 

@@ -4,8 +4,8 @@
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
 follower; a request of an older term is refused with our term; a reply of an older term is ignored. Exceptions: within
-the minimum election timeout after contact with the leader, a vote request (section 6) and a leader from outside the
-group are refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
+`leader_stickiness_ms` after contact with the leader, a vote request (section 6) and a leader from outside the group are
+refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
 (`Replica.adopt_term`).
 
 `append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
@@ -348,7 +348,6 @@ class Raft:
                 assert_never(request)
 
     def _redirect(self, request: Proposed | ChangeConfiguration | ReadRequested) -> None:
-        """Refuse, and name the leader if it is known."""
         outbox, leader = self._replica.outbox, self._role.leader
         match request:
             case Proposed(proposal_id=proposal_id):
@@ -455,7 +454,6 @@ class Raft:
         return None if leader is None else leader.replication
 
     def _announce(self) -> None:
-        """Announce changes of role, term, leader and members."""
         announced, leader, term, role = self._announced, self._role.leader, self._replica.term, self._role.name
         if role is not announced.role or term != announced.term or leader != announced.leader:
             self._announced = RoleChanged(role, term, leader)

@@ -353,7 +353,6 @@ class SnapshotReceiver:
         self._answer(chunk.leader, reply, incoming.number)
 
     def _refuse(self, leader: ServerId, correlation: int, next_offset: int) -> None:
-        """Refuse a chunk; `next_offset` is the expected offset."""
         term = self._replica.term
         reply = SnapshotReply(
             term=term, accepted=False, next_offset=next_offset, installed=False, correlation=correlation

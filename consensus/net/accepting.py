@@ -5,8 +5,8 @@
                        └── too many: the oldest one is closed, of the same source if that has too many; too long: closed
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
-it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm
-do not wait in that queue.
+it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait in
+that queue.
 
 Known sources (a server has recently proven its identity from there) and unknown sources have separate places.
 Connections of known sources are handled as soon as they are readable. Connections of unknown sources are handled at a

@@ -93,7 +93,6 @@ class DirectStream(trio.abc.Stream):
         return data
 
     async def _flush(self) -> None:
-        """Give the kernel all unsent bytes."""
         self._sending = True
         try:
             self._push()

@@ -126,8 +126,6 @@ class MemoryTransport:
 
 
 class _Queue:
-    """Messages on their way from one server to another, in order."""
-
     def __init__(self, network: MemoryNetwork, sender: MemoryTransport, recipient: ServerId) -> None:
         self._network = network
         self._sender = sender

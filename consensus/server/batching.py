@@ -148,7 +148,6 @@ class Batches:
         self._idle_s = options.linger_idle_ms / 1000
 
     def __len__(self) -> int:
-        """Return the number of proposals that wait for a batch."""
         return len(self._waiting)
 
     @property

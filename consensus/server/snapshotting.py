@@ -159,7 +159,6 @@ class Snapshotting:
         return True
 
     def _feeds_a_follower(self) -> bool:
-        """Return True if a follower receives the snapshot now."""
         return any(follower.state is ProgressState.SNAPSHOT for follower in self._describe().followers)
 
 

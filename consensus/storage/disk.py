@@ -86,8 +86,8 @@ STOP_SECONDS = 5.0
 PROCESS_STOP_SECONDS = 12.0
 """Limit in seconds for the end of a process.
 
-Its server waits up to `STOP_SECONDS` for a write, and then as long for the mark of a clean stop. With a shorter limit a
-slow disk would be treated as a hung one.
+Its server waits up to `STOP_SECONDS` for a write, and then up to a second more than that for the mark of a clean stop.
+With a shorter limit a slow disk would be treated as a hung one.
 """
 
 

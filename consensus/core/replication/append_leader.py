@@ -54,7 +54,6 @@ class AppendLeader:
         return min((self._due_ms(progress) for progress in self._followers.values()), default=None)
 
     def _due_ms(self, progress: Progress) -> Milliseconds:
-        """Return the time at which the leader must send to this follower, if nothing happens before."""
         options, now = self._replica.options, self._replica.now
         due_ms = now if progress.sent_ms is None else progress.sent_ms + self._pause_ms(progress)
         oldest_ms = progress.oldest_sent_ms()
@@ -346,12 +345,10 @@ class AppendLeader:
             self._tracker.wake_by(progress.commit_due_ms)
 
     def _is_due(self, progress: Progress) -> bool:
-        """Return True if a heartbeat interval has passed since the last message to the follower."""
         replica = self._replica
         return progress.sent_ms is None or replica.now >= progress.sent_ms + self._pause_ms(progress)
 
     def _pause_ms(self, progress: Progress) -> Milliseconds:
-        """Return the longest pause between messages to the follower."""
         options = self._replica.options
         if self._is_kept_for_disk(progress):
             return max(options.heartbeat_ms, options.retry_ms)
@@ -390,7 +387,6 @@ class AppendLeader:
         return (self._replica.log.last_index if from_the_end else progress.match) + 1
 
     def _may_send_request(self, progress: Progress) -> bool:
-        """Return True if one more request may be sent to the follower now."""
         return not (self._one_at_a_time and progress.has_open_request)
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:

@@ -8,9 +8,9 @@
 A new commit index waits for entries for `commit_notice_ms`. A reply with only the index costs as much as a reply with
 the next entry, and would often be sent just before that entry arrives.
 
-The next fetch is the only acknowledgement of the last reply. A follower without a fetch for an election timeout does
-not count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout).
-A new leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
+The next fetch is the only acknowledgement of the last reply. A follower without a fetch for `check_quorum_ms` does not
+count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout). A new
+leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
 resigns by choice sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
 
 There is one parked fetch per replica. For replicas that are not voters the number is bounded. A further observer's
@@ -207,7 +207,6 @@ class FetchLeader:
         return self._replica.options.election_timeout_min_ms // 2
 
     def _fetched(self, fetch: Fetch) -> None:
-        """Process a replica's fetch: its whole log up to the position is durable."""
         replica, peer = self._replica, fetch.replica
         if fetch.is_sign_of_life:
             self._alive(fetch)

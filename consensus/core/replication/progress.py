@@ -314,7 +314,6 @@ class Progress:
             self._expire(correlation)
 
     def _expire(self, correlation: int) -> None:
-        """Treat the reply to this request as overdue."""
         sent = self.pop_request(correlation)
         if sent is None:
             return
