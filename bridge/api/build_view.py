@@ -351,7 +351,6 @@ class _FarmPart:
         }
 
     def raft(self) -> RaftView:
-        """Return the view of the Raft replica."""
         farm, raft, names = self._farm, self._farm.raft, self._names
         endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
         leader = None if raft.leader is None else integer_id(raft.leader)
@@ -556,7 +555,6 @@ class _FarmPart:
         return accepted, lease_set_entries(self._seen, destination, accepted.published_s, self._farm.pace) or ()
 
     def reports(self) -> tuple[ReportView, ...]:
-        """Return the latest report of each server."""
         scores: dict[int, Candidate] = {}
         for destination in self.state.masters:
             for candidate in candidates_of(self.state, destination, self._farm.tuning):

@@ -176,7 +176,6 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
 
 
 def _short(master: str) -> str:
-    """Return the head of a master's address."""
     try:
         address = destination_from_base64(master).address
     except I2pError:

@@ -426,7 +426,6 @@ def _degraded(facts: FarmFacts) -> Concern | None:
 
 
 def _udp_blocked(facts: FarmFacts) -> Concern | None:
-    """Report servers that gossip marked dead and that Raft reaches."""
     if not facts.udp_blocked:
         return None
     names, view = facts.names(facts.udp_blocked), facts.view
@@ -581,7 +580,6 @@ def _publisher(each: PublishingView) -> str:
 
 
 def _fails(each: PublishingView) -> bool:
-    """Return True if the publisher's router did not accept the last structure."""
     return any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
 
 

@@ -204,7 +204,6 @@ def list_(node: str | None, *, as_json: bool) -> None:
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
-    """Print voters, learners, and the removed servers."""
     raft = view.raft
     roles = [(each, "voter") for each in raft.voters] + [(each, "learner") for each in raft.learners]
     lags = {each.raft_id: each.lag_entries for each in raft.followers}

@@ -60,7 +60,6 @@ def show(files: tuple[Path, ...], *, as_json: bool) -> None:
 
 
 def _show(file: Path, *, as_json: bool) -> str | None:
-    """Print one structure; return its error."""
     try:
         with click.open_file(str(file), "rb") as source:
             content = source.read(INPUT_LIMIT_BYTES + 1)

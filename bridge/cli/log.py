@@ -47,8 +47,6 @@ _LIVE = (
 
 
 class _Selection(Struct, frozen=True):
-    """Selection of the shown entries, and their form."""
-
     types: frozenset[str]
     by: str | None
     since_ms: int | None
@@ -128,8 +126,6 @@ def log(
 
 
 class _LogPrinter:
-    """Reads pages of the log and prints the wanted entries."""
-
     def __init__(self, client: ControlClient, selection: _Selection, names: Names, limit: int) -> None:
         self._client = client
         self._selection = selection
@@ -193,7 +189,6 @@ class _LogPrinter:
         return commit_index + 1
 
     async def follow(self, first: int, *, linearizable: bool) -> None:
-        """Print page after page, until cancelled."""
         while True:
             page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
             linearizable = False  # later acknowledged entries have later indexes

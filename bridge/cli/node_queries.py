@@ -102,7 +102,6 @@ def answer_timeout_s(default_s: float) -> float:
 
 
 def _credentials(command: F, *, several: bool) -> F:
-    """Add the options for the token and the certificate of a URL."""
     each = "; one for all URLs, or one for each in their order" if several else ""
     token = click.option(
         "--token-file",

@@ -128,7 +128,6 @@ def _tuning(name: str, members: int) -> SwimOptions:
 
 
 def _play(story: Scenario) -> Play:
-    """Run one scenario with a progress bar, and print its figures."""
     play = Play(story)
     began = time.process_time()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -178,7 +178,6 @@ def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> 
 def _unlisted_facts(
     view: FarmView, conditions: Mapping[str, list[tuple[str, str]]], outdated: AbstractSet[int]
 ) -> list[tuple[str, str]]:
-    """Return the reported leaves that are in no structure."""
     listed = {entry.destination for each in view.publishing for entry in each.entries}
     facts = []
     for report in view.reports:

@@ -232,7 +232,6 @@ def _print_introduction(farm: LocalFarm, client: str, options: Options) -> None:
 
 
 def _client_command(bridge: SamBridge, options: Options) -> str:
-    """Return the command of a client, for the user's shell."""
     node = "" if options.directory == LOCAL_FARM_DIRECTORY else f" --node {shlex.quote(str(options.directory))}/node-1"
     return f'{options.program} connect --sam {bridge} --listen {CLIENT_ADDRESS} "$({options.program} link{node})"'
 

@@ -33,29 +33,22 @@ class TunnelFailedError(ConnectError, trio.BrokenResourceError):
 
 
 class _Wrapped(trio.abc.HalfCloseableStream):
-    """A stream whose other direction is unchanged."""
-
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self._stream = stream
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes."""
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the stream accepts bytes."""
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Send the end."""
         await self._stream.send_eof()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return received bytes."""
         return bytes(await self._stream.receive_some(max_bytes))
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._stream.aclose()
 
 

@@ -150,8 +150,6 @@ class HttpProxy:
 
 
 class _ProxyClient:
-    """One connection of a client: its requests, one after another."""
-
     def __init__(self, stream: trio.abc.HalfCloseableStream, proxy: HttpProxy) -> None:
         self._stream = stream
         self._proxy = proxy
@@ -269,8 +267,6 @@ class _ProxyClient:
 
 
 class _Exchange:
-    """One request and its response, on one stream to a leaf."""
-
     def __init__(
         self,
         client: trio.abc.HalfCloseableStream,

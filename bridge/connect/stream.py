@@ -53,7 +53,6 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._can_move = True
 
     def __repr__(self) -> str:
-        """Name the leaf."""
         return f"FarmStream({self.leaf})"
 
     @property

@@ -77,13 +77,11 @@ class SamBridge(Struct, frozen=True):
     port: int
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for a name or a wrong port."""
         ip_address(self.host)
         if not 0 < self.port <= 65_535:  # noqa: PLR2004 -- the port numbers of TCP
             raise ValueError(f"{self.port} is not a port")
 
     def __str__(self) -> str:
-        """Return the address as an operator writes it."""
         return endpoint_text(self.host, self.port)
 
 

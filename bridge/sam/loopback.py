@@ -83,8 +83,6 @@ class _WaitingStream(Struct, eq=False):
 
 
 class _Session:
-    """An open session: its destination, and the streams that wait for it."""
-
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
         self.opened, self.waiting = trio.open_memory_channel[_WaitingStream](WAITING_STREAMS_LIMIT)
@@ -95,7 +93,6 @@ class _Session:
 
     @contextmanager
     def stream_scope(self) -> Iterator[None]:
-        """Cancel the block at the end of the session."""
         with trio.CancelScope() as scope:
             self.scopes.add(scope)
             try:
@@ -104,7 +101,6 @@ class _Session:
                 self.scopes.discard(scope)
 
     async def next_waiting(self) -> _WaitingStream:
-        """Wait for a stream whose peer still waits."""
         while True:
             stream = await self.waiting.receive()
             if not stream.ended.is_set():
@@ -216,8 +212,6 @@ class _Bridge:
 
 
 class _ClientConnection:
-    """One connection of a client."""
-
     def __init__(self, bridge: _Bridge, stream: trio.SocketStream) -> None:
         self._bridge = bridge
         self._network = bridge.network

@@ -139,7 +139,6 @@ class SamSession:
         self._waiting: set[trio.CancelScope] = set()
 
     def __repr__(self) -> str:
-        """Name the bridge and the address only."""
         return f"SamSession({self.bridge}, {self.address})"
 
     @property

@@ -110,7 +110,6 @@ class LiveFarms:
         return ends
 
     def _key_of(self, mouse: Mouse) -> str:
-        """Return the key with the effect of the mouse; a click on a farm chooses it first."""
         if mouse.button is not Button.LEFT:
             return "up" if mouse.button is Button.WHEEL_UP else "down"
         match target_at(self.drawn, mouse.column, mouse.row):

@@ -167,7 +167,6 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
 
 
 def _hidden(content: str, style: str, lines: Sequence[Text]) -> Text:
-    """Return a text that is not wider than the lines that it replaces."""
     text = _text(content, style)
     text.truncate(max(line.cell_len for line in lines), overflow="ellipsis")
     return text

@@ -127,7 +127,6 @@ def _title(farms: Sequence[FarmRow], canvas: Canvas) -> Text:
 
 
 def _table(farms: Sequence[FarmRow], chosen: int, canvas: Canvas) -> list[Text]:
-    """Return the headings, and a row for each farm."""
     palette = canvas.palette
     columns = [Column("  FARM", _NAME_CELLS), Column("ALIVE", 7), Column("VERDICT", canvas.width)]
     if canvas.is_wide:

@@ -302,7 +302,6 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
 
 
 def _now_s(view: FarmView) -> int:
-    """Return the present second: log time if it is known."""
     return (view.taken_at_ms if view.raft.log_time_ms is None else view.raft.log_time_ms) // 1000
 
 

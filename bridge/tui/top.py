@@ -320,7 +320,6 @@ def _is_other_farm(before: FarmView | None, view: FarmView) -> bool:
 
 
 def _noted(view: FarmView, why_not: str) -> FarmView:
-    """Return the view of a node that replaces the chosen one."""
     note = AlarmView(CHANGED_OVER, f"this is what {view.node.name} sees", why_not or "the node that was meant is back")
     return msgspec.structs.replace(view, alarms=by_gravity((note, *view.alarms)))
 

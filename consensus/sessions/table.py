@@ -44,7 +44,6 @@ class RequestId(Struct, frozen=True):
     sequence: int
 
     def __post_init__(self) -> None:
-        """Refuse values that no table could hold."""
         if not 1 <= len(self.client.encode()) <= CLIENT_BYTES_MAX:
             raise ValueError(f"a client's name has 1 to {CLIENT_BYTES_MAX} bytes, not {len(self.client.encode())}")
         if not (0 <= self.session_start <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
@@ -120,7 +119,6 @@ class SessionTable:
         self._sessions: dict[tuple[str, Index], _Session] = {}
 
     def __len__(self) -> int:
-        """Return the number of sessions."""
         return len(self._sessions)
 
     def admit(self, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:

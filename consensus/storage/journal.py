@@ -91,7 +91,6 @@ class Segment:
     ends: "array[int]" = field(default_factory=lambda: array("I"))
 
     def __post_init__(self) -> None:
-        """Begin without entries."""
         self.last = self.previous.index
 
     @property

@@ -71,7 +71,6 @@ class StorageOptions(Struct, frozen=True):
     """The form of the group's snapshots, which its protocol chooses."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are too small to store anything."""
         if not 64 * 1024 <= self.segment_bytes <= 1024 * 1024 * 1024:
             raise ValueError(f"a segment has 64 KiB to 1 GiB, not {self.segment_bytes} bytes; change segment_bytes")
         if self.tail_entries < 1 or self.tail_bytes < 1:

@@ -115,7 +115,6 @@ class _Scanner:
         self.scan = Scan([], [], [], [])
 
     def run(self) -> Scan:
-        """Read everything in order."""
         covered = self._snapshot.last if self._snapshot is not None else ORIGIN
         if 0 < self._stop <= covered.index:
             # Only an installation erases entries covered by a snapshot: the rest of the log is dropped.
@@ -323,7 +322,6 @@ class _Scanner:
         self._erase(segment, segment.size_bytes)
 
     def _cut(self, segment: Segment) -> None:
-        """Write a cut after the last group."""
         last = self.scan.last
         record = encode_cut(self._seed, last.index + 1, last.term, self._durable)
         self.scan.repairs += [WriteBytes(segment.file, segment.end_bytes, record), SyncFile(segment.file)]

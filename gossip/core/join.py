@@ -87,8 +87,6 @@ class _Join(Struct):
 
 
 class _Sender(Struct):
-    """A sender of unreadable datagrams."""
-
     seen_at: int
     count: int = 0
 

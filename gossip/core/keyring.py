@@ -88,7 +88,6 @@ class DatedKey(Struct, frozen=True, order=True):
     retired: bool = False
 
     def __repr__(self) -> str:
-        """Return a text without the key."""
         return f"DatedKey(since={self.since}, retired={self.retired})"
 
 
@@ -105,7 +104,6 @@ class Keyring:
     """The farm's label. It stays when the keys rotate; KeyringUpdates do not carry it."""
 
     def __repr__(self) -> str:
-        """Return a text without the keys."""
         shown = f"keys={len(self.keys)}, used_at={self.used_at}, era={self.era}, digest={self.digest.hex()}"
         return f"Keyring({shown})"
 

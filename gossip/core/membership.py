@@ -72,7 +72,6 @@ class MemberRecord:
     """The member's id. The description may be replaced by a newer one, never by another member's."""
 
     def __post_init__(self) -> None:
-        """Name the entry after its first description."""
         self.node_id = self.info.node_id
         self.size_bytes = info_bytes(self.info)
 

@@ -88,7 +88,6 @@ class SwimOptions(Struct, frozen=True, kw_only=True):
     announce_alone_period_ms: int = 3_000
 
     def __post_init__(self) -> None:
-        """Reject options that cannot work, by name."""
         for each in structs.fields(self):
             if each.type is not bool and getattr(self, each.name) < (
                 0 if each.name in {"helpers", "sample_size", "relay_ttl"} else 1

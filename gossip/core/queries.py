@@ -31,16 +31,12 @@ UNPROVED_BURST: Final = 8.0
 
 
 class _OwnQuery(Struct):
-    """A query of this node."""
-
     ticket: int
     deadline: int
     responders: set[NodeId] = field(default_factory=set)
 
 
 class _Open(Struct, frozen=True):
-    """A query of another member that this node may still answer."""
-
     address: Address
     deadline: int
 

@@ -107,7 +107,6 @@ class _Doubt(Struct):
     verdicts: int = 0
 
     def add(self, source: Address | None) -> None:
-        """Count a verdict, and record its sender."""
         self.verdicts += 1
         if source is not None and len(self.sources) < SHOWN:
             self.sources[source] = None

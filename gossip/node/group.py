@@ -330,7 +330,6 @@ class Group:
             await self._step(now_ms, *self._transport.open(arrivals, now_ms))
 
     async def _follow_socket(self, scope: trio.CancelScope) -> None:
-        """Handle datagrams until the scope ends."""
         while True:
             await self._transport.readable()
             await self._take_datagrams()

@@ -62,7 +62,6 @@ class _OriginQueue:
         self.waiting: deque[Request] = deque()
 
     def add(self, request: Request, now_ms: int) -> bool:
-        """Queue a request; return False above the number or the rate."""
         if len(self.waiting) >= WAITING_LIMIT or not self._rate.take(now_ms):
             return False
         self.waiting.append(request)

@@ -75,7 +75,6 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     clocks: Clocks = field(default_factory=system_clocks)
 
     def __post_init__(self) -> None:
-        """Reject settings that cannot work, by name."""
         wrong = next(iter(wrong_kinds(structs.asdict(self))), None)
         if wrong is not None:
             raise ConfigError(wrong)

@@ -441,8 +441,6 @@ class KeyringKeeper:
         return error is None
 
     async def _store(self, keyring: Keyring) -> str | None:
-        """Store a keyring; return the reason of a failure, or None."""
-
         def store() -> None:
             if self._directory is not None:
                 keep_keys(self._directory, keyring)

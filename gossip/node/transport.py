@@ -195,7 +195,6 @@ class DatagramTransport:
         return incoming.received
 
     def _refused(self, error: RefusedError, datagram: bytes, source: Address, now_ms: int) -> Unreadable | None:
-        """Handle a datagram that could not be opened."""
         if error.reason is SealFault.FOREIGN_VERSION:
             self.foreign_versions.record(source, error.version, now_ms)
         elif error.reason is SealFault.OTHER_FARM:

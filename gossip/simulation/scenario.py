@@ -95,7 +95,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     options: SwimOptions = struct_field(default_factory=SwimOptions.lan)
 
     def __post_init__(self) -> None:
-        """Reject impossible scenarios."""
         if self.members < 2 or self.capacity < 1 or self.periods < 20:  # noqa: PLR2004 - the least that makes a story
             raise ValueError("a simulation needs at least 2 members, capacity 1 and 20 periods")
         for name in ("churn", "loss", "slow", "partition"):
@@ -174,7 +173,6 @@ class Play:
         self.parts = parts(self.network)
 
     def _direct(self, period: int) -> None:
-        """Apply the external events of this period."""
         story, network = self.scenario, self.network
         while self._members < story.members * (period + 1) // max(story.formed_by, 1) and self._members < story.members:
             self._join()
@@ -255,7 +253,6 @@ class Play:
         return found
 
     def _judge(self) -> None:
-        """Count the nodes that have not noticed a crash of some time ago."""
         due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.options.probe_period_ms
         while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
             crash = self.crashes[self._judged]

@@ -238,7 +238,6 @@ class _Keyring(_Fields):
     era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
 
     def keyring(self) -> Keyring:
-        """Return a keyring of another member."""
         found = self._found()
         if list(found.keys) != sorted(found.keys):
             raise DatagramError("expected keys in their order")

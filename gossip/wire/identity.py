@@ -131,7 +131,6 @@ def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
 
 
 def _holds_keys(news: KeyringUpdate) -> bool:
-    """Return True if the named sender signed it."""
     return _is_signed(news.credential, news.sender, _keys_bytes(news.keyring))
 
 

@@ -152,7 +152,6 @@ def _reply_bound(path: Path, within_s: float) -> Iterator[None]:
 
 
 async def _exchange(stream: trio.SocketStream, request: h11.Request) -> tuple[int, bytes, bytes]:
-    """Send a request; return the status, the body, and the bytes after them."""
     http = h11.Connection(h11.CLIENT)
     await stream.send_all(b"".join(http.send(each) or b"" for each in (request, h11.EndOfMessage())))
     status, body = 0, bytearray()

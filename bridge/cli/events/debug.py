@@ -62,7 +62,6 @@ class _DebugBundle(Struct):
     size: int = 0
 
     def add(self, name: str, content: bytes) -> bool:
-        """Add the file; return True if there was room for it."""
         if self.size + len(content) > BUNDLE_MOST_BYTES:
             return False
         self.files[name] = content

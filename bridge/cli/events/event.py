@@ -95,7 +95,6 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:
-    """Return the last events of these kinds, from all that the node still has."""
     found: list[TraceEvent] = []
     cursor, lost = 1, 0
     while True:

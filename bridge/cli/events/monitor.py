@@ -50,8 +50,6 @@ def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_jso
 
 
 class _Printer:
-    """Prints events, each fact once."""
-
     def __init__(self, kinds: Sequence[str], nodes: int, *, as_json: bool) -> None:
         self._kinds = tuple(dict.fromkeys(kinds))
         self._unanswered = nodes
@@ -69,7 +67,6 @@ class _Printer:
             echo(f"Nothing of the kind {', '.join(missing)} yet; the nodes have had: {there}.", err=True)
 
     def show(self, events: Sequence[TraceEvent]) -> None:
-        """Print the events of the wanted kinds."""
         for event in events:
             if self._kinds and event.kind not in self._kinds:
                 continue
@@ -80,7 +77,6 @@ class _Printer:
         sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
-        """Print a text about a watched node."""
         echo(f"{clock_text(int(time.time() * 1000))} {text}", err=self._as_json)
 
 

@@ -58,7 +58,6 @@ class _Figures(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric in the order of the KIP."""
         for name, text in TEXTS.items():
             if name == STATE:
                 states = GaugeMetricFamily(PREFIX + name, text, labels=("state",))

@@ -161,11 +161,9 @@ class LeafTable:
             surplus -= 1
 
     def __contains__(self, leaf_hash: bytes) -> bool:
-        """Return True if the table has a record of a leaf."""
         return leaf_hash in self._records
 
     def __getitem__(self, leaf_hash: bytes) -> LeafRecord:
-        """Return the record of a leaf that the table has."""
         return self._records[leaf_hash]
 
     def listed(self) -> list[LeafRecord]:

@@ -46,7 +46,6 @@ class ReplyTimes:
         """For each measured time: the same time if the reply arrived after its timeout, else 0."""
 
     def __bool__(self) -> bool:
-        """Return True if a time has been measured."""
         return bool(self._samples)
 
     def add(self, reply_s: float, *, is_late: bool = False) -> None:
@@ -72,7 +71,6 @@ class ReplyTimes:
 
     @property
     def _slow_s(self) -> float:
-        """The second-greatest time."""
         return sorted(self._samples)[-2] if len(self._samples) > 1 else 0.0
 
     def timeout_s(self, base_s: float, least_s: float, doubt: float = 1.0) -> float:

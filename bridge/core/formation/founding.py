@@ -71,7 +71,6 @@ class Founding:
     """Log time of the empty log: the median of the founders' clocks, the lower one of two."""
 
     def __post_init__(self) -> None:
-        """Derive all values that the promises determine."""
         founders = tuple(each.node_id for each in self.promised)
         if not 1 <= len(founders) <= EXPECT_MAX or not is_set_of_founders(founders, len(founders)):
             raise ValueError(f"a founding has 1 to {EXPECT_MAX} founders in ascending order, each once")

@@ -71,7 +71,6 @@ class _Window:
         self.left_out = 0
 
     def take(self, record: Record) -> None:
-        """Apply the next record."""
         match record:
             case StateRecord(time_ms, row, state):
                 self.last_ms = max(self.last_ms, time_ms)

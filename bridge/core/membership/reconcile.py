@@ -176,8 +176,6 @@ class Reconciler:
 
 
 class _Moment(Struct, frozen=True):
-    """All inputs at one moment."""
-
     settings: ReconcileSettings
     now_ms: int
     seen: Mapping[bytes, FarmMember]
@@ -245,7 +243,6 @@ class _Moment(Struct, frozen=True):
         return server_id in self.group.answering and not going
 
     def _obstacle(self, server_id: int) -> str | None:
-        """Return the reason not to remove this voter now."""
         rest = self.group.voters - {server_id}
         if self._successor_comes(server_id):
             return "its successor does not vote yet"
@@ -365,7 +362,6 @@ class _Moment(Struct, frozen=True):
         return tuple(sorted(admissible, key=lambda each: self.alive_since[each.node_id]))
 
     def is_newcomer(self, proposal: Proposal) -> bool:
-        """Return True if this step would assign a Raft id."""
         return isinstance(proposal, Admit) and self._is_unknown(proposal.node_id)
 
     def _is_unknown(self, node_id: bytes) -> bool:

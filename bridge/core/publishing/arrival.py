@@ -70,7 +70,6 @@ class LookUps:
         self._expected: dict[str, _Expectation] = {}
 
     def __len__(self) -> int:
-        """Return the number of kept look-ups."""
         return len(self._last)
 
     def note(self, report: Report, at_ms: int) -> None:

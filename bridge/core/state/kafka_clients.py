@@ -89,7 +89,6 @@ class Produced(Struct, frozen=True):
     """The user, by `principal_hash`; empty if unknown, and in entries from below `BOUNDS_LEVEL`."""
 
     def __str__(self) -> str:
-        """Return the text of the member `request`."""
         user = f".{self.principal}" if self.principal else ""
         return f"{_MARK}{self.producer_id}.{self.epoch}.{self.sequence}{user}"
 

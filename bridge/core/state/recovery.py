@@ -104,7 +104,6 @@ def _without_owners(kafka: KafkaClients) -> KafkaClients:
 
 
 def _reset(number: Number, value: int, farm: FarmState, reset: Reset) -> int:  # noqa: PLR0911 - one case per kind
-    """Return the value of a number in the new cluster."""
     match number.kind:
         case NumberKind.TERM if reset.term:
             return min(value, FIRST_TERM)

@@ -101,7 +101,6 @@ class ReqidTable:
         """The reqids of each author, the lowest first."""
 
     def __len__(self) -> int:
-        """Return the number of known reqids."""
         return len(self._indexes)
 
     def judge(self, reqid: bytes, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:

@@ -161,7 +161,6 @@ def _certificate_keeper(
 
 
 def _clock_of(current: CurrentFarm) -> int:
-    """Return the date by the log; without a log, this machine's clock."""
     return clock_ms() if current.farm is None else current.farm.applied_state.date_ms()
 
 

@@ -129,8 +129,6 @@ def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
 
 
 class _DurationCollector(Collector):
-    """The collector of histograms of durations."""
-
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
 
@@ -142,8 +140,6 @@ class _DurationCollector(Collector):
 
 
 class _ViewCollector(Collector):
-    """The collector of one view's metrics."""
-
     def __init__(self, view: FarmView) -> None:
         self._view = view
 

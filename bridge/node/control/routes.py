@@ -112,7 +112,6 @@ class Routes:
     """The dispatcher of requests to handlers."""
 
     def __init__(self, handlers: Handlers, counters: Counter[ControlEvent] | None = None) -> None:
-        """Set the handlers; `counters` come from `new_counters`."""
         self.counters = new_counters() if counters is None else counters
         self._handlers = {route.path: (route, handler) for route, handler in handlers.items()}
 

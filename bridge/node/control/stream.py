@@ -95,7 +95,6 @@ class EventStream:
         return _events(page) + await self._changed_take_over(page) or await self.next()
 
     async def _new_entries(self, view: FarmView) -> bytes:
-        """Return the entries since the last view as an event, if the client requests them."""
         kept = min(self.log_entries, LOG_ENTRIES_MAX)
         first = max(self._next_index, view.raft.applied_index - kept + 1)
         if not kept or first > view.raft.applied_index:

@@ -31,7 +31,6 @@ class Login(Struct, frozen=True):
     is_new: bool
 
     def __repr__(self) -> str:
-        """Name the file only."""
         return f"Login({self.file!r}, is_new={self.is_new})"
 
 

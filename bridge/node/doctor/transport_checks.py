@@ -77,7 +77,6 @@ def _proxy_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    """Check the requirements of a ØMQ Raft endpoint."""
     settings = configuration.zmq
     if settings is None:
         return
@@ -95,7 +94,6 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    """Check the requirements of a Kafka listener."""
     settings = configuration.kafka
     if settings is None:
         return

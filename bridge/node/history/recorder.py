@@ -178,7 +178,6 @@ class HistoryRecorder:
             self.counters[HistoryEvent.RECORDS] += len(records)
 
     def _fail(self, reason: str) -> None:
-        """Stop to record until the file is opened again."""
         self.counters[HistoryEvent.FAILED] += 1
         self._changes = None
         self._pending.clear()

@@ -142,7 +142,6 @@ class Approvals:
         return False
 
     def _report(self, use: Use, reason: str) -> None:
-        """Report a failure, but not each repetition."""
         if self._reported.get(use) != reason:
             self._reported[use] = reason
             self.failed(use, reason)

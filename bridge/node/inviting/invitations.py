@@ -120,7 +120,6 @@ class Invitations:
         random: Callable[[int], bytes] = os.urandom,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the file; raise UnusableInvitationsError."""
         self._path = state_dir / FILE_NAME
         self._clock = clock
         self._random = random

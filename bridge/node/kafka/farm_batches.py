@@ -49,8 +49,6 @@ EPOCH_MAX: Final = 2**31 - 1
 
 
 class _Batch(Struct):
-    """The entries of the next batch so far."""
-
     base_offset: int
     term: int
     is_control: bool

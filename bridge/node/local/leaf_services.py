@@ -91,7 +91,6 @@ class _Page(Struct):
     requests: int = 0
 
     async def serve(self, stream: trio.SocketStream, places: trio.Semaphore) -> None:
-        """Reply to one request, and give the place back."""
         try:
             with trio.move_on_after(EXCHANGE_TIMEOUT_S), suppress(trio.BrokenResourceError):
                 await self._exchange(stream)

@@ -142,7 +142,6 @@ class _Vouched:
         return True
 
     def signer_of(self, server_id: int, node_id: bytes) -> bytes | None:
-        """Return the identity that has admitted this one, or None."""
         return next((signer for signer, ids in self._of.items() if ids.get(server_id) == node_id), None)
 
     def drop_up_to(self, highest: int) -> None:

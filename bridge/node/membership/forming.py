@@ -91,8 +91,6 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
 
 
 class _Request(Struct):
-    """An operator's request and its result."""
-
     event: WithdrawRequested | ConfirmRequested
     done: trio.Event = field(default_factory=trio.Event)
     refusal: str | None = None
@@ -226,7 +224,6 @@ class Forming:
         self._ignored = ignored
 
     async def _carry_out(self, effect: Effect) -> list[Effect]:
-        """Carry out one effect; return its consequences."""
         match effect:
             case Persist(number, state):
                 await self._keep(state)

@@ -106,7 +106,6 @@ class Identities:
     # -- the keys of an era --------------------------------------------------------------------------------------------
 
     def _keys(self) -> tuple[Group, Keyring] | None:
-        """Return the group and its keys, if it has any."""
         group = self.group
         keyring = None if group is None else group.keyring
         return None if group is None or keyring is None else (group, keyring)

@@ -51,7 +51,6 @@ class MemberDirectory:
         self._news = trio.Event()
 
     def __len__(self) -> int:
-        """Return the number of members at the last look, readable or not."""
         return len(self._listed) + len(self._unreadable)
 
     def refresh(self) -> None:

@@ -110,7 +110,6 @@ class _Repeated(Struct):
 
     @property
     def failures(self) -> int:
-        """The number of all failures."""
         return self.before + 1 + self.unreported
 
 

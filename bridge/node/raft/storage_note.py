@@ -49,7 +49,6 @@ class StorageNote:
         replace_file(self._file, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
 
     def _noted_id(self) -> int | None:
-        """Return the Raft id in the note, or None if there is no note or it contains no id."""
         try:
             with self._file.open("rb") as file:
                 found = _NOTED_ID.search(file.read(_LIMIT_BYTES))

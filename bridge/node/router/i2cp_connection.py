@@ -64,8 +64,6 @@ Answer = TypeVar("Answer")
 
 
 class _Waiter(Struct, Generic[Answer], eq=False):
-    """A caller that waits for a reply."""
-
     answer: Answer | None = None
     event: trio.Event = field(default_factory=trio.Event)
 

@@ -98,13 +98,11 @@ class _HandOvers(Struct):
     _until_s: float = -math.inf
 
     def are_due(self, structure: bytes, *, urgent: bool) -> bool:
-        """Return True if the router must get the structure now."""
         if structure == self.last:
             return trio.current_time() >= self.next_s
         return urgent or (self.repeats and self.last is not None)
 
     def done(self, structure: bytes, *, urgent: bool) -> None:
-        """Record a hand-over."""
         now_s = trio.current_time()
         if structure != self.last:
             self._until_s = now_s + REPEAT_FOR_S if self.repeats and urgent else -math.inf

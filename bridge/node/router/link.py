@@ -52,7 +52,6 @@ class Link(Struct, frozen=True):
     """TLS without a check of the certificate: to loopback."""
 
     def __str__(self) -> str:
-        """Return the address as an operator writes it."""
         return endpoint_text(self.host, self.port)
 
     @property

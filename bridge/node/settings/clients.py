@@ -123,7 +123,6 @@ class KafkaPeer:
     """Its host may be a name."""
 
     def __str__(self) -> str:
-        """Return the peer as an operator writes it."""
         return f"{self.name}@{endpoint(self.address)}"
 
 

@@ -106,7 +106,6 @@ class ChosenAddress:
     """Interfaces that may still get a better address."""
 
     def __str__(self) -> str:
-        """Return the interface and the reason, as the log and `doctor` show them."""
         return f"{self.interface}, {self.reason}"
 
 

@@ -321,7 +321,6 @@ def read_consensus(section: Section, gossip: GossipSettings | None) -> Consensus
 
 
 def _advertised(section: Section, bind: Address, gossip: GossipSettings) -> Address:
-    """Return the address for other servers if it is not set."""
     if bind.host in WILDCARDS:
         if gossip.advertise is not None:
             return Address(gossip.advertise.host, bind.port)

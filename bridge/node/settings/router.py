@@ -47,7 +47,6 @@ class ControlUrl:
     path: str = ""
 
     def __str__(self) -> str:
-        """Return the URL as an operator writes it."""
         return f"{'https' if self.is_encrypted else 'http'}://{self.link}{self.path}"
 
 

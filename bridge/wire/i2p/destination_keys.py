@@ -66,7 +66,6 @@ class MasterKey(Struct, frozen=True):
     demo: bool = False
 
     def __repr__(self) -> str:
-        """Name the destination only."""
         return f"MasterKey({self.destination.address}, demo={self.demo})"
 
     def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
@@ -96,7 +95,6 @@ class SigningKey(Struct, frozen=True):
     """With a transient key: a session configuration that the master signed, for i2pd."""
 
     def __repr__(self) -> str:
-        """Name the destination and the end of the key only."""
         return f"SigningKey({self.destination.address}, expires_s={self.expires_s}, demo={self.demo})"
 
     @property
@@ -159,7 +157,6 @@ class _DestinationFile(Struct, forbid_unknown_fields=True):
     offline: _Offline | None = None
 
     def __repr__(self) -> str:
-        """Name the kind only: the repr of a Struct would show the key."""
         return f"_DestinationFile({self.kind})"
 
 

@@ -34,7 +34,6 @@ class FarmLink(Struct, frozen=True):
     directories: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        """Check the limits that `parse_link` promises."""
         if not 1 <= len(self.directories) <= DIRECTORIES_LIMIT:
             raise LinkError(f"a link names 1 to {DIRECTORIES_LIMIT} directories, not {len(self.directories)}")
         if any(len(each) != HASH_BYTES for each in (self.address_hash, *self.directories)):
@@ -48,7 +47,6 @@ class FarmLink(Struct, frozen=True):
         return address_of(self.address_hash)
 
     def __str__(self) -> str:
-        """Return the URI."""
         return f"{SCHEME}:{_name(self.address_hash)}?at={','.join(map(_name, self.directories))}"
 
 

@@ -61,7 +61,6 @@ class SamLine(Struct, frozen=True):
     """The text of a PING or PONG."""
 
     def __repr__(self) -> str:
-        """Name the words and keys only: values may be private keys."""
         return f"SamLine({self.words!r}, keys={list(self.pairs)})"
 
     @property

@@ -53,7 +53,6 @@ class StructureReply(Struct, frozen=True):
     structure: bytes = b""
 
     def __post_init__(self) -> None:
-        """Check that the structure agrees with the status."""
         if len(self.structure) > STRUCTURE_LIMIT_BYTES:
             raise ExchangeError(f"a reply carries at most {STRUCTURE_LIMIT_BYTES} bytes, not {len(self.structure)}")
         if bool(self.structure) != (self.status is ReplyStatus.STRUCTURE):

@@ -52,7 +52,6 @@ class EraKey(Struct, frozen=True):
     key: bytes
 
     def __repr__(self) -> str:
-        """Leave the key out."""
         return f"EraKey(era={self.era}, used_at={self.used_at})"
 
 

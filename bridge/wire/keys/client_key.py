@@ -28,7 +28,6 @@ class ClientKeyFile(Struct, frozen=True):
     key: Ed25519PrivateKey
 
     def __repr__(self) -> str:
-        """Return a text without the private key."""
         return f"ClientKeyFile(name={self.name!r}, public_key={self.public_key!r})"
 
     @property

@@ -31,7 +31,6 @@ class CurveKey(Struct, frozen=True):
     secret: bytes
 
     def __repr__(self) -> str:
-        """Return a text without the secret half."""
         return f"CurveKey(name={self.name!r}, public={to_z85(self.public)!r})"
 
 

@@ -43,7 +43,6 @@ class DigestCredentials(Struct, frozen=True):
     password: str
 
     def __repr__(self) -> str:
-        """Leave the password out."""
         return f"DigestCredentials(username={self.username!r})"
 
 
@@ -63,7 +62,6 @@ class FarmKey(Struct, frozen=True):
     """Node ids of the only nodes that may create the farm, if an operator listed them."""
 
     def __repr__(self) -> str:
-        """Name the farm without its keys."""
         return (
             f"FarmKey(cluster={self.cluster!r}, expect={self.expect}, epoch={self.epoch}, label={self.label.hex()!r}, "
             f"keys={len(self.gossip_keys)}, retired={len(self.retired_keys)})"
@@ -128,7 +126,6 @@ class _FarmFile(Struct, forbid_unknown_fields=True):
     founders: Annotated[list[str], Meta(max_length=2 * EXPECT_LIMIT - 1)] = []
 
     def __repr__(self) -> str:
-        """Leave the keys out: the repr of a Struct shows its fields."""
         return f"_FarmFile({self.cluster!r}, epoch {self.epoch})"
 
 

@@ -62,7 +62,6 @@ class InviterAddress(Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        """Return the address and the port."""
         return endpoint_text(self.host, self.port)
 
 
@@ -75,7 +74,6 @@ class Token(Struct, frozen=True):
     secret: bytes
 
     def __post_init__(self) -> None:
-        """Check the limits that `parse_token` promises."""
         if not 1 <= len(self.places) <= ADDRESSES_MAX:
             raise InvitationError(f"a token names 1 to {ADDRESSES_MAX} addresses, not {len(self.places)}")
         if len(self.fingerprint) != FINGERPRINT_BYTES or len(self.secret) != SECRET_BYTES:
@@ -84,11 +82,9 @@ class Token(Struct, frozen=True):
             raise InvitationError(f"a token has at most {TOKEN_LIMIT_BYTES} bytes: name fewer addresses")
 
     def __repr__(self) -> str:
-        """Leave the secret out."""
         return f"Token({', '.join(map(str, self.places))})"
 
     def __str__(self) -> str:
-        """Return the text: base32 in groups of eight characters."""
         text = base64.b32encode(self._packed()).decode().rstrip("=").lower()
         return "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
 

@@ -102,7 +102,6 @@ def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:
 
 
 def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
-    """Return the position of the member, and its three texts."""
     # These few bytes exclude nearly all entries without a proof; only the rest is searched.
     if not data.endswith(b'"}') or data[_POINT : _POINT + 1] != b"." or len(data) > ENTRY_LIMIT_BYTES:
         return None

@@ -119,7 +119,6 @@ class _Documents:
         self._documents: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Take more bytes; raise `FarmSnapshotError`."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -132,7 +131,6 @@ class _Documents:
             self._buffer = self._buffer[end:]
 
     def finish(self) -> FarmSnapshot:
-        """Note the end of the bytes; raise `FarmSnapshotError` if a document is incomplete."""
         if self._buffer:
             raise FarmSnapshotError("the farm's snapshot ends within a document")
         if not self._documents:

@@ -153,7 +153,6 @@ class _Tcp(httpcore.TrioBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect, before TLS."""
         stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
         self.is_connected = True
         return stream

@@ -84,8 +84,6 @@ class BlockingConnection:
 
 
 class _SocketExchange:
-    """One request and its reply on a connected socket."""
-
     def __init__(self, path: Path, request: HttpRequest, stream: socket.socket, deadline_s: float) -> None:
         self._path = path
         self._request = request

@@ -40,7 +40,6 @@ class RemoteNode:
         return endpoint_text(self.host, self.port)
 
     def __str__(self) -> str:
-        """Return the URL, as operators write it."""
         return SCHEME + self.authority
 
 

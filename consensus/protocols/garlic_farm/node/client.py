@@ -183,8 +183,6 @@ class GarlicFarmClient(TaskOwner):
 
 
 class _Attempt(Struct):
-    """The state of one submission."""
-
     outcome: Outcome | None = None
     position: LogId | None = None
     leader: int | None = None

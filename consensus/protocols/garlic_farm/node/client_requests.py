@@ -139,8 +139,6 @@ class ClientRequests:
 
 
 class _AnswerCallback:
-    """The callback for an answer, until the request is cancelled."""
-
     def __init__(self, on_reply: OnReply) -> None:
         self.on_reply: OnReply | None = on_reply
 

@@ -50,7 +50,6 @@ class PeerAddress(Struct, frozen=True):
     fingerprint: bytes | None
 
     def __str__(self) -> str:
-        """Return its form in a Host header."""
         return endpoint_text(self.host, self.port)
 
 

@@ -223,7 +223,6 @@ class _Link:
         self._work.set()
 
     def keep(self) -> None:
-        """Stay connected from now on."""
         self.is_kept = True
         self._work.set()
 
@@ -234,7 +233,6 @@ class _Link:
             self._invite(self._connection, joining)
 
     def disconnect(self) -> None:
-        """Close the present connection, if there is one."""
         self._connected.cancel()
 
     async def call(self, request: wire.Request) -> wire.Reply | Lost:
@@ -261,7 +259,6 @@ class _Link:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if there is neither a connection nor a queued request."""
         return self._connection is None and not self._unsent and not self.is_kept
 
     def view(self) -> LinkView:

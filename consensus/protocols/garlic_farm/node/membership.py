@@ -286,7 +286,6 @@ def _removing(leaving: int) -> str:
 
 
 def _without(configuration: Configuration, server: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
-    """Return the voters and the learners except this one."""
     return (
         tuple(each for each in configuration.voters if each.server_id != server),
         tuple(each for each in configuration.learners if each.server_id != server),

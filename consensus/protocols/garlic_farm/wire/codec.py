@@ -162,7 +162,6 @@ class _MessageReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a message that is not complete yet."""
         return len(self._buffer) - self._at
 
     def _take(self, size: int) -> bytes | None:

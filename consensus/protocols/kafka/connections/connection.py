@@ -92,7 +92,6 @@ class KafkaConnection:
     """A connection that is ready for requests. `run` must run, in a task of the caller's."""
 
     def __init__(self, frames: FrameStream, peer: str, options: DialOptions) -> None:
-        """Wrap frames; `connect` does this."""
         self.peer = peer
         """Host and port, for messages to people."""
         self.versions: Mapping[int, tuple[int, int]] = {}

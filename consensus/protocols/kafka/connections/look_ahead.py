@@ -28,8 +28,6 @@ MAX_OVERLAPPING: Final = 64
 
 
 class _Request(Struct):
-    """One request under way."""
-
     size_bytes: int
     is_answered: bool = False
     response: bytes | None = None

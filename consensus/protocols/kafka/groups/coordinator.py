@@ -317,8 +317,6 @@ class GroupCoordinator:
 
 
 class _PendingRequest(Struct):
-    """A request that waits for its answer."""
-
     ticket: Ticket
     answer_received: trio.Event = field(default_factory=trio.Event)
     answer: Answer | None = None

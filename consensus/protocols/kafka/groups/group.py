@@ -402,7 +402,6 @@ class ConsumerGroup(Struct):
         return replace(joined, leader_id=former_id, members=())
 
     def _prepare(self, now_ms: int) -> None:
-        """Begin a round, unless one has begun."""
         if self.state is GroupState.PREPARING:
             return
         for member in self.members.values():
@@ -459,7 +458,6 @@ class ConsumerGroup(Struct):
                 self._answers.append(TicketAnswer(ticket, self._joined(member)))
 
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """Store the leader's assignments."""
         self.state = GroupState.STABLE
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -518,7 +516,6 @@ class ConsumerGroup(Struct):
         self._answers.append(TicketAnswer(ticket, Refused(error)))
 
     def _supersede(self, ticket: Ticket | None, error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
-        """Refuse a request that waits."""
         if ticket is not None:
             self._refuse(ticket, error)
 

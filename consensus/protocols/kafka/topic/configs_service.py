@@ -30,8 +30,6 @@ class _Resource(IntEnum):
 
 
 class _Type(IntEnum):
-    """The type of a setting."""
-
     BOOLEAN = 1
     STRING = 2
     INT = 3

@@ -384,7 +384,6 @@ def _log_in(
 
 
 def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> None:
-    """Raise the error of a reply without records."""
     if error_code in _TRANSIENT:
         raise _RetryError(f"{connection.peer}: {error_name(error_code)}")
     if error_code not in (ErrorCode.NONE, *taken):

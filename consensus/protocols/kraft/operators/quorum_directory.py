@@ -61,7 +61,6 @@ class InitialVoter(Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        """Return the form used on the command line."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.key.id}@{host}:{self.port}:{uuid_text(self.key.directory)}"
 

@@ -140,7 +140,6 @@ class QuorumMeasurements:
     """Index of the last entry of each append, and its time."""
 
     def __post_init__(self) -> None:
-        """Begin all windows now."""
         self.commits, self.elections, self.fetched, self.appended = (RecentValues(self.clock) for _ in range(4))
 
     def take(self, effects: Sequence[Effect]) -> None:

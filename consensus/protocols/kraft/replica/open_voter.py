@@ -246,7 +246,6 @@ class _VoterParts:
         )
 
     def server(self, observe: Callable[[Notice], None], on_effects: Callable[[Sequence[Effect]], None]) -> ServerParts:
-        """Return the parts of the server."""
         settings = self._settings
         return ServerParts(
             path=self._directory.storage,
@@ -368,7 +367,6 @@ class _Notices:
         self._observe = observe
 
     def take(self, notice: Notice) -> None:
-        """Pass a notice on."""
         self.changed.set()
         self._observe(notice)
 

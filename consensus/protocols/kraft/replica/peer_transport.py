@@ -148,7 +148,6 @@ class _Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no request waits to be sent or for its reply."""
         return not self._queued and (self._connection is None or not self._connection.waiting)
 
     def send(self, request: core.Request) -> None:

@@ -189,7 +189,6 @@ class QuorumLog:
         return next(iter(self.producers.values())).seen_ms + PRODUCER_EXPIRY_MS <= self._clock_ms
 
     def _rows(self) -> list[_Row]:
-        """Return the present table of producers."""
         return [(number, each.epoch, each.seen_ms, each.owner, each.batches) for number, each in self.producers.items()]
 
     async def _read_table(self, value: bytes) -> None:

@@ -238,11 +238,9 @@ class _ValueReader:
         self._at = 0
 
     def take(self, fields: struct.Struct) -> tuple[int, ...]:
-        """Return some integers."""
         return fields.unpack(self.take_bytes(fields.size))
 
     def take_bytes(self, count: int) -> bytes:
-        """Return `count` bytes."""
         taken = self._value[self._at : self._at + count]
         if len(taken) != count:
             raise KafkaWireError("a control record is cut off")
@@ -250,14 +248,12 @@ class _ValueReader:
         return taken
 
     def array(self, element: Callable[[], _Element], limit: int = DEFAULT_LIMITS.max_voters) -> tuple[_Element, ...]:
-        """Return the elements of an array."""
         count = self._length()
         if count > limit:
             raise KafkaWireError(f"a control record has {count} elements, of {limit} at most")
         return tuple([element() for _ in range(count)])
 
     def text(self) -> str:
-        """Return a text."""
         length = self._length()
         if length > DEFAULT_LIMITS.max_text_bytes:
             raise KafkaWireError(f"a text in a control record has {length} bytes")
@@ -267,12 +263,10 @@ class _ValueReader:
             raise KafkaWireError("a control record contains invalid text") from error
 
     def no_tags(self) -> None:
-        """Raise `KafkaWireError` if there are tagged fields."""
         if self.take_bytes(1) != _NO_TAGS:
             raise KafkaWireError("a control record has fields of a later version of Kafka, not understood here")
 
     def end(self) -> None:
-        """Raise `KafkaWireError` if tagged fields or other bytes follow."""
         self.no_tags()
         if self._at != len(self._value):
             raise KafkaWireError("bytes trail a control record")

@@ -70,8 +70,6 @@ class KafkaSnapshotForm:
 
 
 class _KafkaSnapshotWriter(CountedSnapshot):
-    """Makes a snapshot of whole record batches."""
-
     def __init__(self, last: LogId, configuration: Configuration, time_ms: int) -> None:
         super().__init__(last, configuration)
         self._time_ms = time_ms
@@ -96,7 +94,6 @@ class _KafkaSnapshotWriter(CountedSnapshot):
         return self._count(bytes(numbered))
 
     def end(self) -> bytes:
-        """Return the footer."""
         return self._controls([(SNAPSHOT_FOOTER, snapshot_footer())])
 
     def _controls(self, records: list[tuple[int, bytes]]) -> bytes:
@@ -133,7 +130,6 @@ class _KafkaSnapshotReader(CountedSnapshot):
         del self._buffer[:end]
 
     def finish(self) -> SnapshotDescription:
-        """See `SnapshotReading.finish`."""
         if self._buffer or not self._ended:
             raise RecordError("the snapshot is cut off: it lacks a footer")
         return self.description

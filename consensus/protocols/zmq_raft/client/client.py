@@ -321,18 +321,14 @@ class ZmqRaftClient:
 
 
 class _ZmqSockets:
-    """Sockets of libzmq."""
-
     def __init__(self, context: ZmqContext, curve: CurveClient | None) -> None:
         self._context = context
         self._options = SocketOptions(curve=curve)
 
     def dealer(self, url: str, receive: Receive) -> ClientSocket:
-        """Return a DEALER connected to `url`."""
         return self._connected(SocketKind.DEALER, url, receive)
 
     def subscriber(self, url: str, prefix: bytes, receive: Receive) -> ClientSocket:
-        """Return a SUB connected to `url`."""
         socket = self._connected(SocketKind.SUB, url, receive)
         socket.subscribe(prefix)
         return socket

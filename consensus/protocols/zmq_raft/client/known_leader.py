@@ -44,7 +44,6 @@ class _Poll:
         self._answers: trio.MemorySendChannel[tuple[str, ConfigReply]] | None = answers
 
     def take(self, reply: ClientReply, _size: int) -> None:
-        """Take the first reply of this peer."""
         if self._answers is not None and isinstance(reply, ConfigReply):
             self._answers.send_nowait((self._url, reply))
             self._answers = None
@@ -171,7 +170,6 @@ class KnownLeader:
         return None
 
     async def _search(self) -> None:
-        """Return when a leader is known."""
         while self._url is None:
             if self._waits_first:
                 await trio.sleep(self.options.election_grace_s)

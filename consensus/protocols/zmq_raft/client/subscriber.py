@@ -64,7 +64,6 @@ class _Broadcasts:
         self._life.cancel()
 
     async def next(self) -> StateBroadcast | None:
-        """Return the next broadcast; None if none came for too long."""
         if not self._buffered_broadcasts:
             self._arrived = trio.Event()
             with trio.CancelScope(deadline=self._received_s + self._options.broadcast_ttl_s):

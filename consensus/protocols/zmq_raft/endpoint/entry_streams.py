@@ -79,7 +79,6 @@ class _Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Return True if a stream waits."""
         return bool(self._waiting)
 
     async def reserve(self, size_bytes: int) -> None:
@@ -205,7 +204,6 @@ class EntryStream:
         return True
 
     async def _send_snapshot(self, offset: int) -> None:
-        """Send the stored snapshot from `offset` on."""
         log, options = self._streams.log, self._options
         sent: LogId | None = None
         while True:
@@ -234,7 +232,6 @@ class EntryStream:
                 return
 
     async def _room(self, ahead: int) -> None:
-        """Wait until one more message may be unconfirmed."""
         while len(self._unconfirmed) >= ahead or any(message.is_large for message in self._unconfirmed):
             await self._news.park()
 

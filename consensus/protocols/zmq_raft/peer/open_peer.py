@@ -130,8 +130,6 @@ class ZmqRaftPeer(Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The note with the owner of the directory."""
-
     peer_id: str
     ident: bytes
 
@@ -212,7 +210,6 @@ def _bound(
     clients: Callable[[bytes, list[bytes]], None],
     snapshot: Callable[[], SnapshotDescription | None],
 ) -> "tuple[PeerTransport, _BroadcastSocket | None]":
-    """Bind both sockets; raises `PeerError`."""
     try:
         transport = PeerTransport(
             context,
@@ -241,7 +238,6 @@ class _BroadcastSocket(Struct, frozen=True):
 
     @classmethod
     def bound(cls, context: ZmqContext, options: PeerOptions) -> "_BroadcastSocket | None":
-        """Bind the socket of the options; raises `OSError`."""
         if options.broadcast_url is None:
             return None
         socket = ZmqSocket(context, SocketKind.PUB, options=SocketOptions(send_queue=_BROADCAST_QUEUE))

@@ -90,8 +90,6 @@ class _Outstanding(Struct):
 
 
 class _Question(Struct, frozen=True):
-    """A RequestConfig without an answer."""
-
     request_id: bytes
     on_reply: Callable[[tuple[Peer, ...] | None], None]
     due_s: float

@@ -84,8 +84,6 @@ _NO_MEMBERS: Final = Configuration(())
 
 
 class _Member:
-    """State of another server."""
-
     def __init__(self, link: PeerLink) -> None:
         self.link = link
         self.last_request: _LastRequest | None = None

@@ -101,8 +101,6 @@ class _Update(Struct, eq=False):
 
 
 class _Change(Struct, eq=False):
-    """A change under way."""
-
     request: ChangeRequest
     answer: Callable[[ChangeReply], None]
     has_begun: bool = False
@@ -276,7 +274,6 @@ class ReplicatedLog:
                 assert_never(resolved.outcome)
 
     def _applied(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Reply to the requests in these entries."""
         if self._updates or self._change is not None:
             for index, entry in enumerate(entries, first):
                 self._answer_applied(request_id_of(entry), index)

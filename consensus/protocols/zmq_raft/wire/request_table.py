@@ -88,7 +88,6 @@ class RequestTable:
         """Lowest index of ids dropped because of the limit, by the minute of their time."""
 
     def __len__(self) -> int:
-        """Return the number of known ids."""
         return len(self._recent) + self._sorted
 
     def add(self, request_id: bytes, index: Index) -> None:
