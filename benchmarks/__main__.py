@@ -212,7 +212,6 @@ async def _pipeline(names: list[str], directory: Path, runs: int, report: Callab
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:
-    """Return the memory of the three servers: each value is a node, not a run."""
     values = tuple(server.resident_bytes() / MIB for server in farm.servers)
     return [Figure(f"memory of a node, {when}", "resident", "MiB", values, "the three servers; goal below 80 MB idle")]
 

@@ -237,7 +237,6 @@ class _Node:
         )
 
     async def open(self, stack: AsyncExitStack, nursery: trio.Nursery) -> Announcement:
-        """Open the storage and the listener."""
         began_s, processor_began_s = time.perf_counter(), time.process_time()
         self._server = await stack.enter_async_context(prepare_server(self.parts))
         opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
@@ -278,7 +277,6 @@ async def _run(specification: Specification) -> None:
 
 
 def _hosted(specification: Specification) -> list[Specification]:
-    """Return the specification of each server of this process."""
     if specification.hosted == 1:
         return [specification]
     found = []

@@ -59,7 +59,6 @@ class _Passes:
     cached_per_processor_s: tuple[float, ...]
 
     def figures(self, where: str, name: str) -> list[Figure]:
-        """Return four rows."""
         is_ours = name == OURS
         notes = (f"; goal {GOAL_COLD:,}", f"; goal {GOAL_CACHED:,}") if is_ours else ("", "")
         return [

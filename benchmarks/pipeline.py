@@ -194,8 +194,6 @@ async def _backfill(directory: Path) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """The cost of a command."""
-
     seconds: float
     peak: Resident
 

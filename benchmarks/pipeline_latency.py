@@ -121,7 +121,6 @@ def _processor_s(pid: int) -> float:
 
 
 async def _sample(farm: Farm, output: Path, number: int) -> float:
-    """Return the seconds of one report."""
     mark = 1_000_000 + number
     report = {
         "cluster": "farm",

@@ -158,7 +158,6 @@ async def _send_line(process: trio.Process, line: bytes) -> None:
 
 
 async def _receive_line(process: trio.Process) -> str:
-    """Return one line of its standard output."""
     if process.stdout is None:
         raise BenchmarkError("a client process lacks a standard output")
     line = bytearray()

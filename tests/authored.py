@@ -74,7 +74,6 @@ def key_of(number: int) -> Ed25519PrivateKey:
 
 
 def node_id(number: int) -> bytes:
-    """Return the NodeId of the key of server `number`."""
     return node_id_of(key_of(number).public_key().public_bytes_raw())
 
 

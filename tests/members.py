@@ -17,7 +17,6 @@ def farm_member(
     eligible: bool = True,
     status: MemberStatus | None = None,
 ) -> FarmMember:
-    """Return a member; `status` overrides `reachable`."""
     role = RoleHint.ELIGIBLE if eligible else RoleHint.OBSERVER
     metadata = NodeMetadata("farm", name or node_id.hex(), role, raft_id, endpoint, notice=notice)
     return FarmMember(node_id, status or (MemberStatus.ALIVE if reachable else MemberStatus.DEAD), metadata)

@@ -25,12 +25,10 @@ Json = dict[str, Any]
 
 
 def span(start_ms: int, end_ms: int, text: str, severity: str = "ok") -> Json:
-    """Return one span."""
     return {"startMs": start_ms, "endMs": end_ms, "text": text, "severity": severity}
 
 
 def row(kind: str, name: str | None, spans: list[Json], owner: str | None = None) -> Json:
-    """Return one row."""
     return {"kind": kind, "name": name, "owner": owner, "spans": spans}
 
 
@@ -105,7 +103,6 @@ def history(now_ms: int, names: Sequence[str], *, short_failures: int = 0) -> Js
 
 
 def up_to(view: FarmView, day: Json, since_ms: int) -> Json:
-    """Return the day with the states of a view since `since_ms`."""
     now_ms = day["toMs"]
     alive = {each.name: each.status.value for each in view.members}
     healthy = {leaf.destination: leaf.healthy and not each.stale for each in view.reports for leaf in each.leaves}

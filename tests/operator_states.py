@@ -49,7 +49,6 @@ class State:
 
 
 def healthy(*, leader: int = 1) -> FarmView:
-    """Return the view of the first node of a healthy farm."""
     view = farm_view(leader=leader, servers=SERVERS)
     raft = replace(
         view.raft,
@@ -100,7 +99,6 @@ def _in_this_run(condition: ConditionView) -> ConditionView:
 
 
 def states() -> dict[str, State]:
-    """Return the states by name."""
     return {
         "partition": State("A node alone on its side of a partition", with_alarms(_cut_off()), silent=(2, 3)),
         "no-router": State("A node whose router does not answer", with_alarms(_without_router(), "router-unreachable")),

@@ -48,18 +48,15 @@ STATUSES = (MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.ALIVE, MemberSt
 
 
 def leaf(number: int) -> str:
-    """Return a destination's address."""
     return f"leaf{number}" + "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnop"[:47] + ".b32.i2p"
 
 
 def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView:
-    """Return the view of node `number` while `leader` leads."""
     leads = number == leader
     return judged(_farm_view(number, leader, servers, leads=leads))
 
 
 def judged(view: FarmView) -> FarmView:
-    """Return the view with its verdict."""
     return replace(view, verdict=verdict_of(view))
 
 
@@ -139,7 +136,6 @@ def _farm_view(number: int, leader: int, servers: int, *, leads: bool) -> FarmVi
 
 
 def servers_of(count: int) -> range:
-    """Return the Raft ids of a farm."""
     return range(1, count + 1)
 
 
@@ -175,7 +171,6 @@ def member(each: int, number: int, servers: int) -> MemberView:
 
 
 def publishing(servers: int) -> PublishingView:
-    """Return the publication of node-2."""
     return PublishingView(
         master=MASTER,
         publisher_id=2,
@@ -243,7 +238,6 @@ def conditions(each: int) -> tuple[ConditionView, ...]:
 
 
 def report(each: int) -> ReportView:
-    """Return the latest report of one server."""
     return ReportView(
         raft_id=each,
         name=f"node-{each}",

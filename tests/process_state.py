@@ -14,7 +14,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.
 
 
 def process_state() -> dict[str, object]:
-    """Return the state by name."""
     return {
         "garbage collector is enabled": gc.isenabled(),
         "thresholds of the garbage collector": gc.get_threshold(),
@@ -32,5 +31,4 @@ def restore_garbage_collector(before: dict[str, object]) -> None:
 
 
 def changes(before: dict[str, object], after: dict[str, object]) -> list[str]:
-    """Return one line for each difference."""
     return [f"{name}: {before[name]} before, {value} after" for name, value in after.items() if value != before[name]]

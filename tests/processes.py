@@ -58,7 +58,6 @@ def child(
 
 
 def hold_for_threads(clock: MockClock) -> None:
-    """Prevent jumps of a clock while trio's threads work."""
     _hold(clock, lambda: bool(trio.to_thread.current_default_thread_limiter().borrowed_tokens))
 
 

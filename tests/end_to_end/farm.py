@@ -87,7 +87,6 @@ def call(*arguments: str | Path, timeout_s: float = 60.0, anew: bool = False) ->
 
 
 def tail(path: Path) -> str:
-    """Return the end of a log file."""
     with suppress(OSError):
         return path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
     return "(no log)"
@@ -379,7 +378,6 @@ def exported_key(node: Node, file: Path, *options: str) -> Path:
 
 
 def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
-    """Return the marks of the tests' own entries, by index."""
     found = {}
     for index, entry in entries.items():
         if entry.kind is EntryKind.APPLICATION:

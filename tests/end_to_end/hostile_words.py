@@ -46,18 +46,15 @@ class RequestFields:
 
 
 def entry(term: int, kind: int, value: bytes, size: int | None = None) -> bytes:
-    """Return one log entry."""
     return struct.pack(">QBI", term % 2**64, kind, len(value) if size is None else size) + value
 
 
 def servers(*found: tuple[int, bytes]) -> bytes:
-    """Return ids with endpoints."""
     return b"".join(struct.pack(">iI", server_id, len(text)) + text for server_id, text in found)
 
 
 @cache
 def bomb() -> bytes:
-    """Return a log pack that expands to a thousand times its size."""
     return gzip.compress(bytes(BOMB_BYTES))
 
 

@@ -124,7 +124,6 @@ def message(kind: int, source: int, destination: int, term: int, entries: bytes 
 
 
 def application(term: int, value: bytes) -> bytes:
-    """Return one log entry."""
     return struct.pack(">QBI", term, 1, len(value)) + value
 
 

@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start one browser for all tests of this file."""
     if CHROMIUM is None:
         pytest.skip(MISSING)
     with Browser() as started:
@@ -52,7 +51,6 @@ async def full_page(directory: Path, names: tuple[str, ...]) -> AsyncIterator[Se
 
 
 def address(served: ServedPage) -> str:
-    """Return the page's address with a token."""
     return f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
 
 

@@ -32,12 +32,10 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 def formation_of(node: Node) -> FormationState:
-    """Return the content of the node's formation file."""
     return decode_formation_state((node.directory / "formation.json").read_bytes())
 
 
 def real_founding(farm: Farm) -> Founding:
-    """Return the founding in the file of a founder."""
     founding = formation_of(farm.nodes[0]).founding
     assert founding is not None
     return founding
@@ -50,7 +48,6 @@ def forged_founding(founder: Founder) -> Founding:
 
 
 def seeds_of(farm: Farm) -> list[str]:
-    """Return the gossip addresses of the founders."""
     return [addresses(node)[0] for node in farm.nodes[:FOUNDERS]]
 
 
@@ -83,8 +80,6 @@ def no_founder(farm: Farm) -> Node:
 
 
 def led_by(farm: Farm, node: Node) -> None:
-    """Transfer leadership to this node."""
-
     def leads() -> bool:
         leader = farm.leader()
         if leader is not None and leader is not node:

@@ -53,8 +53,6 @@ def sam_bridge() -> Iterator[SamBridge]:
 
 
 def requested(bridge: SamBridge, directory: bytes, address_hash: bytes) -> StructureReply:
-    """Return the reply of a directory."""
-
     async def request() -> StructureReply:
         with trio.fail_after(REQUEST_BOUND_S):
             async with open_session(bridge) as session, await session.connect(directory, REQUEST_BOUND_S) as stream:

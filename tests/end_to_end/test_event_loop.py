@@ -138,7 +138,6 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 def led_by(farm: Farm, node: Node) -> None:
-    """Wait until this node leads."""
     farm.wait_until(lambda: farm.leader() is node or _hand_over(farm, node), START_BOUND_S, f"{node.name} leads")
 
 

@@ -12,7 +12,6 @@ from tests.end_to_end.settings import broadcast_farm, free_port
 
 
 def clusters(farm: Farm) -> set[str | None]:
-    """Return the cluster ids in the views of the nodes."""
     return {node.view().farm.cluster_id for node in farm.nodes}
 
 

@@ -84,7 +84,6 @@ def machines(directory: Path, count: int) -> Iterator[list[Machine]]:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition in bounded time."""
     ends_s = time.monotonic() + BOUND_S
     while not condition():
         if time.monotonic() > ends_s:
@@ -93,7 +92,6 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def voters(machine: Machine) -> int:
-    """Return the number of voters that a node shows."""
     return machine.run("members").stdout.count(" voter ")
 
 
@@ -134,7 +132,6 @@ def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
 
 
 def share_signing_keys(first: Machine, joined: Machine) -> None:
-    """Make the master key on the first machine, and give a spare key to a machine that joined before."""
     assert first.run("keys", "master", "master.key", "--spare", "2").returncode == 0
     first.stop()
     first.start("run")
@@ -148,17 +145,14 @@ def share_signing_keys(first: Machine, joined: Machine) -> None:
 
 
 def signing_keys(machine: Machine) -> list[Path]:
-    """Return the signing keys next to the configuration."""
     return [each for each in (machine.home / "c/garlicfarm").glob("*.key") if each.name != "farm.key"]
 
 
 def publishes(machine: Machine) -> set[str]:
-    """Return the names of the candidates for a publisher in the view of a node."""
     return {each["name"] for one in view(machine)["publishing"] for each in one["standings"]}
 
 
 def view(machine: Machine) -> Any:
-    """Return the view of a node."""
     return json.loads(machine.run("status", "--json").stdout)
 
 

@@ -97,7 +97,6 @@ def submit(farm: Farm, claim: ClientClaim, random: Random, count: int) -> int:
 
 
 def key_in(claim: ClientClaim) -> Ed25519PrivateKey:
-    """Return the key of the proof."""
     assert claim.key is not None
     return claim.key
 
@@ -154,7 +153,6 @@ def raft_port_of(farm: Farm, node: Node) -> RaftPort:
 
 
 def master_of(farm: Farm) -> str:
-    """Return the destination that the farm publishes."""
     [destination] = {each.destination for node in farm.nodes for each in node.published()}
     return base64.b64encode(destination, altchars=b"-~").decode()
 

@@ -27,7 +27,6 @@ from tests.i2p_proxy import I2pProxy
 
 
 def statuses(view: FarmView) -> dict[str, str]:
-    """Return the status of each member in this view."""
     return {member.name: member.status.value for member in view.members}
 
 

@@ -33,14 +33,12 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 @pytest.fixture(scope="module")
 def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Return one farm, not started, for the tests of copied nodes and of new keys."""
     with local_farm(tmp_path_factory.mktemp("copies"), 3) as made:
         yield made
 
 
 @pytest.fixture
 def settled_farm(own_farm: Farm) -> Farm:
-    """Return that farm with all nodes running."""
     own_farm.start_all()
     own_farm.wait_settled()
     return own_farm
@@ -52,12 +50,10 @@ def nodes(node: Node) -> dict[str, IdentityView]:
 
 
 def voters(node: Node) -> set[int]:
-    """Return the Raft ids of the voters."""
     return {voter.raft_id for voter in node.view().raft.voters}
 
 
 def alarms(node: Node) -> dict[str, str]:
-    """Return the node's active alarms, kind to text."""
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 

@@ -59,7 +59,6 @@ def keys(farm: Farm, *arguments: str | Path, node: Node | None = None) -> dict[s
 
 
 def alarms(node: Node) -> dict[str, str]:
-    """Return the node's active alarms, kind to text."""
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 

@@ -229,7 +229,6 @@ def _leads(quorum: Quorum, server: ServeProcess) -> bool:
 
 
 def advertised(address: str) -> dict[str, str]:
-    """Return the setting of the address for the other servers."""
     return {"advertised.listeners": f"CONTROLLER://{address}"}
 
 

@@ -61,7 +61,6 @@ def lan() -> Iterator[list[str]]:
 
 
 def new_key(path: Path, servers: int = NODES) -> Path:
-    """Write the key of a new farm."""
     assert call("keys", "new-farm", "--expect", str(servers), "--output", path).returncode == 0
     return path
 
@@ -87,7 +86,6 @@ def end(process: forking.Forked) -> None:
 
 
 def logs_of(states: list[Path]) -> str:
-    """Return the logs of the nodes."""
     return "\n".join(tail(state.with_suffix(".log")) for state in states)
 
 
@@ -120,7 +118,6 @@ def wait_led(states: list[Path]) -> None:
 
 
 def view_of(state: Path) -> FarmView:
-    """Return the view of the node with this state directory."""
     return send_request(state / SOCKET_NAME, lambda client: client.view())
 
 

@@ -44,7 +44,6 @@ def add_node(farm: Farm, name: str) -> Node:
 
 
 def voters(node: Node) -> set[str | None]:
-    """Return the names of the voters in the node's view."""
     return {voter.name for voter in node.view().raft.voters}
 
 

@@ -27,7 +27,6 @@ LOOK_S = 0.2
 
 @pytest.fixture
 def farm_of_five(tmp_path: Path) -> Iterator[Farm]:
-    """Start a farm of five nodes, and wait for a publication."""
     with local_farm(tmp_path, SERVERS) as farm:
         farm.start_all()
         farm.wait_settled()

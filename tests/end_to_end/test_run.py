@@ -17,7 +17,6 @@ from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
 
 def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) -> Farm:
-    """Return a farm of a single node."""
     save_farm_key(directory / "farm.key", new_farm_key(1))
     gossip = gossip_port or free_port(socket.SOCK_DGRAM)
     consensus = consensus_port or free_port(socket.SOCK_STREAM)

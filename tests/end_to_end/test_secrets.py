@@ -38,7 +38,6 @@ def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
 
 
 def files_of(farm: Farm) -> list[Path]:
-    """Return all regular files of the farm."""
     return [path for path in sorted(farm.directory.rglob("*")) if path.is_file() and not path.is_symlink()]
 
 

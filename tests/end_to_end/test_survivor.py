@@ -17,19 +17,16 @@ OWN_FILES = ("node.toml", "signing.key", "leaf.key")
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    """Start a separate farm, which the test replaces by a new one."""
     with local_farm(tmp_path / "farm", 3) as made:
         made.start_all()
         yield made
 
 
 def alarms(node: Node) -> dict[str, str]:
-    """Return the node's active alarms, kind to text."""
     return {alarm.kind: alarm.text for alarm in node.view().alarms}
 
 
 def published(node: Node) -> Read | None:
-    """Return the published structure at the node's router."""
     return next(iter(node.published()), None)
 
 

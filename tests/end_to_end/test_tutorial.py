@@ -94,7 +94,6 @@ def steps() -> list[tuple[str, str]]:
 
 
 def pattern(shown: str) -> re.Pattern[str]:
-    """Return a pattern for the output on the page."""
     lines = [
         "(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*").replace(r"\ ", " +") + r" *\n"
         for line in shown.splitlines()

@@ -37,12 +37,10 @@ def lone_farm(directory: Path, zmq: str) -> tuple[Farm, str, str]:
 
 
 def curve(node: Node, key: CurveKey) -> CurveClient:
-    """Return the keys for a client's connection."""
     return CurveClient(load_curve_key(node.directory / "zmq.key").public, key.public, key.secret)
 
 
 async def read_all(client: zmq_raft.ZmqRaftClient) -> list[CommittedEntry]:
-    """Return all committed entries."""
     async with aclosing(client.entries(0)) as entries:
         return [each async for each in entries if isinstance(each, CommittedEntry)]
 

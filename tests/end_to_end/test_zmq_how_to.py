@@ -41,13 +41,11 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, s
 
 
 def programs(language: str) -> list[str]:
-    """Return the programs in the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def ten_lines() -> str:
-    """Return the first program."""
     (found,) = programs("js")
     return found
 

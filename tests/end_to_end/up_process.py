@@ -73,6 +73,5 @@ def running_up(directory: Path, *options: str) -> Iterator[Up]:
 
 
 def all_ended(processes: Iterable[psutil.Process], timeout_s: float) -> bool:
-    """Return True if all processes end in time."""
     _, alive = psutil.wait_procs(list(processes), timeout_s)
     return not alive

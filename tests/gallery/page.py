@@ -122,7 +122,6 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
 
 
 def signal_to(node: Node, number: signal.Signals) -> None:
-    """Send a signal to the process of a node."""
     assert node.process is not None
     node.process.send_signal(number)
 

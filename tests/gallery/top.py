@@ -77,7 +77,6 @@ def pictures() -> Iterator[Picture]:
 
 
 def _of_panes(farm: Farm) -> Iterator[Picture]:
-    """Yield every pane of a healthy farm."""
     live = _watched([node.socket for node in farm.nodes], WATCHED_S)
     live.press("down")
     for pane, text in PANES.items():
@@ -89,7 +88,6 @@ def _of_panes(farm: Farm) -> Iterator[Picture]:
 
 
 def _of_stopped_node(farm: Farm) -> Iterator[Picture]:
-    """Yield the view of a stopped node, and the overview with it."""
     stopped, other = farm.nodes[0], farm.nodes[1]
     live, healthy = _watched([stopped.socket], WATCHED_S), _watched([other.socket], WATCHED_S)
     signal_to(stopped, signal.SIGSTOP)

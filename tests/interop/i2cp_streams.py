@@ -23,13 +23,11 @@ HASH = bytes(range(32))
 
 
 def master() -> MasterKey:
-    """Return the master destination of the recordings."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
     return MasterKey(ed25519_destination(key.public_key().public_bytes_raw(), bytes(range(0xA0, 0xC0))), key)
 
 
 def keys(now_s: int) -> dict[str, SigningKey]:
-    """Return the master key as a signing key, and a transient key."""
     owner, transient = master(), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     unsigned = OfflineSignature(now_s + 86_400, ED25519, transient.public_key().public_bytes_raw(), b"")
     offline = OfflineSignature(

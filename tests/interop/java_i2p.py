@@ -34,12 +34,10 @@ def _library(name: str) -> Path:
 
 
 def command(program: str, *arguments: str) -> list[str]:
-    """Return the command that starts a program."""
     return class_command(str(PROGRAMS / f"{program}.java"), *arguments)
 
 
 def class_command(name: str, *arguments: str) -> list[str]:
-    """Return the command that starts a class of the libraries."""
     return ["java", "-Xmx256m", "-cp", f"{_library('i2p')}:{_library('router')}", name, *arguments]
 
 

@@ -50,7 +50,6 @@ class AllowedOperation:
 
 
 def allowed_operations() -> tuple[AllowedOperation, ...]:
-    """Read the list of exceptions."""
     return tuple(AllowedOperation(**each) for each in tomllib.loads(EXCEPTIONS.read_text())["exception"])
 
 

@@ -152,7 +152,6 @@ class LoopWatch(trio.abc.Instrument):
             self._sample = where, stack
 
     def _waiting_ns(self) -> int:
-        """Return the time during which the thread was ready to run while the machine ran other threads."""
         return int(_PREAD(self._schedule, 64, 0).split()[1])
 
 

@@ -30,5 +30,4 @@ def disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def machine_clock(monkeypatch: pytest.MonkeyPatch, disk_in_no_time: None) -> None:  # noqa: ARG001 - for its effect
-    """Let the machine's clock advance with trio's clock, and read files in place."""
     monkeypatch.setattr(applied_state, "clock_ms", clock_now_ms)

@@ -105,8 +105,6 @@ class FakeControl:
 def control_in_place_of_sockets(
     control: FakeControl, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeControl]:
-    """Connect requests to the fake."""
-
     async def open_tcp_stream(host: str, port: int, *, local_address: str | None) -> trio.abc.Stream:
         assert local_address is None
         await trio.lowlevel.checkpoint()

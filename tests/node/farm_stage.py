@@ -59,7 +59,6 @@ LEADING = RoleChanged(Role.LEADER, 1, OWN)
 
 
 def clock_now_ms() -> int:
-    """Return the machine's clock of the stage."""
     return NOW_MS + now_ms()
 
 

@@ -223,7 +223,6 @@ async def capture(directory: Path) -> Transcript:
 
 
 def main() -> None:
-    """Print one capture."""
     with tempfile.TemporaryDirectory() as directory:
         transcript = trio.run(capture, Path(directory))
     print(transcript.text())  # noqa: T201 - a command for people

@@ -43,7 +43,6 @@ CHANNEL = tls_channel(sha256(b"memory").digest())
 
 
 def key_of(server_id: int) -> Ed25519PrivateKey:
-    """Return the identity key of a server."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"server %d" % server_id).digest())
 
 
@@ -266,7 +265,6 @@ class Stage:
 
 
 async def expect_fault(dialer: Dialer, address: PeerAddress, called: int | None = None) -> GarlicFarmError:
-    """Dial, and return the failure."""
     with pytest.raises(GarlicFarmError) as raised:
         await dialer.dial(address, called)
     return raised.value

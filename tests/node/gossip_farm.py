@@ -91,7 +91,6 @@ class Farm:
 
 @asynccontextmanager
 async def running_farm(network: Network | None = None) -> AsyncIterator[Farm]:
-    """Run a farm until the block ends."""
     async with trio.open_nursery() as nursery:
         yield Farm(nursery, network)
         nursery.cancel_scope.cancel()
@@ -103,7 +102,6 @@ def statuses(agent: Group) -> dict[bytes, Status]:
 
 
 def sees(agent: Group, *others: Group, status: Status = Status.ALIVE) -> bool:
-    """Return True if `agent` sees all of `others` with this status."""
     seen = statuses(agent)
     return all(seen.get(other.node_id) is status for other in others)
 
@@ -117,21 +115,18 @@ async def until(agent: Group, condition: Callable[[], bool]) -> None:
 
 
 async def until_all_see_all(agents: list[Group]) -> None:
-    """Wait until each agent sees all others alive."""
     for agent in agents:
         others = [other for other in agents if other is not agent]
         await until(agent, lambda agent=agent, others=others: sees(agent, *others))  # type: ignore[misc] # mypy: defaults of lambdas
 
 
 async def until_counted(agent: Group, reason: SealFault | Loss, least: int = 1) -> None:
-    """Wait until at least `least` datagrams were dropped for a reason."""
     with trio.fail_after(PATIENCE_S):
         while agent.describe().wire.dropped.get(reason, 0) < least:  # noqa: ASYNC110 - counters have no event to wait for
             await trio.sleep(0.01)
 
 
 async def next_event(group: Any) -> Any:
-    """Return the next unread event of this test."""
     numbered = await anext(group.events(after=_READ.get(group, 0)))
     _READ[group] = numbered.cursor
     return numbered.event

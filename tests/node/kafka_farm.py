@@ -25,7 +25,6 @@ SETTINGS = KafkaSettings(listen=HERE, advertise=HERE)
 
 
 def stage_at(level: int = KAFKA_LEVEL) -> Stage:
-    """Return a stage whose farm has this feature level."""
     stage = Stage()
     farm = stage.applied_state.farm
     farm.state = replace(farm.state, level=level)
@@ -33,7 +32,6 @@ def stage_at(level: int = KAFKA_LEVEL) -> Stage:
 
 
 def named_stage() -> Stage:
-    """Return a stage whose farm has names for its servers."""
     stage = stage_at()
     farm = stage.applied_state.farm
     names = ("one", "two", "three")
@@ -57,11 +55,9 @@ def farm_of(stage: Stage) -> FoundedFarm:
 def topic_of(
     stage: Stage, settings: KafkaSettings = SETTINGS, users: ListedUsers | None = None, *, is_server: bool = True
 ) -> FarmTopic:
-    """Return the log of the stage as a topic."""
     current = CurrentFarm(farm_of(stage) if is_server else None)
     return FarmTopic(current, settings, settings.advertise, Producing(current, users, stage.alarms), None)
 
 
 async def batches(topic: FarmTopic, offset: int = 0, max_bytes: int = 2**20) -> list[RecordBatch]:
-    """Return the record batches from an offset on."""
     return read_batches(await topic.read(offset, max_bytes))

@@ -36,10 +36,8 @@ class KeptEntries:
 
 
 def encoded(entries: tuple[Entry, ...]) -> Iterator[bytes]:
-    """Return one group per entry."""
     return (encode_group([entry]) for entry in entries)
 
 
 def decoded(data: bytes) -> list[Entry]:
-    """Return the entries of encoded groups."""
     return list(decode_group(data))

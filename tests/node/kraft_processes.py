@@ -36,7 +36,6 @@ FAST = {
 
 
 def kraft(*arguments: str) -> Result:
-    """Run a KRaft command in this process."""
     return CliRunner().invoke(cli, ["kraft", *arguments], env={"GARLICFARM_KRAFT_CONTROLLERS": ""})
 
 

@@ -108,7 +108,6 @@ class ScriptedReceiver(RecordedReceiver):
 
 
 def service(receiver: RecordedReceiver | ConsensusServer, names: KnownReplicas) -> QuorumService:
-    """Return a service over a receiver, with the batches of this module."""
     return QuorumService(receiver, names, write_entries, lambda: Answering(leader=None))
 
 
@@ -151,7 +150,6 @@ async def voter(
 
 
 def replica_names(count: int) -> list[KnownReplicas]:
-    """Return the names of voters 1 to `count`."""
     return [KnownReplicas(ReplicaKey(number)) for number in range(1, count + 1)]
 
 
@@ -164,7 +162,6 @@ async def quorum(path: Path, count: int = 3) -> AsyncIterator[list[Replica]]:
 
 
 async def leader_of(replicas: list[Replica]) -> Replica:
-    """Wait for a leader, and return it."""
     while True:
         for replica in replicas:
             if replica.server.role.role is Role.LEADER:

@@ -38,7 +38,6 @@ def written(base_offset: int, values: list[bytes]) -> bytes:
 
 
 def values_in(data: bytes) -> list[bytes]:
-    """Return the values of all records of some batches."""
     return [record.value or b"" for batch in read_batches(data) for record in batch.records]
 
 

@@ -98,7 +98,6 @@ def parts_around(
     options: ServerOptions | None = None,
     checks: ContentChecks | None = None,
 ) -> ServerParts:
-    """Return the parts of a server whose core and disk a test makes."""
     return ServerParts(
         path=Path(),
         server_id=ONE,

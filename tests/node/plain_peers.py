@@ -46,7 +46,6 @@ class PlainPeers:
     addresses: Mapping[int, tuple[str, int]]
 
     def __post_init__(self) -> None:
-        """Check the list."""
         for host, _ in self.addresses.values():
             check_host(host)
 

@@ -56,8 +56,6 @@ class _Script:
 
 
 class _Line:
-    """One connection to a bridge."""
-
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
 

@@ -92,7 +92,6 @@ class FakeFarm:
 
 
 def listed(node_id: bytes) -> FarmMember:
-    """Return a member that claims to run server 7."""
     metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
     return FarmMember(node_id, MemberStatus.ALIVE, metadata, bytes(32))
 

@@ -32,7 +32,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def blocking(call: Callable[[], object]) -> object:
-    """Call this in a thread, next to the node of the test."""
     return await trio.to_thread.run_sync(call)
 
 

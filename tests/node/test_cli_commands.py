@@ -112,7 +112,6 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
 
 
 def error_line(result: Result) -> str:
-    """Return the only line on stderr."""
     lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr
     return str(lines[0])
@@ -412,7 +411,6 @@ def test_command_to_stopped_node_ends_after_timeout(tmp_path: Path, garlicfarm: 
 
 
 def all_commands(group: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield each command below `group`, with its path."""
     if not isinstance(group, click.Group):
         yield path, group
         return

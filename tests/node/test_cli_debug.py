@@ -24,7 +24,6 @@ LIMIT = 12_000
 
 @pytest.fixture
 def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
-    """Yield the command with one responsive node."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "state"
     place.mkdir(mode=0o700)

@@ -182,7 +182,6 @@ PLACES = {each: each for each in ("user", "service")}
 
 @pytest.fixture(params=list(PLACES))
 def places(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Return the places of a node without the unit, or with it."""
     made = Places(tmp_path / "etc", tmp_path / "state", is_service=request.param == "service")
     for module in (init_command, join_command):
         monkeypatch.setattr(module, "node_places", lambda: made)

@@ -27,12 +27,10 @@ from tests.operator_views import farm_view
 
 
 async def nothing() -> str | None:
-    """Accept every withdrawal."""
     return None
 
 
 async def refused(cluster_id: bytes) -> str | None:
-    """Refuse to confirm a cluster."""
     return f"no member reports cluster {cluster_id.hex()}"
 
 
@@ -74,7 +72,6 @@ def keys(tmp_path: Path, farm: FakeKeys) -> Callable[..., Result]:
 
 
 def primary_of(farm: FakeKeys) -> str:
-    """Return the id of the sealing key."""
     return key_id(farm.chain.primary).hex()
 
 

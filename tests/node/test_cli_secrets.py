@@ -20,7 +20,6 @@ SAFE_WAYS = ("file", "command line", "@-")
 @click.command()
 @ident_option
 def show_ident(ident: str) -> None:
-    """Print the ident."""
     click.echo(ident)
 
 

@@ -37,7 +37,6 @@ def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def groups(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Yield every group with the names in it."""
     context = click.Context(group)
     names = group.list_commands(context)
     yield path, names

@@ -19,7 +19,6 @@ def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_stored(directory: Path, index: int) -> None:
-    """Wait until the index is stored."""
     with trio.fail_after(30):
         while read_commit_index(directory) != index:  # noqa: ASYNC110 - a file does not report its changes
             await trio.sleep(0.005)

@@ -217,7 +217,6 @@ async def test_standard_streams_use_running_client(tmp_path: Path) -> None:
 
 
 async def serve_line(stream: trio.SocketStream) -> None:
-    """Reply to one line and end the stream."""
     await stream.send_all(b"reply to " + await stream.receive_some(100))
 
 

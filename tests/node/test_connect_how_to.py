@@ -29,7 +29,6 @@ BRIDGE_OF_PROGRAM = "from bridge.sam.connection import SamBridge\n"
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code blocks of the page."""
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

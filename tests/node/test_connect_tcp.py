@@ -20,7 +20,6 @@ LARGE = bytes(range(256)) * 8192
 
 
 async def echo(stream: trio.abc.HalfCloseableStream) -> None:
-    """Return all bytes, then the end."""
     while data := await stream.receive_some(4096):
         await stream.send_all(data)
     await stream.send_eof()

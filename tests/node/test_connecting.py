@@ -41,7 +41,6 @@ class Party:
 
 
 def party(directory: Path, farm_key: Path, settings: str) -> Party:
-    """Return a node with these settings and the farm key."""
     directory.mkdir()
     (directory / "node.toml").write_text(f'farm_key = "{farm_key}"\nstate_dir = "{directory}"\n{settings}')
     machine = Machine("node", directory, Network(lambda: [LAN], lambda: None))

@@ -519,7 +519,6 @@ async def test_client_waits_for_backlog_with_space(tmp_path: Path) -> None:
 
 @contextmanager
 def full_backlog(path: Path) -> Iterator[socket.socket]:
-    """Yield a listening socket with a full backlog."""
     with socket.socket(socket.AF_UNIX) as listening, ExitStack() as waiting:
         listening.bind(str(path))
         listening.listen(1)

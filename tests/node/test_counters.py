@@ -50,13 +50,11 @@ def exposed(view: FarmView) -> dict[str, Metric]:
 
 
 def series(metrics: dict[str, Metric]) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield name, labels and value of each series."""
     for name, metric in metrics.items():
         yield from ((name, sample.labels, sample.value) for sample in metric.samples)
 
 
 def declared(family: Family, member: Counted) -> tuple[str, dict[str, str]]:
-    """Return the name and the labels of a member's series."""
     return f"garlicfarm_{family.name(member)}", {family.label: identifier(member)} if family.metric else {}
 
 

@@ -69,7 +69,6 @@ async def reply_on(stream: Stream) -> StructureReply:
 
 
 async def send_slowly(stream: Stream, parts: Sequence[bytes], pause_s: float) -> None:
-    """Send parts until the directory closes the stream."""
     for part in parts:
         try:
             await stream.send_all(part)

@@ -100,7 +100,6 @@ async def test_close_ends_thread(disk_thread: DiskThread) -> None:
 
 @pytest.fixture
 def hung() -> Iterator[threading.Event]:
-    """Yield the event that a hung disk waits for."""
     released = threading.Event()
     yield released
     released.set()

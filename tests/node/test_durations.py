@@ -98,7 +98,6 @@ class Slow:
 
 
 async def result_of(disk: MeasuredDisk, operations: Sequence[DiskOperation]) -> Exception | None:
-    """Begin operations, and wait for their result."""
     ends, done = list[Exception | None](), trio.Event()
 
     def ended(error: Exception | None) -> None:

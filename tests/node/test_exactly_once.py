@@ -27,7 +27,6 @@ LONG_S = 120
 async def group(
     path: Path, limits: SessionLimits = DEFAULT_LIMITS, options: Options = CALM
 ) -> AsyncIterator[LoopbackGroup]:
-    """Run three servers."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
             servers = LoopbackGroup(path, nursery, limits, options=options, eager=True)

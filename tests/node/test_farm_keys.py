@@ -25,7 +25,6 @@ class Following:
 
 
 def farm_keys(directory: Path, filed: FarmKey, keyring: Callable[[], Keyring | None] = lambda: None) -> FarmKeys:
-    """Return the keys of a node with this key file."""
     save_farm_key(directory / "farm.key", filed)
     return FarmKeys(directory / "farm.key", filed, keyring)
 
@@ -65,7 +64,6 @@ def test_credentials_of_key_are_equal_on_all_members(tmp_path: Path) -> None:
 
 
 def alarm_text(alarms: Alarms) -> str:
-    """Return the active alarms about the key file."""
     return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == FARM_KEY_FILE.kind)
 
 

@@ -31,7 +31,6 @@ SERVER, CLIENT = ConnectionRole.SERVER, ConnectionRole.CLIENT
 
 
 def public_key(number: int) -> bytes:
-    """Return the public key of an identity."""
     return key_of(number).public_key().public_bytes_raw()
 
 

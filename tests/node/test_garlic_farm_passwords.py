@@ -18,7 +18,6 @@ def stage(nursery: trio.Nursery) -> Stage:
 
 
 def let_accept(host: Host, *credentials: Credentials) -> None:
-    """Let the server accept only these credentials."""
     host.passwords = {each.user: each.password for each in credentials}
 
 

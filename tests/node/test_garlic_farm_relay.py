@@ -32,7 +32,6 @@ PROVES = (b"X-Garlic-Proof", b"X-Garlic-Server", b"X-Garlic-Peer")
 
 
 def unchanged(data: bytes) -> bytes:
-    """Return the bytes unchanged."""
     return data
 
 
@@ -79,7 +78,6 @@ class Middle:
 async def relayed(
     at_bob: NodeCertificate, in_the_middle: NodeCertificate, change: Change
 ) -> AsyncIterator[tuple[Host, Middle, int]]:
-    """Yield Bob, and the port of a middle that relays to Bob."""
     host = Host(BOB)
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:

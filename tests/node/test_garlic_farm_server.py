@@ -564,7 +564,6 @@ async def test_new_server_has_own_places_after_log_has_it() -> None:
 
 
 def record_owners(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the owner of each new account."""
     owners: list[str] = []
     opens = ReceiveBudget.open
 

@@ -159,7 +159,6 @@ async def farm(server_options: ServerOptions | None = None) -> AsyncIterator[Far
 
 
 def in_memory(test: Callable[[], object]) -> None:
-    """Run a test in simulated time."""
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
 
 

@@ -353,7 +353,6 @@ async def test_full_disk_pauses_node_with_outdated_generation(tmp_path: Path, mo
 
 
 async def next_alarm(agent: Group) -> Alarm:
-    """Wait for the agent's next alarm."""
     with trio.fail_after(120):
         while True:
             event = await next_event(agent)

@@ -20,7 +20,6 @@ HOME = "127.0.0.1"
 
 
 def seed_of(group: gossip.Group) -> tuple[str]:
-    """Return the seeds for this group."""
     address = group.info.address
     return (f"{address.host}:{address.port}",)
 
@@ -95,7 +94,6 @@ async def test_readers_resume_after_cursor_with_equal_events() -> None:
 
 
 async def stored_events(group: gossip.Group, cursor: int) -> list[Numbered[GroupEvent]]:
-    """Return the stored events after a cursor."""
     reader = group.events(after=cursor)
     return [await anext(reader) for _ in range(group.cursor - cursor)]
 

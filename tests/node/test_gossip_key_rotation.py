@@ -53,19 +53,16 @@ class LossyNetwork(MemoryNetwork):
 
 
 def primaries(agents: list[Group]) -> set[bytes]:
-    """Return the keys that agents seal with."""
     return {agent.keyring.primary for agent in agents if agent.keyring is not None}
 
 
 async def until_everywhere(manager: KeyManager) -> None:
-    """Wait until every member has the same keys."""
     with trio.fail_after(60):
         while not (await manager.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
             await trio.sleep(0.5)
 
 
 def events_of(agent: Group) -> list[object]:
-    """Return the unread events of an agent."""
     return new_events(agent)
 
 

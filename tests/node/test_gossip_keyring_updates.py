@@ -37,7 +37,6 @@ def primary(agent: Group) -> bytes:
 
 
 def sealed(update: KeyringUpdate) -> bytes:
-    """Return an update sealed with the farm's key."""
     return Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(update))
 
 

@@ -22,7 +22,6 @@ from tests.processes import free_ports
 
 @pytest.fixture
 def broadcast() -> Address:
-    """Return a loopback broadcast address with an unused port."""
     return Address("127.255.255.255", *free_ports(1, socket.SOCK_DGRAM))
 
 

@@ -127,5 +127,4 @@ async def test_resumed_agent_seals_with_new_salt() -> None:
 
 
 def salt_of(datagram: bytes) -> bytes:
-    """Return the boot salt in a sealed datagram's header, which precedes the counter."""
     return datagram[HEADER_BYTES - 8 - SALT_BYTES : HEADER_BYTES - 8]

@@ -69,7 +69,6 @@ class Server:
 
 
 async def order(server: Server, to: str | None) -> str:
-    """Give the order to a follower."""
     stage = Stage()
     signer = EntrySigner(Ed25519PrivateKey.generate(), CLUSTER_ID, stage.applied_state)
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
@@ -116,7 +115,6 @@ def client(*scopes: Scope, admitted: bool = True) -> dict[bytes, Client]:
 
 
 def committed(entry: bytes, *, signed: bool = True) -> ProvenRecord:
-    """Return an entry as the log has it."""
     data = sign_entry(entry, KEY, CLUSTER_ID, 1) if signed else entry
     return ProvenRecord(decode(data), Author(AUTHOR, 1) if signed else None, data=data)
 

@@ -59,7 +59,6 @@ class RecordedNode:
 
 
 async def during(node: RecordedNode, story: Callable[[], Awaitable[None]]) -> None:
-    """Run the recorder during the story."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.recorder.run)
         await trio.testing.wait_all_tasks_blocked()

@@ -36,12 +36,10 @@ HERE = Address("127.0.0.1", 7668)
 
 
 def identity(number: int) -> NodeIdentity:
-    """Return the identity of node `number`."""
     return NodeIdentity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
 
 
 def public(number: int) -> bytes:
-    """Return the public key of node `number`."""
     return identity(number).key.public_key().public_bytes_raw()
 
 
@@ -126,7 +124,6 @@ class Node:
 
 @pytest.fixture
 def farm_key(tmp_path: Path) -> Path:
-    """Return the path of the old key file of the farm."""
     path = tmp_path / "farm.key"
     save_farm_key(path, new_farm_key(3))
     return path

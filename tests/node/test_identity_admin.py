@@ -40,7 +40,6 @@ def identity(number: int) -> bytes:
 
 
 def servers(*numbers: int) -> tuple[Server, ...]:
-    """Return servers with these Raft ids."""
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
@@ -79,7 +78,6 @@ class _Unsigned:
     """A signer that leaves entries unsigned: this stage does not verify them."""
 
     def sign(self, entry: bytes) -> bytes:
-        """Return the entry unchanged."""
         return entry
 
 
@@ -193,7 +191,6 @@ class FakeLeader:
 
 
 async def evict_stolen(admin: IdentityAdmin) -> dict[str, Any]:
-    """Return the reply to the eviction of node 4."""
     call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found

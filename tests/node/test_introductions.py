@@ -52,7 +52,6 @@ def handshake(calling: Introductions, called: Introductions) -> None:
 
 
 def unread(of: Introductions) -> list[object]:
-    """Return the unread events."""
     return new_events(of)
 
 

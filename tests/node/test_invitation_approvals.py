@@ -35,7 +35,6 @@ class Story:
     attempts: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make the file, with a clock at the time of the simulation."""
         self.invitations = Invitations(
             self.directory, lambda: 1_800_000_000_000 + int(trio.current_time() * 1000), monotonic_s=trio.current_time
         )
@@ -157,7 +156,6 @@ async def test_full_disk_is_reported_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def inviting(directory: Path, events: list[tuple[str, Any]], host: str = "127.0.0.1") -> Inviting:
-    """Return the invitations of a node without a farm."""
     settings = SimpleNamespace(
         state_dir=directory, gossip=object(), consensus=SimpleNamespace(bind=SimpleNamespace(host=host))
     )

@@ -71,7 +71,6 @@ class Stage:
 
 @asynccontextmanager
 async def stage(directory: Path) -> AsyncIterator[Stage]:
-    """Run the port of an inviting node."""
     [port] = free_ports(1)
     made = Stage(Invitations(directory, lambda: made.now_ms, monotonic_s=float), listener_certificate(directory), port)
     listener = InvitationListener(
@@ -91,7 +90,6 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
 
 
 async def reachable(port: int) -> None:
-    """Wait until the port is open."""
     while True:
         with suppress(OSError):
             await (await trio.open_tcp_stream(HOST, port)).aclose()
@@ -100,7 +98,6 @@ async def reachable(port: int) -> None:
 
 
 async def refused(token: Token, reason: str, identity: NodeIdentity | None = None) -> None:
-    """Redeem a token without success."""
     with pytest.raises(JoinError, match=reason):
         await redeem(token, identity or NodeIdentity.throwaway(), "thief")
 

@@ -161,7 +161,6 @@ def answering(document: Struct) -> Callable[[Call[Any]], Awaitable[Struct]]:
 
 
 def key_paths(value: object, at: str = "") -> list[str]:
-    """Return the paths of the keys in order."""
     match value:
         case dict():
             found = [(key, f"{at}.{key}" if at else key) for key in value]
@@ -185,7 +184,6 @@ class Stage:
         self.printed: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Path:
-        """Return a file in the directory."""
         return self.directory / name
 
     def run(self, name: str, *arguments: object) -> None:

@@ -74,7 +74,6 @@ def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_5
 
 
 async def produce_error(port: int, stage: Stage, security: ClientSecurity, value: bytes = NOTE) -> ErrorCode:
-    """Return the error code of the reply to a client that produces one record."""
     state = topic_of(stage).state()
     batch = encode_batch(RecordBatch(0, -1, (Record(0, None, value),)))
     request = clients.ProduceRequest(

@@ -62,7 +62,6 @@ def batch_of(*values: bytes | None, producer: ProducerId | None = None, sequence
 
 
 async def refusal_of(producing: Producing, batch: RecordBatch, user: str | None = WRITER) -> tuple[ErrorCode, str]:
-    """Return the error code and the text of the refusal."""
     with pytest.raises(ProduceRefusedError) as caught:
         await producing.append(batch, user)
     return ErrorCode(caught.value.error_code), str(caught.value)

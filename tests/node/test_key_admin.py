@@ -44,7 +44,6 @@ class Stage:
 
 
 def all_alive(view: FarmView) -> FarmView:
-    """Return the view with every node running."""
     return replace(view, members=tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members), alarms=())
 
 

@@ -196,7 +196,6 @@ class Leader:
 
 
 def _point() -> bytes:
-    """Return a public key that a box can be sealed for."""
     return (9).to_bytes(32, "little")
 
 

@@ -45,7 +45,6 @@ def founding_of(*founders: bytes) -> Founding:
 
 
 def peers_without_farm() -> FarmPeers:
-    """Return the peers of a node that has just started."""
     return FarmPeers(NodeIdentity.of(Ed25519PrivateKey.generate()), None)
 
 

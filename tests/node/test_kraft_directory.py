@@ -37,7 +37,6 @@ RECORDED_DYNAMIC = (
 
 
 def settings(path: Path, text: str = "controller.quorum.voters=1@localhost:9093,2@[::1]:9094") -> VoterSettings:
-    """Return the settings of server 1 with the lines of `text`."""
     return voter_settings(parse_properties(f"node.id=1\nlog.dirs={path}\n{text}"))
 
 

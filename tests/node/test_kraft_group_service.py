@@ -69,7 +69,6 @@ async def committed(service: GroupService, offset: int, member: tuple[str, int] 
 
 
 async def committed_offset(service: GroupService, group: str = "g", client: Caller | None = None) -> int:
-    """Return the offset that the group has committed."""
     request_body = groups.OffsetFetchRequestGroup(
         group_id=group, topics=(groups.OffsetFetchRequestTopic(name="farm", partition_indexes=(0,)),)
     )
@@ -157,7 +156,6 @@ def _raise_for(error_code: int) -> None:
 
 @asynccontextmanager
 async def running(service: GroupService, *names: str) -> AsyncIterator[list[Consumer]]:
-    """Run consumers that have joined the group."""
     consumers = [Consumer(name) for name in names]
     async with trio.open_nursery() as nursery:
         for consumer in consumers:

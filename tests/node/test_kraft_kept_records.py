@@ -21,7 +21,6 @@ LIMIT = 10_000
 
 
 def entries(*values: bytes, timestamp_ms: int = 5) -> tuple[Entry, ...]:
-    """Return one batch of these values."""
     batch = RecordBatch(0, -1, tuple(Record(timestamp_ms, None, value) for value in values))
     return tuple(Entry.command(1, data) for data in data_of(batch))
 

@@ -122,7 +122,6 @@ class Client:
 
 @asynccontextmanager
 async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListener]]:
-    """Yield a client of a listener, connected through memory."""
     listener = KafkaListener((service,), ListenerOptions())
     near, far = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:

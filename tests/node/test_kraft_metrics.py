@@ -54,7 +54,6 @@ class Clock:
 
 
 def entries(count: int) -> tuple[Entry, ...]:
-    """Return some commands."""
     return tuple(Entry(1, EntryKind.COMMAND, b"x") for _ in range(count))
 
 
@@ -72,7 +71,6 @@ class Measured:
 
 
 def role(of: Role, leader: int | None = None) -> RoleChanged:
-    """Return a change of the role in term 1."""
     return RoleChanged(of, 1, None if leader is None else ReplicaKey(leader))
 
 

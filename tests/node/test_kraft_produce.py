@@ -40,7 +40,6 @@ def produce_of(records: bytes, *, acks: int = -1, name: str = "farm") -> clients
 
 
 async def part_of_reply(topic: MemoryTopic, request: clients.ProduceRequest) -> clients.ProduceResponsePartition:
-    """Return the partition of the reply to a produce request."""
     response = await ProduceService(topic).produce(request, caller(9))
     assert response is not None
     return response.responses[0].partition_responses[0]

@@ -50,7 +50,6 @@ CONSUMERS = VoterOptions(services=lambda topic: (ConsumerService(topic, describe
 
 
 def bootstrap(settings: list[VoterSettings]) -> list[tuple[str, int]]:
-    """Return the addresses of the servers."""
     return [(LOOPBACK, each.listeners[0].port) for each in settings]
 
 
@@ -240,7 +239,6 @@ def test_damaged_directory_returns_valid_records_with_fault(tmp_path: Path) -> N
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
-    """Return every file of a directory."""
     return {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 

@@ -166,12 +166,10 @@ async def quorum(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Quorum]:
 
 
 def in_memory(test: Callable[[], object]) -> None:
-    """Run a test in simulated time."""
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
 
 
 def batch(size: int, records: int = 1) -> RecordBatch:
-    """Return a batch of records."""
     return RecordBatch(0, -1, tuple(Record(1_000, None, bytes([n % 251]) * (size // records)) for n in range(records)))
 
 

@@ -62,7 +62,6 @@ def test_restored_state_continues_like_whole_log() -> None:
 
 
 def id_request_of(principal: str | None) -> Entry:
-    """Return the entry of a user's request for a producer id."""
     return Entry(1, EntryKind.CONTROL, control_data(NEW_PRODUCER, owner_of(principal).encode(), 900))
 
 

@@ -16,7 +16,6 @@ SEEDS = (1, 2, 3)
 
 
 def record(timestamp_ms: int) -> Entry:
-    """Return a client's record."""
     return Entry.command(1, data_of(RecordBatch(0, -1, (Record(timestamp_ms, None, b"x"),)))[0])
 
 

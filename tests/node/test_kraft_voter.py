@@ -33,14 +33,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch:
-    """Return a client's batch."""
     records = tuple(Record(1_000, None, value) for value in values)
     epoch = 0 if producer >= 0 else -1
     return RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
 def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:
-    """Return the settings of voter `node_id`, with the port at its number."""
     voters = tuple(StaticVoter(number, LOOPBACK, port) for number, port in enumerate(ports[:3], 1))
     return VoterSettings(
         node_id,
@@ -136,12 +134,10 @@ async def opened(settings: list[VoterSettings], options: VoterOptions | None = N
 
 
 def values(entries: tuple[Entry, ...]) -> list[bytes | None]:
-    """Return the values of the clients' records."""
     return [decode_tail(entry_tail(entry.data))[1] for entry in entries if entry.kind is EntryKind.COMMAND]
 
 
 async def values_of(voter: KraftVoter, index: Index) -> list[bytes | None]:
-    """Return the values that a server has committed up to an index."""
     await voter.server.wait_commit(index)
     first = voter.server.describe().raft.log_start.index + 1
     return values(await voter.server.read(first, 10_000, 10**7))

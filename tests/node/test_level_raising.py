@@ -27,7 +27,6 @@ def identity(number: int) -> bytes:
 
 
 def announcing(node_id: bytes, raft_id: int, level: int | None) -> Any:
-    """Return a member with this metadata."""
     return SimpleNamespace(node_id=node_id, metadata=SimpleNamespace(raft_id=raft_id, feature_level=level))
 
 

@@ -18,7 +18,6 @@ from tests.effort import each_case
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return the files below the directory by their path."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 

@@ -46,7 +46,6 @@ class Others(MemberDirectory):
 def other(
     node_id: bytes, name: str = "vm", status: MemberStatus = MemberStatus.ALIVE, cluster: str = "farm"
 ) -> FarmMember:
-    """Return another node."""
     return FarmMember(node_id, status, NodeMetadata(cluster, name, RoleHint.ELIGIBLE, None, None, None))
 
 

@@ -14,7 +14,6 @@ from tests.operator_views import NOW_MS, farm_view
 
 
 def view_of(number: int, node: Node, other: Node) -> FarmView:
-    """Return a view with the NodeIds of the two nodes."""
     view = farm_view(number, servers=2)
     ids = [node.group.node_id.hex(), other.group.node_id.hex()]
     first, second = sorted(view.members, key=lambda each: not each.is_self)
@@ -22,7 +21,6 @@ def view_of(number: int, node: Node, other: Node) -> FarmView:
 
 
 def answering(node: Node, view: FarmView, applied_index: int = 0) -> OwnPerspective:
-    """Make a node reply to the query with its view."""
     own = OwnPerspective(lambda: applied_index)
     own.take(view)
     node.messages._answers = {VIEW_QUERY: own.answer}

@@ -203,7 +203,6 @@ async def test_node_with_unusable_key_cannot_publish(autojump_clock: MockClock) 
 
 
 def verdict_at(stage: Stage) -> VerdictView:
-    """Return the verdict of a node with this state of the farm."""
     state = stage.applied_state.state
     log = replace(farm_inputs(Log()), state=state, log_time_ms=state.log_time_ms)
     known = {B: metadata("b", 2, "tcp://10.0.0.2:7669")}

@@ -89,7 +89,6 @@ async def test_backup_needs_new_directory_and_valid_file(tmp_path: Path) -> None
 
 
 async def backup_in(directory: Path) -> Path:
-    """Write a backup of founder A."""
     read = await read_directory(node_directory(directory / "node"))
     (directory / "farm.backup").write_bytes(encode_backup(read.backup))
     return directory / "farm.backup"

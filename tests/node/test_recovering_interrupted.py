@@ -112,7 +112,6 @@ async def test_recovery_may_be_interrupted_repeatedly(tmp_path: Path) -> None:
 
 
 def stored(directory: Path) -> dict[str, bytes]:
-    """Return the files of the storage that a node would open."""
     return {path.name: path.read_bytes() for path in (directory / RAFT_DIRECTORY).iterdir()}
 
 

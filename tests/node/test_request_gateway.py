@@ -121,7 +121,6 @@ def replica(server: Server, client: Client | None = None) -> Replica:
 
 
 def gateway_answer(opened: RequestGateway, commands: tuple[bytes, ...]) -> ClientAnswer | None:
-    """Return the immediate answer of the gateway."""
     answers: list[ClientAnswer | None] = []
     opened.client_request(commands, answers.append)
     (answer,) = answers

@@ -47,7 +47,6 @@ class Client:
 
 
 def old_id(farm: FakeKeys) -> str:
-    """Return the id of the first key."""
     return key_id(farm.farm_key.gossip_keys[0]).hex()
 
 

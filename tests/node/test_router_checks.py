@@ -60,7 +60,6 @@ def checks_of_router(
     software: Software = Software.JAVA,
     leaves: tuple[ServedLeaf, ...] = (),
 ) -> dict[str, Check]:
-    """Return the checks of the router by name."""
     word = tmp_path / "word"
     if not word.exists():
         write_private_file(word, "word\n")

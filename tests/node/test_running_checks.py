@@ -12,7 +12,6 @@ from tests.operator_views import farm_view, judged
 
 
 def healthy(number: int = 2) -> FarmView:
-    """Return the view of a farm with healthy nodes only."""
     view = farm_view(number)
     members = tuple(replace(member, status=MemberStatus.ALIVE) for member in view.members)
     raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400, learners=())

@@ -64,7 +64,6 @@ async def hostile_bridge(replies: Mapping[str, bytes | None], *, slowly: bool = 
 
 @asynccontextmanager
 async def serving(serve: Callable[[trio.SocketStream], Awaitable[object]]) -> AsyncIterator[SamBridge]:
-    """Serve each connection to a port."""
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -45,7 +45,6 @@ async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
 
 
 def reopened(disk: MemoryDisk) -> Recovery:
-    """Return the state that the server recovers from its disk after a crash."""
     return recover(disk.crash(Random(1)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
 
 
@@ -104,7 +103,6 @@ async def test_resumed_write_keeps_granted_vote(autojump_clock: trio.testing.Moc
 
 
 def entries(number: int, first: int, term: int = 1) -> Persist:
-    """Return a Persist of one entry."""
     return Persist(
         number=number, hard_state=None, truncate_from=None, first=first, entries=(Entry.command(term, b"x" * 4_000),)
     )

@@ -28,7 +28,6 @@ FILLING = b"0000"
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
-    """Return the files that a crash at this moment would leave."""
     return {path: path.read_bytes() for path in directory.iterdir()}
 
 

@@ -35,7 +35,6 @@ FILES = {
 
 
 def _keys(tables: Mapping[str, object]) -> set[str]:
-    """Return the settings in a configuration, each with its table."""
     found: set[str] = set()
     for name, value in tables.items():
         for each in value if isinstance(value, list) else [value]:

@@ -213,7 +213,6 @@ Plan = Callable[..., list[DiskOperation]]
 
 
 def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
-    """Return a mutation that omits operations of these kinds."""
     return lambda plan: lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
 
 

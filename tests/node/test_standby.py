@@ -35,7 +35,6 @@ def second() -> int:
 
 
 def structure(server_id: int, second_s: int) -> bytes:
-    """Return a structure of a server."""
     return encode(KEYS[server_id].sign(second_s, (MetaLease(LEAF.hash, cost=3, ends_s=second_s + STRUCTURE_LIFE_S),)))
 
 

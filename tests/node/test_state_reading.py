@@ -37,7 +37,6 @@ ADMITTED_C = signed(Admission(C, "c", server_id=3), FIRST, FOUNDING.cluster_id)
 
 
 def clock(after_ms: int) -> bytes:
-    """Return a clock entry of server 1."""
     return signed(encode(Clock(BASE_MS + after_ms, 1, 2_000)), FIRST, FOUNDING.cluster_id)
 
 

@@ -39,7 +39,6 @@ class Process:
 
 @pytest.fixture
 def process() -> Process:
-    """Return a running process."""
     return Process()
 
 

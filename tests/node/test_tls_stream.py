@@ -194,7 +194,6 @@ async def test_handshake_with_invalid_bytes_raises_one_error(tmp_path: Path, rub
 
 
 def failed_attempts(error: OSError) -> OSError:
-    """Return the error of trio for a connection whose attempts failed."""
     failure = OSError("all attempts to connect to 192.0.2.1:7669 failed")
     failure.__cause__ = ExceptionGroup("multiple connection attempts failed", [error, TimeoutError()])
     return failure

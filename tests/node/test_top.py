@@ -32,19 +32,16 @@ class Server(FakeNode):
 
 
 def node(number: int) -> FakeNode:
-    """Return a node that sees the farm."""
     made = Server()
     made.current = replace(farm_view(number), alarms=())
     return made
 
 
 def latest(shown: LiveView) -> FarmView | str:
-    """Return the view on the screen, or the reason for a missing view."""
     return shown.followed.reason or shown.followed.view or ""
 
 
 async def until(shown: LiveView, condition: Callable[[FarmView | str], bool]) -> FarmView | str:
-    """Wait until the condition is true of the latest view; return that view."""
     with trio.fail_after(30):
         while not condition(latest(shown)):  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)

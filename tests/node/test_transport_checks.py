@@ -28,7 +28,6 @@ LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 
 
 def checked(tmp_path: Path, settings: str) -> dict[str, tuple[CheckResult, str]]:
-    """Return the checks of a node with these settings by name."""
     file = tmp_path / "node.toml"
     file.write_text(f'farm_key = "k"\nstate_dir = "{tmp_path}"\n{settings}')
     machine = Machine("node", tmp_path, Network(lambda: [LAN], lambda: None))

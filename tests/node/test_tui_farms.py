@@ -31,7 +31,6 @@ BROKEN = replace(GOOD, severity=Severity.CRITICAL, text="No quorum: 2 of 3 voter
 
 
 def row(name: str, verdict: VerdictView = HEALTHY) -> FarmRow:
-    """Return the row of a farm with this verdict."""
     view = replace(farm_view(), verdict=verdict)
     return FarmRow(name=name, farm=view, age_ms=0, is_old=False, reason="")
 
@@ -41,12 +40,10 @@ FARMS = [row("mill"), row("cellar", BROKEN), LOST]
 
 
 def plain(lines: Sequence[Text]) -> list[str]:
-    """Return the texts of lines."""
     return [each.plain.rstrip() for each in lines]
 
 
 def drawn(state: OverviewState, farms: Sequence[FarmRow] = FARMS, width: int = 80, height: int = 24) -> list[str]:
-    """Return the overview as text."""
     return plain(overview_lines(state, farms, Canvas(width, COLORS), height))
 
 
@@ -112,7 +109,6 @@ def test_keys_choose_sort_open_and_end() -> None:
 
 
 def live(name: str) -> LiveView:
-    """Return a farm with a view."""
     made = LiveView(several=True, clock_s=lambda: 100.0)
     view = farm_view()
     made.take(replace(view, farm=replace(view.farm, cluster=name)))
@@ -121,7 +117,6 @@ def live(name: str) -> LiveView:
 
 
 def cell(lines: Sequence[Text], text: str) -> tuple[int, int]:
-    """Return the place of a text."""
     at = next(at for at, line in enumerate(lines) if text in line.plain)
     return cell_len(lines[at].plain[: lines[at].plain.index(text)]), at
 

@@ -69,12 +69,10 @@ def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Gr
 
 
 def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
-    """Draw a whole local farm."""
     return draw(ViewState(), ScreenData(best_view(farm), History(), local=farm), width, height, color=color)
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
-    """Draw the reason for a missing view."""
     return draw(ViewState(), ScreenData(None, History(), reason=text), width, height, color=color)
 
 
@@ -699,7 +697,6 @@ DAY = HistoryAnswer(
 
 
 def timeline(width: int, height: int, history: HistoryAnswer | None = DAY, *, unicode: bool = True) -> list[str]:
-    """Return the pane of the timeline as text."""
     seen = ScreenData(farm_view(), History(), timeline=history, timeline_reason="the node refused: no such path")
     lines = draw_lines(ViewState(pane=Pane.TIMELINE), seen, width, height, unicode=unicode)
     assert max(each.cell_len for each in lines) <= width
@@ -707,7 +704,6 @@ def timeline(width: int, height: int, history: HistoryAnswer | None = DAY, *, un
 
 
 def strip(lines: list[str], label: str) -> str:
-    """Return the cells and the share of a row of the timeline."""
     return next(line for line in lines if line.startswith(label))[21:]
 
 

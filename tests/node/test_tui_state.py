@@ -42,7 +42,6 @@ from tests.operator_views import farm_view
 def typed(
     keys: Iterable[str], farm: FarmView | None = None, state: ViewState | None = None
 ) -> tuple[ViewState, list[Order]]:
-    """Return the state after these keys, and the orders sent."""
     now, orders = state or ViewState(), []
     for key in keys:
         now, order = update(now, key, farm)

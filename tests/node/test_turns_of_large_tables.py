@@ -44,7 +44,6 @@ def quorum_log(producers: int) -> QuorumLog:
 
 
 def batch(producer: int) -> tuple[Entry, ...]:
-    """Return the entries of one batch of a producer."""
     records = tuple(Record(1_000, None, b"x" * 20) for _ in range(RECORDS))
     made = RecordBatch(0, -1, records, producer_id=producer, producer_epoch=0, base_sequence=5)
     return tuple(Entry.command(1, data) for data in data_of(made))

@@ -78,7 +78,6 @@ def seed_of(group: gossip.Group) -> tuple[str]:
 
 @asynccontextmanager
 async def two_nodes() -> AsyncIterator[tuple[Node, Node]]:
-    """Run two nodes that see each other."""
     network = MemoryNetwork()
     async with (
         gossip.open_group(HOME, key=RING, metadata=metadata("oslo"), network=network) as first,

@@ -47,7 +47,6 @@ class ObservedNode:
 
 
 async def during(watched: ObservedNode, step: Callable[[], None], seconds: float) -> None:
-    """Run the watch for `seconds` after the step."""
     step()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watched.watch.run)

@@ -83,7 +83,6 @@ def listed_hops() -> list[tuple[str, str]]:
 
 
 async def published_view(client: ControlClient) -> FarmView | None:
-    """Return the view if the farm publishes, or None."""
     try:
         view = await client.view()
     except ControlError:

@@ -29,7 +29,6 @@ CHUNK = 64 * 1024
 
 
 def log_of(*sizes: int) -> FakeLog:
-    """Return a log with an update of each size."""
     return FakeLog([update_entry(number, size) for number, size in enumerate(sizes, 1)])
 
 
@@ -41,7 +40,6 @@ def compacted_log(state_bytes: int, entries: int = 2) -> FakeLog:
 
 
 def after(index: int, count: int | None = None, offset: int | None = None) -> EntriesRequest:
-    """Return a further request of the same client and request id."""
     return EntriesRequest(
         request_id=FROM_THE_START.request_id, ident=b"", previous_index=index, count=count, snapshot_offset=offset
     )
@@ -58,7 +56,6 @@ def last_indexes(replies: list[ClientReply]) -> list[int]:
 
 
 def offsets(replies: list[ClientReply]) -> list[int]:
-    """Return the offset of each chunk."""
     assert all(isinstance(reply, SnapshotPiece) for reply in replies)
     return [reply.offset for reply in replies if isinstance(reply, SnapshotPiece)]
 

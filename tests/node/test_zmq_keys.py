@@ -23,7 +23,6 @@ LINES = f"# the keys\n\nreader {to_z85(READER.public)}\nwriter\t{to_z85(WRITER.p
 
 
 def user_of(key: CurveKey) -> str:
-    """Return the user of a connection with this key."""
     return key.public.hex()
 
 

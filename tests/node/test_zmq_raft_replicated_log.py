@@ -40,7 +40,6 @@ async def group_of(
 
 
 async def final_index(answers: list[UpdateReply]) -> Index:
-    """Return the index in the final reply."""
     await until(lambda: type(answers[-1]) is not UpdateAccepted)
     final = answers[-1]
     assert isinstance(final, UpdateCommitted), final

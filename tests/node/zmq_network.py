@@ -110,7 +110,6 @@ class MemoryNetwork:
 
 
 def url_of(number: int) -> str:
-    """Return the URL of a peer."""
     return f"tcp://127.0.0.1:{8000 + number}"
 
 

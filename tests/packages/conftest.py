@@ -10,13 +10,11 @@ from tests.packages.machine import Machine, debian_package
 
 @pytest.fixture(scope="session")
 def package() -> Path:
-    """Return the Debian package for the system's Python."""
     return debian_package()
 
 
 @pytest.fixture(scope="module")
 def machine(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Return a machine with the installed package."""
     with Machine(tmp_path_factory.mktemp("machine")) as made:
         made.install(package)
         yield made

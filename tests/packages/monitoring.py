@@ -45,13 +45,11 @@ class Alert:
 
 
 def dashboard(file: Path = DASHBOARD) -> dict[str, Any]:
-    """Return a dashboard."""
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return document
 
 
 def panels(file: Path = DASHBOARD) -> list[dict[str, Any]]:
-    """Return the panels of a dashboard without its row headers."""
     return [each for each in dashboard(file)["panels"] if each["type"] != "row"]
 
 
@@ -65,7 +63,6 @@ def panel_expressions(file: Path = DASHBOARD) -> Iterator[str]:
 
 
 def alerts(file: Path = RULES) -> list[Alert]:
-    """Return the alerting rules of a file."""
     found = []
     for block in re.split(r"^      - alert: ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         pairs = re.findall(r"^ +(\w+): (.+)$", block, re.MULTILINE)
@@ -86,7 +83,6 @@ def selected_labels(expression: str) -> dict[str, set[str]]:
 
 
 def grouping_labels(expression: str) -> set[str]:
-    """Return the labels that an expression groups by or joins on."""
     return {label.strip() for part in _GROUPED.findall(expression) for label in part.split(",")} - OF_PROMETHEUS
 
 

@@ -48,7 +48,6 @@ class Image:
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """Return the steps of a Containerfile."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
@@ -88,7 +87,6 @@ def carry_out(image: Image, name: str, rest: str) -> None:  # noqa: C901 - one b
 
 @pytest.fixture(scope="module")
 def image(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """Build the image once."""
     assert CONTEXT.is_dir(), f"{CONTEXT} does not exist: `make dist` makes it next to {package.name}"
     if shutil.which("mmdebstrap") is None:
         pytest.skip("needs mmdebstrap, which makes a bare Debian (Debian: apt-get install mmdebstrap)")

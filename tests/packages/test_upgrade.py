@@ -65,7 +65,6 @@ def farm(old_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def version(node: Node) -> str:
-    """Return the version of the installed package."""
     return node.machine.run("dpkg-query", "--show", "--showformat=${Version}", "garlicfarm").stdout
 
 
@@ -120,6 +119,5 @@ def test_rolling_upgrade_keeps_a_quorum_and_publishes(farm: tuple[Site, list[Ser
 
 
 def all_have_leader(nodes: list[Node]) -> bool:
-    """Return True if each node knows a leader."""
     views = [node.view() for node in nodes]
     return all(view and view["raft"]["leaderId"] is not None for view in views)

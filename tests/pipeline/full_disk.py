@@ -42,7 +42,6 @@ def write(output: Path, batch: int) -> None:
 
 
 def rows_in(output: Path) -> dict[str, list[str]]:
-    """Return all rows as sorted text."""
     tables = {spec.name: stored_rows(output / spec.name, spec.schema).to_pylist() for spec in BASE_SPECS.values()}
     return {name: sorted(map(repr, rows)) for name, rows in (tables | {DERIVED: gold_rows(output, DERIVED)}).items()}
 

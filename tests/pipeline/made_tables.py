@@ -42,7 +42,6 @@ def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str
 
 
 def write_current_state(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Write the last rows of a batch, by part of the current state."""
     found = {name: rows_of(SCHEMAS[name], given) for name, given in rows.items()}
     CurrentState(output).take(LOG, batch, found)
 
@@ -78,6 +77,5 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
 
 
 def write_derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]], batch: int = 0) -> None:
-    """Append rows to a derived table as one batch."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
     Table(output, SPECS[name]).append(LOG, batch, made)

@@ -66,7 +66,6 @@ def query_warnings(farm: MadeFarm, sql: str | None = None) -> WarnedFarm:
 
 
 def by_days(farms: Sequence[WarnedFarm]) -> Judgment:
-    """Judge the days from the fourth on."""
     begins_ms = EPOCH_MS + HISTORY_DAYS * DAY_MS
     return judge(each.between(begins_ms, EPOCH_MS + int(each.model.days * DAY_MS)) for each in farms)
 

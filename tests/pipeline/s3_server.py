@@ -76,7 +76,6 @@ def serving_s3() -> Iterator[S3Server]:
 
 
 def etag_of(content: bytes) -> str:
-    """Return the entity tag of an object."""
     return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
 
 

@@ -133,7 +133,6 @@ class Inbox:
 def alerting(
     farm: Farm, *channels: Any, log_lines: list[str] | None = None, metrics: RunMetrics | None = None
 ) -> Iterator[Alerting]:
-    """Run the alerting of one run."""
     log: Callable[[str], None] = (lambda _: None) if log_lines is None else log_lines.append
     with Alerting(farm.output, channels, KEEP_MS, log, metrics).running() as made:
         yield made

@@ -77,7 +77,6 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    """Return the server of all tests here."""
     with serving_s3() as served:
         yield served
 
@@ -95,7 +94,6 @@ def s3(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3S
 
 @pytest.fixture
 def place(s3: S3Server) -> BucketPath:
-    """Return a new prefix."""
     del s3
     return BucketPath(BUCKET, f"tests/{next(_numbers)}")
 
@@ -106,7 +104,6 @@ def clock(index: int) -> dict[str, object]:
 
 
 def append(table: Table, batch: int) -> bool:
-    """Append a batch with one row."""
     return table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
 
 
@@ -171,7 +168,6 @@ class JobThatLasts(TasksElsewhere):
 
 
 def run(address: str, output: Path | BucketPath, session: SparkSession | None = None) -> None:
-    """Read the log once."""
     run_once(session, RunSettings(output, {"node": address, "maxEntriesPerBatch": "40"}, watch=True))
 
 
@@ -438,11 +434,9 @@ class _Waits:
         self.during = list[object]()
 
     def clock(self) -> float:
-        """Return the time."""
         return self.now
 
     def wait(self, seconds: float) -> None:
-        """Advance the time."""
         self.now += seconds
         if self.during:
             self.during.pop().renew()  # type: ignore[attr-defined]  # a lease

@@ -24,7 +24,6 @@ LIMIT_BYTES_PER_S = 1_000_000
 
 
 def hours(days: float) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yield for each hour the number of elapsed days, and the window."""
     for hour in range(round(days * 24)):
         start = BEGIN + hour * HOUR
         yield hour / 24, {"window_start": start, "window_end": start + HOUR}

@@ -138,7 +138,6 @@ def expected_columns(record: Record) -> dict[str, Any]:
 
 
 def actual_columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the same columns of a row."""
     match row["entry"]:
         case "report":
             report, leaves = row["report"], row["destinations"]

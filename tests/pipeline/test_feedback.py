@@ -142,7 +142,6 @@ def test_report_for_several_masters_is_read() -> None:
 
 @pytest.fixture
 def _rows_as_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace each batch by a list of rows."""
     monkeypatch.setattr("pipeline.feedback.submitting.recent", lambda rows: rows)
 
 
@@ -174,7 +173,6 @@ class RowsByRange:
 
 
 def batch(rows: list[Row]) -> pa.Table:
-    """Return the rows with the type of their table."""
     return cast("pa.Table", rows)
 
 

@@ -42,12 +42,10 @@ def a_farm(number: int, periods: int = 6, slow_from: int = 3) -> MadeUpLog:
 
 
 def one_batch(**logs: MadeUpLog) -> pa.Table:
-    """Return the recent rows of a batch with the whole logs of these farms."""
     return newest(pa.concat_tables(recent_rows(arrow_entries_of(log, name)) for name, log in logs.items()))
 
 
 def write_farms(file: Path, **named: dict[str, Any]) -> Path:
-    """Replace the file of farms."""
     aside = file.with_suffix(".new")
     aside.write_text(json.dumps({"farms": named}))
     return aside.rename(file)
@@ -62,7 +60,6 @@ def a_key(path: Path, key: Ed25519PrivateKey) -> Path:
 
 @contextmanager
 def two_farms(place: Path) -> Iterator[tuple[MadeUpLog, MadeUpLog, Path]]:
-    """Serve two farms; yield their logs, and the file of farms."""
     one, two = a_farm(1), a_farm(2)
     with ExitStack() as stack:
         addresses = [

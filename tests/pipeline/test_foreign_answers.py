@@ -27,7 +27,6 @@ CLUSTER = "00112233445566778899aabbccddeeff"
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the pause between two rounds."""
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
 
 

@@ -85,7 +85,6 @@ def all_rows(output: Path) -> Rows:
 def derive_in_parts(
     output: Path, log: MadeUpLog, ends: list[int], window_ms: int, session: SparkSession | None = None
 ) -> Rows:
-    """Return the tables after a derivation for each part of the log."""
     gold = open_gold(output, window_ms)
     for batch, part in enumerate(parts(log, ends)):
         tables_of(part, output, batch, gold=gold)

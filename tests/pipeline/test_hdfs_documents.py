@@ -100,7 +100,6 @@ class Directory:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HdfsStore:
-    """Return a store over a directory."""
     for name, value in (("root", tmp_path), ("before", None), ("after", None)):
         monkeypatch.setattr(Directory, name, value)
     monkeypatch.setitem(sys.modules, "hdfs_native", SimpleNamespace(Client=Directory, WriteOptions=SimpleNamespace))
@@ -108,7 +107,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HdfsStore:
 
 
 def content(store: HdfsStore, key: str = KEY) -> tuple[bytes, str]:
-    """Return the content of the document, and its tag."""
     found = store.get(key)
     return b"".join(found.stream()), found.meta["e_tag"]
 
@@ -127,12 +125,10 @@ def replace(times: int = 1) -> None:
 
 
 def delete() -> None:
-    """Delete the document by another process."""
     HdfsStore("namenode:8020").delete(KEY)
 
 
 def names(folder: Path) -> list[str]:
-    """Return the files and folders below a folder."""
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
 
 

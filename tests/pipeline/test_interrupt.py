@@ -19,7 +19,6 @@ from pipeline.spark.interrupt import deferred
 
 
 def press_ctrl_c(times: int = 1) -> None:
-    """Send the signal of the terminal."""
     for _ in range(times):
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -35,7 +35,6 @@ def lake_at(output: Path) -> Lake:
 
 
 def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, name: str | None = None) -> Outcome:
-    """Return the outcome of `tasks` tasks for the log."""
     entries, plan = arrow_entries_of(log, name), replace(lake.plan, few_rows=few_rows)
     step = -(-entries.num_rows // tasks)
     parts = (entries.slice(begin, step) for begin in range(0, entries.num_rows, step))
@@ -43,7 +42,6 @@ def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, 
 
 
 def tables_in(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows of all tables, each table sorted."""
     return {spec.name: sorted(stored_rows(output / spec.name, spec.schema).to_pylist(), key=repr) for spec in SPECS}
 
 
@@ -151,7 +149,6 @@ def parts_of(*ends: int) -> list[MadeUpLog]:
 
 
 def write_parts(output: Path, parts: list[MadeUpLog]) -> None:
-    """Write parts of a log as batches of one run."""
     lake = lake_at(output)
     for batch, part in enumerate(parts):
         lake.write_outcome(outcome_for(lake, part, 1), batch)

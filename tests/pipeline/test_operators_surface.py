@@ -28,7 +28,6 @@ NO_DATABASE = b"no database" * 100
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """Return an output directory that contains one server."""
     write_current_state(tmp_path, 0, {"routers": [{"server_id": 3, "index": 9}]})
     return tmp_path
 

@@ -24,12 +24,10 @@ _TYPE_NAMES = {
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the approximate DESCRIBE name of a type."""
     return f"{_TYPE_NAMES[kind.value_type]}[]" if pa.types.is_list(kind) else _TYPE_NAMES[kind]
 
 
 def documented_columns(table: str) -> dict[str, str]:
-    """Return the columns of a table in the document, name to type."""
     begin = DOCUMENT.index(f"\n**`{table}`**: ")
     lines = DOCUMENT[begin:].split("\n| column | type |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]

@@ -74,7 +74,6 @@ def section(page: str, title: str) -> str:
 
 
 def wide(part: str) -> list[str]:
-    """Return the drawings for a wide screen."""
     return re.findall(r'<svg [^>]*class="wide".*?</svg>', part)
 
 

@@ -27,7 +27,6 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def value(metrics: RunMetrics, name: str) -> float:
-    """Return the value of one exported metric."""
     (found,) = re.findall(rf"^garlicfarm_pipeline_{name} (\S+)$", metrics.exposition().decode(), re.MULTILINE)
     return float(found)
 

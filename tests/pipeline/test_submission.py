@@ -17,7 +17,6 @@ FACTORS = {"factors": {"throughIndex": 3, "formula": "strain-1", "factors": {}}}
 
 
 def reply_with(status: HTTPStatus = HTTPStatus.OK, **reply: object) -> MadeUpLog:
-    """Return a node that sends this reply to a submission."""
     return MadeUpLog(submit_answer=(status, reply))
 
 

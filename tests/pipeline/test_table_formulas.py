@@ -31,7 +31,6 @@ def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -
 
 
 def write_tables(output: Path, **tables: list[dict[str, Any]]) -> None:
-    """Write base tables with these rows. Without an index, the index is the row's position."""
     for table, rows in tables.items():
         write_batch(output, table, 0, [{"index": place, **row} for place, row in enumerate(rows, 1)])
 

@@ -46,7 +46,6 @@ def tables(output: Path) -> dict[str, Rows]:
 
 
 def write_and_derive(output: Path, events: Rows, reports: Rows) -> dict[str, Rows]:
-    """Write these rows in one batch, and return the derived tables."""
     write_batch(output, "events", 0, events)
     write_batch(output, "reports", 0, reports)
     derived_rows(output, "detections", MINUTE_MS)

@@ -30,7 +30,6 @@ def a_node_with_five_events() -> MadeUpLog:
 
 
 def read(trace: Trace, start: str | None = None) -> tuple[str, list[EventRow]]:
-    """Return the end of the read, and the rows."""
     end = trace.end(start)
     assert end is not None
     return end, list(trace.rows(trace.stretch(start, end)))

@@ -27,7 +27,6 @@ NAMED = "SELECT DISTINCT name FROM current_farm"
 
 
 def run_farms(tmp_path: Path, name: str, log: MadeUpLog) -> None:
-    """Run once over a file with one farm of this name."""
     file = tmp_path / "farms.toml"
     with serve_log(log, tmp_path / "control.sock") as address:
         file.write_text(f'[farms.{name}]\nnodes = ["{address}"]\n')
@@ -35,7 +34,6 @@ def run_farms(tmp_path: Path, name: str, log: MadeUpLog) -> None:
 
 
 def reports(tmp_path: Path) -> dict[str, list[int]]:
-    """Return the indexes of the reports of each cluster."""
     sql = "SELECT farm, list(index ORDER BY index) AS indexes FROM reports GROUP BY farm"
     assert all(each["complete"] for each in documents(tmp_path / "tables", answer_sql("completeness")))
     return {row["farm"]: row["indexes"] for row in documents(tmp_path / "tables", sql)}

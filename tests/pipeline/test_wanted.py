@@ -41,7 +41,6 @@ def log(tmp_path: Path) -> Any:
 
 
 def rows_of(reader: DataSourceReader) -> list[dict[str, Any]]:
-    """Return the rows of a batch read."""
     batches: list[Any] = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [row for batch in batches for row in batch.to_pylist()]
 

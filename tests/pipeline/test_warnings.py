@@ -55,7 +55,6 @@ def health_rows(
 def warnings_of(
     output: Path, slots: int, lag: Signal = flat, tunnels: Signal = flat, **others: Any
 ) -> list[dict[str, Any]]:
-    """Return the warnings at the end of these windows."""
     write_derived(output, "router_health", health_rows(slots, lag, tunnels, **others))
     return documents(output, answer_sql("warnings"))
 

@@ -57,7 +57,6 @@ def table(rows: Iterable[Row]) -> pa.Table | None:
 
 
 def watch_batch(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
-    """Process one batch in a new run."""
     watching = Watching(output, PERIODS_MS)
     changes = watching.changes(LOG, batch, table(rows))
     watching.transitions.append(LOG, batch, changes if changes.num_rows else None)

@@ -30,7 +30,6 @@ _HELP = re.compile(r"`garlicfarm help ([\w-]+)`")
 
 
 def page() -> str:
-    """Return the document."""
     return HEAD + "".join(map(_section, ALARMS.values()))
 
 

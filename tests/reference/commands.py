@@ -44,7 +44,6 @@ Row = tuple[str, str]
 
 
 def page() -> str:
-    """Return the document."""
     contexts = list(_walk(click.Context(cli, info_name="garlicfarm")))
     rows = _shared(contexts)
     head = HEAD.replace("{shared}\n", _table(rows) + "\n")

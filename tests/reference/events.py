@@ -45,7 +45,6 @@ class _Placeholders(Mapping[str, Scalar]):
 
 
 def page() -> str:
-    """Return the document."""
     of_node = [kind for kind in SENTENCES if kind not in OF_THE_FARM]
     return HEAD + FARM + _rows(OF_THE_FARM) + NODE + _rows(of_node)
 

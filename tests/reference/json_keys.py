@@ -78,7 +78,6 @@ does not invalidate the signature, but is a reason not to accept the structure.
 
 
 def page() -> str:
-    """Return the document."""
     parts = [HEAD]
     parts += [f"| {command} | {_link(document)} |\n" for command, document in PASSED_ON.items()]
     parts.append("| others | [output of commands](#output-of-commands) |\n")

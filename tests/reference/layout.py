@@ -18,7 +18,6 @@ imports between folders; [Architecture](../explanation/architecture.md) gives th
 
 
 def page() -> str:
-    """Return the document."""
     return HEAD + "".join(_package(ROOT / name) for name in PACKAGES)
 
 

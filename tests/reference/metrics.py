@@ -94,7 +94,6 @@ cover this run since its start, and all its farms together; `NaN` means not know
 
 
 def page() -> str:
-    """Return the document."""
     histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
     measured = HISTOGRAMS + "".join(histograms)
     return (

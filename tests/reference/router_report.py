@@ -24,7 +24,6 @@ ROUTER_INFO = ("`lastPublishedRI` **P**", "RouterInfo; only if it changed, and o
 
 
 def page() -> str:
-    """Return the document."""
     rows = [
         (*ATTACHED, "demo", "yes", "yes", "`attached`", "`attached`"),
         *map(_row, FIGURES.values()),

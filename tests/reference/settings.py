@@ -17,7 +17,6 @@ See also: [key files](key-files.md), [routers](routers.md), [handshake and users
 
 
 def page() -> str:
-    """Return the document."""
     parts = [HEAD]
     for table, settings in groupby(SETTINGS.values(), key=lambda each: each.table):
         heading = "At the top of the file" if not table else f"`[[{table}]]`" if table in LISTS else f"`[{table}]`"

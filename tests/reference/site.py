@@ -71,7 +71,6 @@ def lay_out() -> None:
 
 
 def place_of(path: Path) -> Path:
-    """Return the path of a document in the site."""
     place = path.relative_to(DOCS)
     return place.with_name("index.md") if place == Path("README.md") else place
 

@@ -75,5 +75,4 @@ def _row(kind: str, meaning: Meaning) -> str:
 
 
 def page() -> str:
-    """Return the document."""
     return HEAD + "".join(_row(kind.value, meaning) for kind, meaning in MEANINGS.items()) + FOOT

@@ -49,13 +49,11 @@ class Remedy:
 
 
 def in_text(text: str, place: str) -> Iterator[Remedy]:
-    """Yield the commands in backticks."""
     for found in _QUOTED.findall(text):
         yield Remedy(" ".join(found.split()), place)
 
 
 def in_sources(root: Path = ROOT) -> Iterator[Remedy]:
-    """Yield the remedies of the packages."""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             yield from in_module(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
@@ -82,7 +80,6 @@ def _part(value: ast.expr) -> str:
 
 
 def in_guides() -> Iterator[Remedy]:
-    """Yield the remedies of the guides."""
     for path in sorted((ROOT / "docs" / "how-to").glob("*.md")):
         yield from in_guide(path.read_text(encoding="utf-8"), path.name)
 

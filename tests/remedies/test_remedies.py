@@ -59,13 +59,11 @@ NEW_KEY = bytes(range(32))
 
 @cache
 def advised() -> tuple[Remedy, ...]:
-    """Return the remedies of the packages."""
     return tuple(dict.fromkeys(in_sources()))
 
 
 @cache
 def guides() -> tuple[Remedy, ...]:
-    """Return the remedies of the guides."""
     return tuple(dict.fromkeys(in_guides()))
 
 
@@ -77,7 +75,6 @@ def key_of(remedy: Remedy) -> str:
 
 
 def remedies_without_case(remedies: tuple[Remedy, ...]) -> list[str]:
-    """Return the remedies without a case."""
     own = [each for each in remedies if each.words and each.words[0] not in APART and not each.words[0].startswith("-")]
     return [f"{each.place}: `{each.command}` ({key_of(each)})" for each in own if key_of(each) not in CASES]
 
@@ -202,7 +199,6 @@ def test_remedy_without_case_is_found() -> None:
 
 
 def after_a_loss(expect: int, voters: int, down: tuple[int, ...]) -> FarmView:
-    """Return a farm of `voters` voters, with the servers in `down` dead."""
     view = farm_view()
     raft = replace(
         view.raft,

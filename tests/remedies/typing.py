@@ -21,7 +21,6 @@ _GUIDE = re.compile(r"^([\w-]+\.md):?$")
 
 @cache
 def functions_of(source: str) -> dict[str, Function]:
-    """Return the functions of a module, and the methods of its classes, by name."""
     return {each.name: each for each in ast.walk(ast.parse(source)) if isinstance(each, Function)}
 
 

@@ -25,7 +25,6 @@ from consensus.core.model import LogId
 
 
 def words_of(message: FetchMessage) -> str:
-    """Return the message in the words of a story."""
     match message:
         case Fetch(term=term, position=position, commit=commit):
             return f"fetch after {_at(position)}, term {term}, knows commit {commit}"

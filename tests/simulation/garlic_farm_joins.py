@@ -228,7 +228,6 @@ class Story:
         return self._moment
 
     async def _check_stores(self, servers: LoopbackGroup) -> None:
-        """Check that all remaining servers have the same state."""
         runs = [servers.runs[server_id] for server_id in servers.ids]
         last = max(run.server.commit_index for run in runs)
         stores = []
@@ -244,7 +243,6 @@ def _is_member(server_id: int, run: Run) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation garlic-farm-joins", description=__doc__)
     parser.add_argument("--entries", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=32)

@@ -33,7 +33,6 @@ RECORDED = 256
 
 
 def key_of(number: int) -> Ed25519PrivateKey:
-    """Return the identity key of a node by its number."""
     return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
 
 

@@ -60,7 +60,6 @@ _LARGEST_PIECE: Final = 150_000
 
 
 def framed(frame: bytes) -> bytes:
-    """Return the frame after its length."""
     return struct.pack(">i", len(frame)) + frame
 
 

@@ -33,7 +33,6 @@ PIECES = (b" ", b"=", b'"', b"\\", b'\\"', b"\n", b"\r", b"\0", b"\xff", b"A=1 "
 
 
 def corpus() -> list[bytes]:
-    """Return a line of each kind."""
     key = new_master_key()
     private_key = sam_private_key(key)
     session = {"STYLE": "STREAM", "ID": "0123456789abcdef", "DESTINATION": private_key, **SESSION_OPTIONS}

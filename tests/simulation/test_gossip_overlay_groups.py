@@ -44,7 +44,6 @@ def is_one(network: GossipNetwork, nodes: list[Node]) -> bool:
 
 
 def holders(network: GossipNetwork, of: Node, *statuses: Status) -> list[int]:
-    """Return the numbers of the nodes that see a member in one of these states."""
     return [node.number for node in network.up if node is not of and network.status(of, node) in statuses]
 
 

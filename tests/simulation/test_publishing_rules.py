@@ -70,7 +70,6 @@ class Story:
     index: int = 0
 
     def __post_init__(self) -> None:
-        """Create the farm in this second."""
         self.random = Random(self.seed)
         self.farm = AuthoredFarm(NOW_S * 1000, FarmTuning(period_ms=PERIOD_S * 1000))
         self.log_time = LogTime(NOW_S * 1000, 0, PERIOD_S * 1000)
@@ -123,7 +122,6 @@ class Story:
             self.handed_over[server_id] = plan.publication
 
     def _write(self, record: Record) -> bool:
-        """Return True if a publication was accepted."""
         self.index += 1
         changes = self.farm.apply(self.index, 1, record)
         return any(isinstance(change, PublicationAccepted) for change in changes)

@@ -62,7 +62,6 @@ class SimulatedHost:
     extensions: list[PeerExtensions] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Create the parts of a running server."""
         names = QuorumNames(self.key, (Endpoint("CONTROLLER", "10.0.0.1", 9093),), VOTERS)
         replies = QuorumReplies(names, batches_for_replicas, lambda: self.answering)
         self.node = KafkaNode(names, replies, KraftTransport(names, entries_of, random=Random(1)))

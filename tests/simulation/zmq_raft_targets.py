@@ -85,7 +85,6 @@ BROADCASTS: Final = (
 
 
 def uint(number: int) -> bytes:
-    """Return the shortest encoding of a number of any size."""
     return number.to_bytes((number.bit_length() + 7) // 8 or 1, "little")
 
 

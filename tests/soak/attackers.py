@@ -79,7 +79,6 @@ class FarmFacts:
 
 
 def facts_of(farm: Farm, nodes: list[Node]) -> FarmFacts:
-    """Collect the facts about a farm."""
     view = nodes[0].view()
     targets = []
     for node in nodes:

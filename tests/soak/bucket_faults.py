@@ -55,7 +55,6 @@ def run_until_killed(
 
 
 def delete_lock(server: S3Server, place: BucketPath) -> None:
-    """Delete the lock of a killed run."""
     server.objects.pop((place / LOCK_FILE).key, None)
 
 

@@ -89,12 +89,10 @@ def run_with_copies(command: list[str], output: Path, states: Path, log: Path, r
 
 
 def state_of(directory: Path) -> State:
-    """Return the files of a directory."""
     return {str(each.relative_to(directory)): each.read_bytes() for each in directory.rglob("*") if each.is_file()}
 
 
 def replace_directory(directory: Path, state: State) -> None:
-    """Replace a directory by these files."""
     shutil.rmtree(directory, ignore_errors=True)
     for path, content in state.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,6 @@ def replace_directory(directory: Path, state: State) -> None:
 
 
 def restore_part(state: State, earlier: State, name: str, random: Random) -> str:
-    """Return one random part of `state` to an earlier state with this name, or damage it; return its description."""
     kinds: tuple[Callable[[State, State, str, Random], str], ...] = (_whole, _whole, _checkpoint_file, _commit)
     return random.choice(kinds)(state, earlier, name, random)
 
@@ -187,7 +184,6 @@ def compared(output: Output) -> dict[str, Counter[str]]:
 
 
 def ended(command: Sequence[str]) -> Ended:
-    """Run a command to its end."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S)
     except subprocess.TimeoutExpired:

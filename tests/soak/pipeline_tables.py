@@ -25,7 +25,6 @@ PLACE_COLUMNS = frozenset({"batch_id", "stored_at"})
 
 
 def generate_log(directory: Path, routers: int, days: float, seed: int) -> int:
-    """Generate a log; return the number of its entries."""
     return generate(directory, LoadModel(routers, days, seed)).entries
 
 

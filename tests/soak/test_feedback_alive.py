@@ -48,7 +48,6 @@ MARGIN = 10
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    """Return a running farm of three nodes."""
     with local_farm(tmp_path / "farm", 3) as made:
         made.start_all()
         made.wait_settled()

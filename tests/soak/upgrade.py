@@ -208,13 +208,11 @@ def marks(node: VersionedNode) -> dict[int, int]:
 
 
 def newest_structure(nodes: list[VersionedNode]) -> float:
-    """Return the time of the latest structure."""
     files = [path for each in nodes for path in (each.directory / "published").glob("*") if path.is_file()]
     return max((path.stat().st_mtime for path in files), default=0.0)
 
 
 def check(nodes: list[VersionedNode], load: Load) -> list[str]:
-    """Return all faults at the end."""
     wrong = list(load.faults)
     if len(load.acknowledged) < ACKNOWLEDGED_LEAST:
         wrong.append(f"no load to speak of: {len(load.acknowledged)} acknowledged")

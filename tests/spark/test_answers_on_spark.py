@@ -95,7 +95,6 @@ def weeks_of_load(made: Path, random: Random) -> None:
 
 @pytest.fixture(scope="module")
 def views(session: SparkSession, output: Path) -> Iterator[SparkSession]:
-    """Return the session with a view of each table."""
     found = {name: stored_rows(output / name, schema) for name, schema in TABLES.items()}
     for name, rows in found.items():
         session.createDataFrame(rows).createOrReplaceTempView(name)

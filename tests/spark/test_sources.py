@@ -73,7 +73,6 @@ def test_job_with_tag_is_cancelled_alone(session: SparkSession, tmp_path: Path) 
         """Waits for bytes in the named pipe of a task."""
 
         def read(self, pipe: Path) -> Iterator[bytes]:
-            """Yield the bytes."""
             yield pipe.read_bytes()
 
     ours, another = pipes = [tmp_path / name for name in ("ours", "another")]

@@ -56,12 +56,10 @@ def verdict(number: int, status: Status, by: int, generation: int = 1, claim: in
 
 
 def sent(effects: Iterable[Effect], kind: type[M]) -> list[tuple[Address, M]]:
-    """Return the messages of one kind among the effects, with their targets."""
     return [(e.target, e.message) for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
 def changes(effects: Iterable[Effect]) -> list[tuple[NodeId, Status]]:
-    """Return the membership changes among the effects."""
     return [(e.info.node_id, e.status) for e in effects if isinstance(e, MembershipChanged)]
 
 

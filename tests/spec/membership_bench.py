@@ -12,7 +12,6 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 
 def plain(*numbers: int, learners: tuple[int, ...] = ()) -> Configuration:
-    """Return a simple (not joint) configuration."""
     return Configuration(servers(*numbers), (), servers(*learners))
 
 

@@ -22,7 +22,6 @@ A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 
 
 def farm() -> AuthoredFarm:
-    """Return a farm created by A and B."""
     return AuthoredFarm(BASE_MS, founders=(A, B))
 
 

@@ -19,7 +19,6 @@ PAUSED_MS = BASE_MS - SUCCESSION_MS - 1_000
 
 
 def look_up(server_id: int, at_ms: int, *, found: bool) -> tuple[Report, int]:
-    """Return a report with a look-up, and its log time."""
     measured = Measurement(hash_of(MASTER), reachable=found)
     return replace(report(server_id), remote_metas=(measured,)), at_ms
 

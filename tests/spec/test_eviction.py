@@ -49,7 +49,6 @@ BOX = b"a box"
 
 
 def new_farm() -> AuthoredFarm:
-    """Return a new farm created by A and B."""
     return AuthoredFarm(BASE_MS, founders=(A, B))
 
 

@@ -39,7 +39,6 @@ def sealed_node(chain: Keyring = FIRST) -> Story:
 
 
 def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
-    """Return a ping of a node that has the keyring of this digest."""
     ping = story.ping(by)
     payload = Payload(capacity=8, peer_count=1, keys_digest=digest)
     own, other = ping.source_id, ping.target_id
@@ -47,7 +46,6 @@ def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
 
 
 def used_keyrings(effects: list[Effect]) -> list[Keyring]:
-    """Return the chains that the effects put into use."""
     return [each.keyring for each in effects if isinstance(each, UseKeyring)]
 
 
@@ -93,7 +91,6 @@ steps = st.tuples(st.sampled_from(["install", "use", "remove"]), st.integers(1, 
 
 
 def chain_after(taken: list[Step], chain: Keyring = FIRST) -> Keyring:
-    """Return the chain after an operator has tried these steps."""
     for step, number in taken:
         try:
             chain = getattr(chain, step)(key(number))

@@ -54,7 +54,6 @@ def receive_messages(story: Story, *user_messages: UserMessage, by: int = 1) -> 
 
 
 def deliveries(effects: list[Effect]) -> list[UserMessage]:
-    """Return the messages delivered to the application."""
     found: list[UserMessage] = [each.user_event for each in effects if isinstance(each, UserEventReceived)]
     return found + [each.query for each in effects if isinstance(each, QueryReceived)]
 

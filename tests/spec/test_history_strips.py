@@ -27,7 +27,6 @@ def an_hour(*rows: HistoryRow, series: tuple[HistorySeries, ...] = ()) -> Histor
 
 
 def lines(history: HistoryAnswer, width: int = 6) -> list[tuple[str, str, str]]:
-    """Return label, figure and cells of each line."""
     return [(each.label, each.figure, "".join(letter for letter, _ in each.cells)) for each in strips(history, width)]
 
 

@@ -36,12 +36,10 @@ NEW, DUPLICATE = ProducedStatus.NEW, ProducedStatus.DUPLICATE
 
 
 def clients(sequence: int = 0) -> KafkaClients:
-    """Return tables with one producer."""
     return KafkaClients({ID: Producer("one", BASE_MS, sequence=sequence)})
 
 
 def admit_entry(tables: KafkaClients, sequence: int, index: int, epoch: int = 0) -> tuple[KafkaClients, ProducedStatus]:
-    """Admit one more entry of the producer."""
     return tables.admit(Produced(ID, epoch, sequence), index, BASE_MS)
 
 

@@ -48,8 +48,6 @@ class _Quota(Struct, frozen=True):
 
 
 class _NextState(FarmState, frozen=True):
-    """A state of a later version."""
-
     quotas: tuple[_Quota, ...] = ()
 
 

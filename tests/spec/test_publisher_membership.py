@@ -82,12 +82,10 @@ def healthy_in(state: FarmState) -> set[str]:
 
 
 def known_in(state: FarmState) -> set[str]:
-    """Return all destinations that any node reports."""
     return {each.destination for server in state.serving(MASTER) for each in server.report.destinations}
 
 
 def server_of(name: str) -> str:
-    """Return the server that reports a leaf of these tests."""
     return name.partition("-")[0]
 
 

@@ -44,7 +44,6 @@ ANNOUNCED = (
 
 
 def kind(message: Message) -> str:
-    """Return the kind of message, for the id of a test."""
     return type(message).__name__
 
 

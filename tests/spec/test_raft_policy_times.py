@@ -28,7 +28,6 @@ DEFAULTS = {
 
 
 def with_time(name: str, time_ms: int, *, lease_clock_bound_ms: int | None = None) -> Options:
-    """Return the options of a LAN with this time for one policy."""
     return replace(lan(), policies=PolicyTimes(**{name: time_ms}), lease_clock_bound_ms=lease_clock_bound_ms)
 
 

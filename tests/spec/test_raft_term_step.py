@@ -59,7 +59,6 @@ def reply_of(bench: Bench) -> tuple[int, int]:
 
 
 def kind(message: Message) -> str:
-    """Return the kind of message, for the id of a test."""
     return type(message).__name__
 
 

@@ -85,7 +85,6 @@ def _note_tables(hint: Any, place: str, found: dict[str, None]) -> None:
 
 
 def tables_outside_state(farm: Farm) -> list[str]:
-    """Return the tables of the state machine outside its state and its tuning."""
     return [f"Farm.{name}" for name, value in vars(farm).items() if not isinstance(value, Struct)]
 
 
@@ -103,8 +102,6 @@ def test_declarations_all_name_state_tables() -> None:
 
 
 class _NextState(FarmState, frozen=True):
-    """A state of a later version."""
-
     notes: Mapping[str, tuple[str, ...]] | None = None
 
 
@@ -537,7 +534,6 @@ STORIES: tuple[type[Story], ...] = (
 
 @pytest.fixture
 def masters() -> Masters:
-    """Return the scenario of masters reported by servers."""
     return Masters()
 
 

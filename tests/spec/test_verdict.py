@@ -88,7 +88,6 @@ def leaderless(view: FarmView, for_ms: int) -> FarmView:
 
 
 def publishing_of(view: FarmView, **changes: Any) -> FarmView:
-    """Return a view with changes to its only master."""
     return replace(view, publishing=(replace(view.publishing[0], **changes),))
 
 
@@ -154,7 +153,6 @@ def dead_in_gossip(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmVie
 
 
 def alarms(view: FarmView) -> dict[str, Concern]:
-    """Map kinds of alarms to their concerns."""
     return {each.alarm.kind: each for each in concerns_of(settled(view)) if each.alarm is not None}
 
 
@@ -711,7 +709,6 @@ def test_verdict_with_able_server_lists_no_reasons(reasons: tuple[Inability, ...
 
 
 def with_one_unknown(value: object) -> Iterator[object]:
-    """Yield copies of a document, each with one unknown value."""
     match value:
         case Struct():
             for field in fields(value):

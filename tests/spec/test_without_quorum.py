@@ -32,7 +32,6 @@ def farm_of_three(*last_reports: Report, published: bool = True) -> Log:
 
 
 def state_of(log: Log) -> FarmState:
-    """Return the state of the log, with the identities of the servers."""
     admitted = {server_id: Admitted(node_id) for server_id, node_id in NODE_IDS.items()}
     return replace(log.farm.state, admitted=admitted)
 

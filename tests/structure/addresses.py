@@ -62,7 +62,6 @@ def fields_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def rows() -> list[list[str]]:
-    """Return the cells of each row of the page."""
     lines = [line for line in text_of(PAGE).splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[1:]]
 

@@ -34,25 +34,21 @@ GLOSSARY_WORDS_MIN = 80
 
 @cache
 def documents() -> list[Path]:
-    """Return all documents."""
     return sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md"))])
 
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """Return the dotted names defined in a module."""
     return frozenset(name for name, _ in definitions_in(path))
 
 
 @cache
 def headings(path: Path) -> tuple[str, ...]:
-    """Return the headings of a document."""
     return tuple(re.findall(r"^#+ (.+)$", FENCED.sub("", text_of(path)), re.MULTILINE))
 
 
 @cache
 def leads(path: Path) -> tuple[str, ...]:
-    """Return the bold words at the beginnings of paragraphs, which a page has in place of small headings."""
     return tuple(re.findall(r"^\*\*([^*]+)\.\*\* ", FENCED.sub("", text_of(path)), re.MULTILINE))
 
 

@@ -58,13 +58,11 @@ class Pattern:
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
-    """Return the patterns of english.toml."""
     listed = tomllib.loads(text_of(PATTERNS))
     return tuple(Pattern(name, each["plain"], re.compile(each["find"], re.IGNORECASE)) for name, each in listed.items())
 
 
 def prose_of(path: Path) -> Iterator[Line]:
-    """Yield the lines of prose of a tracked file."""
     name = str(path.relative_to(ROOT))
     if name.startswith(EXEMPT):
         return
@@ -114,7 +112,6 @@ def source_lines(text: str, nodes: Iterable[ast.AST], *, tests: bool) -> Iterato
 
 
 def offending(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
-    """Yield each line with the name of its pattern."""
     opening = [pattern for pattern in patterns() if pattern.name == OPENING]
     others = [pattern for pattern in patterns() if pattern.name != OPENING]
     for line in lines:
@@ -124,7 +121,6 @@ def offending(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
 
 
 def counted(found: Iterable[tuple[str, Line]]) -> Counter[tuple[str, str, str]]:
-    """Count offending lines by area, kind and pattern."""
     return Counter((line.area, line.kind, pattern) for pattern, line in found)
 
 
@@ -156,7 +152,6 @@ def _changed() -> frozenset[tuple[str, str]]:
 
 
 def above(found: list[tuple[str, Line]], recorded: Counter[tuple[str, str, str]]) -> Iterator[tuple[str, list[Line]]]:
-    """Yield a message and the lines of each count above its baseline."""
     plain = {pattern.name: pattern.plain for pattern in patterns()}
     for key, count in sorted(counted(found).items()):
         if count > recorded[key]:

@@ -76,13 +76,11 @@ Graph = Mapping[str, Mapping[str, int]]
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return the modules of the packages by name."""
     return {dotted(path): path for path in modules_in(*PACKAGES)}
 
 
 @cache
 def graph() -> Graph:
-    """Return the imports of each module."""
     return {name: dict(_imported(name, path)) for name, path in modules().items()}
 
 
@@ -155,7 +153,6 @@ def check() -> Iterator[str]:
 
 
 def cycles(imports: Graph) -> Iterator[str]:
-    """Yield a cycle of imports."""
     try:
         TopologicalSorter({name: set(others) for name, others in imports.items()}).prepare()
     except CycleError as error:

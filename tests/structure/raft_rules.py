@@ -90,13 +90,11 @@ def lookup(name: str) -> Definition:
 
 
 def tables() -> list[Table]:
-    """Return the tables of the file."""
     with DATA.open("rb") as file:
         return [Table(**table) for table in tomllib.load(file)["tables"]]
 
 
 def render() -> str:
-    """Return the document."""
     return HEAD + "".join(_rendered(table) for table in tables())
 
 
@@ -123,7 +121,6 @@ def _link(definition: Definition) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in small letters."""
     return re.findall(r"[a-z0-9]+", text.lower().replace("_", " "))
 
 
@@ -139,7 +136,6 @@ def quotes(text: str, rule: str) -> bool:
 
 
 def named_tests(cell: Cell) -> list[str]:
-    """Return the tests and stories in a cell."""
     return (
         [name for name in cell if name.startswith("test_") or name.endswith(".txt")] if isinstance(cell, list) else []
     )

@@ -15,19 +15,16 @@ PACKAGES = ("consensus", "gossip", "bridge", "pipeline")
 
 @cache
 def text_of(path: Path) -> str:
-    """Return the content of a file."""
     return path.read_text(encoding="utf-8")
 
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return the syntax tree of a module."""
     return ast.parse(text_of(path))
 
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return all nodes of a module."""
     return tuple(ast.walk(tree_of(path)))
 
 
@@ -44,7 +41,6 @@ def tracked() -> tuple[Path, ...]:
 
 
 def dotted(path: Path) -> str:
-    """Return the dotted name of a module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -62,7 +58,6 @@ def definitions_in(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def problem(path: Path, line: int, text: str) -> str:
-    """Return a problem at a line of a file."""
     return f"{path.relative_to(ROOT)}:{line}: {text}"
 
 

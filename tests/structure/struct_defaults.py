@@ -29,7 +29,6 @@ def replaced_defaults(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def check() -> Iterator[str]:
-    """Yield a problem for each such default."""
     for path in (each for package in PACKAGES for each in sorted((ROOT / package).rglob("*.py"))):
         for line, name in replaced_defaults(tree_of(path)):
             yield problem(path, line, f"the default of {name} cannot be replaced in a Struct: use a dataclass")

@@ -63,7 +63,6 @@ os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the outcomes of each test by file and name."""
     directory = tmp_path_factory.mktemp("suite")
     for name, text in SUITE.items():
         lines = text.strip("\n").splitlines()

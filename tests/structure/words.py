@@ -41,7 +41,6 @@ class Word:
 
 
 def listed() -> list[Word]:
-    """Return the words of the list."""
     data = tomllib.loads(LIST.read_text(encoding="utf-8"))
     return [Word(word, plain, tuple(data["kept"].get(word, ()))) for word, plain in data["plain"].items()]
 
@@ -59,7 +58,6 @@ def find(path: str, content: str, words: list[Word]) -> list[str]:
 
 
 def unused(words: list[Word]) -> Iterator[str]:
-    """Yield the unused exemptions."""
     texts = {str(path.relative_to(ROOT)): text_of(path) for path in tracked() if path.suffix in TEXTS}
     for word in words:
         everywhere = Word(word.word, word.plain, ())

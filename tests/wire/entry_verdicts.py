@@ -401,7 +401,6 @@ def digest_of(block: int) -> str:
 
 
 def recorded() -> Sequence[str]:
-    """Return the recorded hashes of all blocks."""
     return VECTORS.read_text().split()
 
 

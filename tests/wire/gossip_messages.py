@@ -106,7 +106,6 @@ user_messages = st.one_of(
 
 @st.composite
 def chains(draw: st.DrawFn) -> Keyring:
-    """Return sound keyrings."""
     keys = draw(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5, unique=True))
     times = st.integers(1, 2**53 - 1)
     chain_keys = tuple(sorted(DatedKey(draw(times), key, retired=draw(st.booleans())) for key in keys))

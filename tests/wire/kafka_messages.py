@@ -83,7 +83,6 @@ def part_name(message: str, theirs: str) -> str:
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
-    """Return an annotation without None, and True if it allowed None."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
     return (parts[0], True) if NoneType in get_args(annotation) else (annotation, False)
 
@@ -109,7 +108,6 @@ def default_of(field: "dataclasses.Field[Any]", name: str, kind: str, *, lacks: 
 
 
 def versions_of(message: str, api: str, direction: Direction, versions: range) -> list[type[Any]]:
-    """Return kio's classes of a message, one per version."""
     return [getattr(import_module(f"kio.schema.{api}.v{version}.{direction.value}"), message) for version in versions]
 
 

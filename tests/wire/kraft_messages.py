@@ -31,7 +31,6 @@ def name_of(case: tuple[ApiKey, int, Direction]) -> str:
 
 
 def any_message(api_key: ApiKey, version: int, direction: Direction, source: random.Random) -> Any:
-    """Return a message with random values that both this version and kio's classes can represent."""
     return _any_structure(message_schema(api_key, version, direction).structure, source)
 
 

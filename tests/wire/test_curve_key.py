@@ -58,7 +58,6 @@ def test_changed_file_error_does_not_show_secret() -> None:
 
 
 def parse(text: str) -> CurveKey | str:
-    """Return the key, or the text of the error."""
     try:
         return parse_curve_key(text)
     except KeyTextError as error:

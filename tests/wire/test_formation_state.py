@@ -25,7 +25,6 @@ nonces = some.binary(min_size=16, max_size=16)
 
 
 def _founding_with(promise: Promise, clock_ms: int, nonce: bytes) -> Founding:
-    """Return the founding of the promised set: its first node has this promise, each other node its own."""
     others = [Founder(each, clock_ms, nonce) for each in promise.founders[1:]]
     return Founding((Founder(promise.founders[0], promise.clock_ms, promise.nonce), *others))
 

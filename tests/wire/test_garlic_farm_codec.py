@@ -283,7 +283,6 @@ EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
 
 
 def numbered_request(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.Request:
-    """Return a request with a different number in each field."""
     return kind(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=(entry,))
 
 

@@ -675,11 +675,9 @@ def test_admission_headers_are_limited_in_both_directions() -> None:
         judged: ClassVar[list[Claim]] = []
 
         def admissions(self) -> tuple[bytes, ...]:
-            """Return these bytes as admissions."""
             return shown
 
         def judge(self, claim: Claim) -> None:
-            """Accept every claim."""
             self.judged.append(claim)
 
     farm = Farm()

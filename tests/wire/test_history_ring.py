@@ -59,7 +59,6 @@ records_of_any_kind = (
 
 
 def written(data: bytearray, writes: list[Write]) -> bytearray:
-    """Apply writes to the bytes of a file."""
     for each in writes:
         assert 0 <= each.offset <= FILE_BYTES - len(each.data)
         data[each.offset : each.offset + len(each.data)] = each.data

@@ -168,7 +168,6 @@ def test_length_beyond_limit_is_refused(head: bytes) -> None:
 
 
 def signed_request(fingerprint: bytes, nonce: bytes, name: str = "site-b") -> JoinRequest:
-    """Return a request of a new identity."""
     identity, secret = NodeIdentity.throwaway(), bytes(16)
     signature = identity.key.sign(signed_bytes(fingerprint, nonce, secret, name))
     return JoinRequest(1, secret, name, identity.key.public_key().public_bytes_raw(), signature)

@@ -23,7 +23,6 @@ def identity(number: int) -> Ed25519PrivateKey:
 
 
 def public(number: int) -> bytes:
-    """Return the public key of router `number`."""
     return identity(number).public_key().public_bytes_raw()
 
 

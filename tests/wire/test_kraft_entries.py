@@ -63,7 +63,6 @@ def stored_files(suffix: str) -> list[Any]:
 
 
 def fetched_records() -> list[Any]:
-    """Return the records in the controllers' recorded Fetch responses."""
     found = []
     for story in ("static quorum", "dynamic quorum"):
         for number, exchange in enumerate(RECORDINGS[story]["exchanges"]):
@@ -80,7 +79,6 @@ def entries(data: bytes) -> tuple[Entry, ...]:
 
 
 def entries_of_client_batch(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
-    """Return the entries of a client's batch in the leader's log."""
     return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
 
 
@@ -298,7 +296,6 @@ def test_entry_without_kafka_form_is_refused(entry: Entry) -> None:
 
 
 def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> bytes:
-    """Return a batch with a Voters record whose value was changed."""
     [batch] = read_batches(batches_of(1, (configuration_entry(1, Configuration(VOTERS), HEAD),)))
     [record] = batch.records
     key = version.to_bytes(2) + (6).to_bytes(2)

@@ -46,13 +46,11 @@ def red_key() -> bytes:
 
 
 def destination_of(key: bytes, signature_type: int) -> Destination:
-    """Return a destination whose certificate names this type of signature."""
     ed25519 = ed25519_destination(key, bytes(32)).encoded
     return destination_from_bytes(ed25519[:-4] + signature_type.to_bytes(2, "big") + b"\x00\x00")
 
 
 def sign_red(unsigned: MetaLeaseSet) -> MetaLeaseSet:
-    """Return the structure signed by the RedDSA key."""
     return replace(unsigned, signature=red_dsa_sign(SECRET, red_key(), unsigned.signed_part, RANDOMNESS))
 
 

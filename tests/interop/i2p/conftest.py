@@ -25,6 +25,5 @@ def _started_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Netwo
 
 @pytest.fixture
 def network(_started_network: Network) -> Network:
-    """Return the network with all routers running."""
     _started_network.repair()
     return _started_network

@@ -50,7 +50,6 @@ class JavaBridge:
         return f"{LOOPBACK}:{port}"
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self._stack.close()
 
 

@@ -43,7 +43,6 @@ _ALL_LOCAL: Final = ("route", "add", "local", "default", "dev", "lo")
 
 
 def missing() -> str | None:
-    """Return a description of the missing requirement, or None."""
     if os.geteuid() != 0:
         return "a network namespace needs root"
     for program in _PROGRAMS:
@@ -63,7 +62,6 @@ def program(name: str) -> str:
 
 
 def library_path() -> str:
-    """Return the directories of the packages' libraries."""
     return ":".join(sorted({str(each.parent) for each in PACKAGES.glob("**/*.so.*")}))
 
 

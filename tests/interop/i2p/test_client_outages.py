@@ -203,12 +203,10 @@ def load(started: list[Client]) -> Iterator[None]:
 
 
 def kill_router(stage: Stage, name: str) -> None:
-    """Kill the router of a node."""
     next(site for site in stage.farm.sites if site.node.name == name).router.kill()
 
 
 def kill_machine(stage: Stage, name: str) -> None:
-    """Kill a node, its router and its service."""
     site = next(site for site in stage.farm.sites if site.node.name == name)
     site.node.kill()
     site.router.kill()
@@ -301,7 +299,6 @@ def test_clients_survive_restart_of_their_router(stage: Stage) -> None:
 
 
 def failures_of(started: Sequence[Client]) -> str:
-    """Return the last failure of each client."""
     return str([each.failures[-1:] for each in started])
 
 
@@ -312,7 +309,6 @@ def has_higher_cost(client: Client, address: str) -> bool:
 
 
 def costs_of(stage: Stage) -> list[int]:
-    """Return the costs in the structure, in order."""
     publishing = stage.farm.publishing()
     return [] if publishing is None else sorted(entry.cost for entry in publishing.entries)
 

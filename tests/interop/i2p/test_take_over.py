@@ -77,7 +77,6 @@ class Farm:
 
 
 def standbys(publishing: PublishingView) -> list[str | None]:
-    """Return the names of the nodes with a session ready."""
     return [each.name for each in publishing.standings if each.standby]
 
 

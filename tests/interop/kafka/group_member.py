@@ -24,7 +24,6 @@ def say(*words: object) -> None:
 
 
 def read_with_librdkafka(address: str, topic: str, group: str) -> None:
-    """Read with confluent-kafka."""
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
         "group.id": group,
@@ -45,7 +44,6 @@ def read_with_librdkafka(address: str, topic: str, group: str) -> None:
 
 
 def read_with_kafka_python(address: str, topic: str, group: str) -> None:
-    """Read with kafka-python."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer  # noqa: PLC0415 - the other client does not need it
 
     class PrintingListener(ConsumerRebalanceListener):  # type: ignore[misc]  # the package is untyped

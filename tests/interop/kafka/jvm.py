@@ -391,7 +391,6 @@ SINGLE_BROKER: Final[Settings] = {
 
 
 def meta_properties(directory: Path) -> dict[str, str]:
-    """Return the values in meta.properties of a directory."""
     lines = (directory / "meta.properties").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 

@@ -440,7 +440,6 @@ class MixedQuorum:
 
 
 async def listens(port: int) -> bool:
-    """Return True if a server listens at the port."""
     with suppress(OSError):
         await (await trio.open_tcp_stream(LOOPBACK, port)).aclose()
         return True

@@ -59,7 +59,6 @@ async def read(client: str, addresses: str, topic: str, count: int) -> list[Read
 
 
 async def read_since(client: str, addresses: str, topic: str, count: int, since_ms: int) -> list[ReadRecord]:
-    """Return the first `count` records from this time on."""
     return _records(await _run(client, "time", addresses, topic, count, since_ms))
 
 

@@ -55,7 +55,6 @@ def rows(data: bytes) -> list[Row]:
 
 
 def status(voter: KraftVoter) -> dict[str, Any]:
-    """Return the state of the server."""
     raft, role = voter.server.describe().raft, voter.server.role
     snapshot = raft.snapshot
     return {
@@ -75,14 +74,12 @@ def status(voter: KraftVoter) -> dict[str, Any]:
 
 
 async def log(voter: KraftVoter, offset: int) -> list[Row]:
-    """Return committed records from an offset on."""
     first = max(offset, voter.server.describe().raft.log_start.index) + 1
     entries = await voter.server.read(first, MAX_ENTRIES, MAX_BYTES)
     return rows(batches_of(first, entries))
 
 
 async def answer(voter: KraftVoter, question: str) -> dict[str, Any]:
-    """Return one document for one line."""
     command, _, argument = question.partition(" ")
     if command == "status":
         return status(voter)

@@ -22,7 +22,6 @@ Way = Callable[[], DataFrame]
 
 
 def read(stream: DataFrame) -> list[dict[str, Any]]:
-    """Return all current rows of a stream."""
     found: list[dict[str, Any]] = []
 
     def take(batch: DataFrame, _: int) -> None:

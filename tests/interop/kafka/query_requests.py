@@ -24,7 +24,6 @@ VersionedRequest = tuple[Any, int]
 
 
 def records_of_times(times_ms: Iterable[int], size_bytes: int) -> clients.ProduceRequest:
-    """Return a request with one batch of zeros."""
     records = tuple(Record(time_ms, None, bytes(size_bytes)) for time_ms in times_ms)
     partition = clients.ProduceRequestPartition(index=0, records=encode_batch(RecordBatch(0, -1, records)))
     topic = clients.ProduceRequestTopic(name=TOPIC_NAME, partition_data=(partition,))
@@ -37,14 +36,12 @@ def produce_error(response: clients.ProduceResponse) -> int:
 
 
 def quorum_state() -> VersionedRequest:
-    """Return DescribeQuorum."""
     partitions = (admin.DescribeQuorumRequestPartition(partition_index=0),)
     topic = admin.DescribeQuorumRequestTopic(topic_name=TOPIC_NAME, partitions=partitions)
     return admin.DescribeQuorumRequest(topics=(topic,)), 2
 
 
 def offset_of_time(timestamp_ms: int) -> VersionedRequest:
-    """Return ListOffsets by time."""
     partition = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp_ms)
     topic = clients.ListOffsetsRequestTopic(name=TOPIC_NAME, partitions=(partition,))
     return clients.ListOffsetsRequest(replica_id=-1, topics=(topic,)), 7

@@ -16,7 +16,6 @@ from pyspark.sql.functions import col, unix_millis
 
 
 def read(session: SparkSession, job: dict[str, Any]) -> list[list[Any]]:
-    """Return the records."""
     options = {
         "kafka.bootstrap.servers": job["address"],
         "subscribe": job["topic"],

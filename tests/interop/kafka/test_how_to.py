@@ -43,7 +43,6 @@ def blocks(language: str) -> list[str]:
 
 
 def block(language: str, part: str) -> str:
-    """Return the only block that contains this text."""
     (found,) = [each for each in blocks(language) if part in each]
     return found
 
@@ -64,7 +63,6 @@ def with_groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node
 
 
 def shell(commands: str, directory: Path) -> str:
-    """Return the output of commands."""
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["/bin/bash", "-ec", commands],
@@ -80,7 +78,6 @@ def shell(commands: str, directory: Path) -> str:
 
 
 def texts_by_offset(entries: dict[int, LogEntryView]) -> dict[int, str]:
-    """Return entries as text, by offset."""
     return {offset: entry.data.decode() for offset, entry in entries.items()}
 
 

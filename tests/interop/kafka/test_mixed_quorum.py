@@ -221,7 +221,6 @@ async def test_election_succeeds_despite_wrong_address(
 
 
 def tries(server: KafkaServer) -> int:
-    """Return how often a controller tried to register at the active one."""
     return server.log.read_text(encoding="utf-8").count("Recorded new KRaft controller")
 
 

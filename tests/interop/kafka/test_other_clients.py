@@ -22,7 +22,6 @@ async def checksums(farm: KafkaFarm) -> dict[int, int]:
 
 
 def check(client: str, found: list[ReadRecord], log: dict[int, int], expected: list[int]) -> None:
-    """Check that a client read each expected record once, in order."""
     assert [each.offset for each in found] == expected, client
     assert all(each.checksum == log[each.offset] for each in found), client
 

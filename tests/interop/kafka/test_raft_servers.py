@@ -194,7 +194,6 @@ async def produce(port: int, count: int) -> None:
 
 @asynccontextmanager
 async def raft_servers(directory: Path) -> AsyncIterator[RaftServers]:
-    """Run all three servers."""
     ports = listening_ports(1 + len(THEIRS))
     servers = RaftServers(directory, dict(zip((OURS, *THEIRS), ports, strict=True)))
     servers.format()

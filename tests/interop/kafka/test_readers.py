@@ -49,7 +49,6 @@ def node_with(directory: Path, settings: str) -> Iterator[tuple[Node, str]]:
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """Run a node with consumer groups."""
     with node_with(tmp_path_factory.mktemp("readers"), "groups = true\n") as found:
         yield found
 
@@ -64,7 +63,6 @@ def records(node: Node) -> dict[int, LogEntryView]:
 
 
 def run(*command: str | Path) -> str:
-    """Return the output of a program."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -113,7 +111,6 @@ def test_spark_kafka_source_reads_and_follows_log(farm: tuple[Node, str], tmp_pa
 
 
 def jars() -> list[str]:
-    """Return the jars of Spark's connector."""
     return [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
 
 

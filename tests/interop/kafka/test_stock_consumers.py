@@ -58,7 +58,6 @@ class Readers:
 
 
 def check(client: str, read: list[ReadEntry], log: dict[int, LogEntryView], count: int) -> None:
-    """Check that the records read are the beginning of the log."""
     expected = sorted(log)[:count]
     offsets = [each.offset for each in read]
     assert offsets == expected, f"{client} reads other records than the log has: {_difference(offsets, expected)}"

@@ -14,7 +14,6 @@ CHANGED = "Cluster joined configuration changed at index "
 
 
 async def remove(group: ZmqRaftGroup, member: Member) -> None:
-    """Stop a removed member, and drop it from the group."""
     await group.stop(member)
     del group.members[member.peer_id]
 

@@ -42,7 +42,6 @@ STALLED_S = 20.0
 
 
 def new_request_id(seconds_ago: int = 0) -> bytes:
-    """Return a new request id."""
     return (int(time.time()) - seconds_ago).to_bytes(4, "big") + os.urandom(8)
 
 
@@ -187,7 +186,6 @@ def check_once_each(logs: list[MemberLog], updates: Updates) -> None:
 
 
 async def wait_until_caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
-    """Wait until a member has the entry at `index`."""
     await wait_for_log_info(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
 
 
@@ -197,7 +195,6 @@ async def wait_for_snapshot(group: ZmqRaftGroup, member: Member, index: int) -> 
 
 
 async def wait_until_expired(group: ZmqRaftGroup, member: Member, index: int) -> None:
-    """Wait until all request ids of a member up to `index` have expired."""
     await wait_for_log_info(
         group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}"
     )
@@ -294,7 +291,6 @@ async def elect_server_of(group: ZmqRaftGroup, make: Make, *, is_reelected: bool
 
 
 async def wait_until_settled(group: ZmqRaftGroup, updates: Updates) -> None:
-    """Wait until every member has all updates."""
     for member in group.members.values():
         await wait_until_caught_up(group, member, max(updates.committed.values()))
 
@@ -368,7 +364,6 @@ class KeptAlive:
 
 
 def deaths(group: ZmqRaftGroup) -> dict[str, list[str]]:
-    """Return the causes of unexpected ends, by member."""
     return {member.peer_id: member.deaths for member in group.members.values() if member.deaths}
 
 

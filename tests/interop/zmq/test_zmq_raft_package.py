@@ -61,8 +61,6 @@ every_group = pytest.mark.parametrize("makes", GROUPS.values(), ids=GROUPS.keys(
 
 
 def package_updates(client: PackageClient) -> Updates:
-    """Return updates by the package's client."""
-
     async def submit(request_id: bytes, data: bytes) -> int:
         return int(await client.do("update", id=request_id.hex(), data=data.hex(), timeout=10_000))
 
@@ -70,8 +68,6 @@ def package_updates(client: PackageClient) -> Updates:
 
 
 def own_updates(client: ZmqRaftClient) -> Updates:
-    """Return updates by our client."""
-
     async def submit(request_id: bytes, data: bytes) -> int:
         return await client.update(data, request_id, patience_s=10.0)
 
@@ -79,7 +75,6 @@ def own_updates(client: ZmqRaftClient) -> Updates:
 
 
 def print_figures(group: ZmqRaftGroup, updates: Updates, *more: object) -> None:
-    """Print the figures of the story."""
     ended = {peer_id: len(found) for peer_id, found in story.deaths(group).items()}
     print(f"\n{len(updates.committed)} updates, failures {dict(updates.failures)}, ended unexpectedly {ended}", *more)
     for peer_id, found in story.deaths(group).items():

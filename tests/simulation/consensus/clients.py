@@ -256,7 +256,6 @@ class Clients:
         self._stage.after(1 + int(self._random.expovariate(1 / think_ms)), lambda: self._call(client))
 
     def _deliver_answer(self, arrive: Callable[[], None]) -> None:
-        """Deliver an answer to its client after a delay, unless it gets lost."""
         if not self._is_lost():
             self._stage.after(1 + self._random.randrange(_WAY_MS), arrive)
 

@@ -130,7 +130,6 @@ _OF_ELECTIONS = (VoteResponsePartition, BeginQuorumEpochResponsePartition, EndQu
 
 
 def _of_fetch(response: QuorumResponse) -> FetchResponsePartition | None:
-    """Return the partition of a successful fetch response."""
     if not isinstance(response, FetchResponse) or response.error_code or not response.responses:
         return None
     partition = response.responses[0].partitions[0]

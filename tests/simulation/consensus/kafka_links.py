@@ -382,7 +382,6 @@ class KafkaLinks:
         self._way.deliver(lane.peer, lane.asker, reply)
 
     def _in_run(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
-        """Run `action` when the server is awake, if the same run continues."""
         if self._hosts[server].node is node:
             self._hosts[server].when_awake(action)
 

@@ -53,7 +53,6 @@ def host_of(server_id: ServerId) -> str:
 
 
 def named_for_kafka(ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Return servers with the addresses of their listeners."""
     return tuple(server_of(replica(each), (_listener(each),)) for each in ids)
 
 

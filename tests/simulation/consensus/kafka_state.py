@@ -72,5 +72,4 @@ class KafkaStateMachine(StateMachine):
 
 
 def content_of(log: QuorumLog) -> tuple[list[Entry], dict[int, Producer]]:
-    """Return the records and the ordered producers of a log's state."""
     return list(log.records), dict(log.producers)

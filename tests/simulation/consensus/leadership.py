@@ -45,8 +45,6 @@ _STUCK_TIMEOUTS = 6
 
 @dataclass(slots=True)
 class _LeaderTerm:
-    """The state of one leader in one term."""
-
     run: Run
     since_ms: int
     received_ms: dict[ServerId, int] = field(default_factory=dict)
@@ -156,7 +154,6 @@ class Leadership:
             raise ViolationError(f"promise: server {machine.server_id} drops {promise}")
 
     def _binding(self, machine: Machine) -> _Promise | None:
-        """Return the promise of the server, if its leader still leads and relies on it."""
         promise = self._promises.get(machine.server_id)
         if promise is None or machine.clock_ms >= promise.made_ms + self._options.leader_stickiness_ms:
             return None

@@ -72,7 +72,6 @@ class _Span:
 
 
 def judge(operations: Iterable[Operation]) -> Judgment:
-    """Judge every key."""
     by_key: dict[int, list[Operation]] = {}
     for operation in operations:
         by_key.setdefault(operation.key, []).append(operation)

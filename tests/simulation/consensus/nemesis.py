@@ -39,7 +39,6 @@ def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
 
 
 def servers_of(profile: Profile, ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Return servers with the addresses that the strategy of the history needs."""
     return named(ids) if profile.kafka is None else named_for_kafka(ids)
 
 
@@ -299,7 +298,6 @@ class Nemesis:
                 stage.after(random.randrange(400), lambda: self.start(machine.server_id))
 
     def _report_an_end(self) -> None:
-        """Give a server evidence that another one has ended, true or false."""
         random, stage = self._random, self._stage
         machine, ended = random.choices(list(stage.machines.values()), k=2)
         if ended.run is None or (stage.trouble and random.random() < _FALSE_ENDS):

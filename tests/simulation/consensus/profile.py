@@ -250,7 +250,6 @@ def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -
 
 
 def features_of(strategy: Strategy, profile: Profile) -> Features:
-    """Return the features of the protocol in this history."""
     return KRAFT_STATIC if profile.kafka is not None and profile.kafka.static else strategy.features
 
 

@@ -40,7 +40,6 @@ def write_command(key: int, value: int, attempt: int) -> bytes:
 
 
 def decode_result(result: bytes) -> int:
-    """Return the previous value."""
     return int(_RESULT.unpack(result)[0])
 
 
@@ -116,7 +115,6 @@ class StateMachine:
         self._answer()
 
     def _command_of(self, entry: Entry) -> Entry:
-        """Return the entry as passed to the service."""
         is_headed = self._head_bytes and entry.kind == EntryKind.COMMAND
         return replace(entry, data=entry.data[self._head_bytes :]) if is_headed else entry
 
@@ -167,11 +165,9 @@ class StateMachine:
         return index
 
     def _state(self) -> bytes:
-        """Return the content of a snapshot, as the state machine serializes it."""
         return b"".join(self.machine.snapshot())
 
     def _blocks(self, data: bytes) -> list[bytes]:
-        """Split a snapshot into the blocks of its writes."""
         return [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
 
     def _restore_state(self, snapshot: SnapshotDescription, data: bytes) -> None:
@@ -218,7 +214,6 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
 
 
 def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that never waits to its end."""
     try:
         work.send(None)
     except StopIteration:

@@ -211,7 +211,6 @@ class TraceChecker(Checker):
                 raise TraceError(f"the model has another entry at {index} than {mapped}")
 
     def _compare(self, server: ServerId) -> None:
-        """Compare the server with the model: the refinement."""
         node, replica = self._node(server), self._replica(server)
         last = model.end_of(node.log)
         production = (

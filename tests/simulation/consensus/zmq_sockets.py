@@ -471,7 +471,6 @@ def may_be_repeated(request: Request) -> bool:
 
 
 def is_repetition(before: _Connection, taken: PeerRequest, now: _Connection, request: PeerRequest) -> bool:
-    """Return True if a request is a repetition of the one processed before."""
     return before is now and request.message_id == taken.message_id
 
 

@@ -168,5 +168,4 @@ def objection_to_views(views: Mapping[str, FarmView], members: Collection[str]) 
 
 
 def base32_of(leaf_hash: bytes) -> str:
-    """Return a hash as the log names it."""
     return address_of(leaf_hash).removesuffix(".b32.i2p")

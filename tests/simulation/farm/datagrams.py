@@ -202,5 +202,4 @@ class DatagramSocket:
 
 
 def is_own(host: Host, address: str) -> bool:
-    """Return True if the machine has this address."""
     return address in host.addresses or address.startswith("127.") or address in ("0.0.0.0", "::", "::1")  # noqa: S104 - compared

@@ -129,7 +129,6 @@ class FaultWalk:
 
 
 async def farm_with_faults(seed: int, chosen: Sequence[str] = ()) -> list[str]:
-    """Return the trace of the walk."""
     async with World.open(seed) as world:
         await world.start_all()
         await trio.sleep(FORMED_S)

@@ -67,7 +67,6 @@ class _Datetime(datetime):
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
-        """Return the present."""
         host = current_host.get()
         return super().now(tz) if host is None else cls.fromtimestamp(host.wall_s, tz)
 

@@ -85,7 +85,6 @@ class _Objects:
         self._before = 0
 
     def number(self) -> int:
-        """Return the present number."""
         collections = sum(each["collections"] for each in gc.get_stats())
         if collections != self._collections:
             self._collections, self._before = collections, len(gc.get_objects()) - gc.get_count()[0]
@@ -93,7 +92,6 @@ class _Objects:
 
 
 def _tasks() -> Counter[str]:
-    """Return the number of tasks of each machine."""
     found: Counter[str] = Counter()
     waiting = [trio.lowlevel.current_root_task()]
     while waiting:

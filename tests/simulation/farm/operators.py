@@ -71,7 +71,6 @@ T = TypeVar("T")
 
 
 def damage_reports(failures: Sequence[tuple[str, str]], name: str) -> list[tuple[str, str]]:
-    """Return the failures of a node that its damaged directory may have caused."""
     return [each for each in failures if each[0] == name and UNDAMAGED.search(each[1]) is None]
 
 
@@ -549,7 +548,6 @@ class Operator:
 
 
 def _servers(nodes: tuple[IdentityView, ...]) -> set[str]:
-    """Return the names of the servers in the configuration."""
     return {each.name or each.id for each in nodes if each.server_role in SERVING}
 
 

@@ -31,7 +31,6 @@ class Founding:
 
 
 def digest_of(state: AppliedState) -> str:
-    """Return the digest of a snapshot of the state."""
     return sha256(b"".join(state.snapshot())).hexdigest()
 
 

@@ -29,7 +29,6 @@ SMALL_LOG: Final = ServerOptions(snapshot_log_bytes=12 * 1024, snapshot_age_ms=6
 
 
 def no_more_settings(_: Host) -> str:
-    """Add nothing to the settings of a node."""
     return ""
 
 
@@ -94,7 +93,6 @@ def write_node(
 
 
 def set_seeds(host: Host, seeds: list[str]) -> None:
-    """Replace the seeds in the settings of a node."""
     file = host.configuration_file
     text = re.sub(r"(?m)^seeds = .*$", lambda _: f"seeds = {json.dumps(seeds)}", file.read_text(encoding="utf-8"))
     file.write_text(text, encoding="utf-8")

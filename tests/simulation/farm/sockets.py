@@ -348,8 +348,6 @@ class FreePort(nullcontext["FreePort"]):
 
 
 class _Module:
-    """A module with some replaced names."""
-
     def __init__(self, module: object, **replaced: object) -> None:
         self.__dict__.update(replaced)
         self._module = module

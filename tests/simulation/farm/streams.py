@@ -70,7 +70,6 @@ class Waiter:
 
 
 def failure(number: int) -> OSError:
-    """Return the operating system's error of a number."""
     return OSError(number, os.strerror(number))
 
 

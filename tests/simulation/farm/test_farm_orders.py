@@ -181,7 +181,6 @@ class CommandLine:
 
 
 def path_of(case: Case) -> str:
-    """Return the path of the command of a case."""
     return max((each for each in TO_A_NODE if f"{case.line} ".startswith(f"{each} ")), key=len)
 
 
@@ -201,7 +200,6 @@ async def view_of_voter(world: World, *, with_learner: bool = False) -> FarmView
 
 
 def words_of(case: Case, view: FarmView, made: str, primary: str, directory: Path) -> list[str]:
-    """Return the arguments of a case."""
     publishing = view.publishing[0]
     line = case.line.format(
         master=publishing.master,
@@ -235,7 +233,6 @@ async def run_cases(directory: Path, patch: pytest.MonkeyPatch) -> set[str]:
 
 
 async def run_at(line: CommandLine, place: str, cases: tuple[Case, ...], directory: Path) -> None:
-    """Run cases at a node that does not lead."""
     made = primary = "unknown"
     for case in cases:
         view = await view_of_voter(line.world)

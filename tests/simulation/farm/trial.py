@@ -82,7 +82,6 @@ class Outcome:
 
 
 def run_trial(plan: Plan) -> Outcome:
-    """Run a plan in its own trio run."""
     began_s = time.process_time()
     outcome: Outcome = simulate(plan.seed, partial(_Trial(plan).run))
     outcome.spent_s = time.process_time() - began_s
@@ -221,7 +220,6 @@ class _Trial:
         return "; ".join(found)
 
     async def _compare_views(self) -> None:
-        """Wait until the views of all members are true."""
         objection: str | None = ""
         with trio.move_on_after(AGREE_S):
             while objection is not None:

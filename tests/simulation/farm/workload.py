@@ -242,5 +242,4 @@ def written_in(data: bytes) -> tuple[int, int] | None:
 
 
 def request_in(data: bytes) -> str:
-    """Return the request id in a write."""
     return str(json.loads(data).get("request", ""))

@@ -30,7 +30,6 @@ class Figure:
 
 
 def mean_of(values: Sequence[float]) -> Figure:
-    """Return the mean of independent values."""
     mean = fmean(values)
     half = _TWO_SIDED_95 * stdev(values) / sqrt(len(values)) if len(values) > 1 else float("inf")
     return Figure(mean, mean - half, mean + half)

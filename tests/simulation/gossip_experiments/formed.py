@@ -48,7 +48,6 @@ def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
 
 
 def info_of(node: Node) -> NodeInfo:
-    """Return a node's current description of itself."""
     return node.core._local.info
 
 
@@ -70,5 +69,4 @@ def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> N
 
 
 def align(node: Node, begin: int) -> None:
-    """Set the beginning of a node's next probe round."""
     node.core._prober._next_round_at = begin

@@ -309,7 +309,6 @@ async def _read_up(client: ControlClient, received: ReadLog) -> int:
 
 
 def read_consumer(path: Path) -> list[tuple[int, bytes]]:
-    """Return the records of a consumer by index."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return [(offset + 1, value.encode()) for offset, value in records]

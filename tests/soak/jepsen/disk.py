@@ -59,7 +59,6 @@ class Record:
 
 
 def compiler() -> str | None:
-    """Return the C compiler, or None."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -135,7 +134,6 @@ class FaultyDisk:
 
 
 def read_journal(data: bytes) -> list[Record]:
-    """Return the complete records of a journal."""
     records, position = [], 0
     while position + _RECORD.size <= len(data):
         magic, kind, inode, offset, size, data_bytes, first_bytes, second_bytes, saved = _RECORD.unpack_from(

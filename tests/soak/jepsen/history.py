@@ -52,7 +52,6 @@ class Operation:
 
 
 def entry(key: int, value: int) -> bytes:
-    """Return the entry of a write."""
     return b'{"jepsen":{"key":%d,"value":%d}}' % (key, value)
 
 

@@ -60,7 +60,6 @@ def merged(logs: Mapping[str, Log]) -> tuple[dict[int, bytes], list[str]]:
 
 
 def placed(log: Log) -> Placed:
-    """Return the place of each write in the log."""
     index_of: dict[int, int] = {}
     previous: dict[int, int] = {}
     current: dict[int, int] = {}

@@ -22,7 +22,6 @@ RETRY_S: Final = 0.5
 
 
 def settings(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of both clients."""
     return {
         "bootstrap_servers": job["servers"],
         "security_protocol": "SASL_SSL",

@@ -30,7 +30,6 @@ _TIMEOUT_S: Final = 10.0
 
 
 def address(number: int) -> str:
-    """Return the address of a node, 1 to 5."""
     return f"192.168.77.{number}"
 
 
@@ -176,12 +175,10 @@ class Network:
 
 
 def namespace(number: int) -> str:
-    """Return the name of a node's namespace."""
     return f"jepsen{number}"
 
 
 def inside(number: int) -> list[str]:
-    """Return the start of a command that runs in a node's namespace, under its own process id."""
     return [shutil.which("nsenter") or "nsenter", f"--net=/run/netns/{namespace(number)}"]
 
 

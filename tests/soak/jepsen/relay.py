@@ -21,7 +21,6 @@ QUEUE_MAX = 10_000
 
 
 def opened(device: str) -> socket.socket:
-    """Return a socket for the frames of a device."""
     found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     found.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     found.bind((device, ETH_P_ALL))

@@ -365,7 +365,6 @@ def write_result(run: Run, findings: Sequence[str]) -> None:
 
 
 def new_run(directory: Path, schedule: Schedule, *, plants_loss: bool) -> tuple[Run, files.Access]:
-    """Make the network and the files of a run."""
     library = build_shim(directory)
     access = files.prepare(directory)
     nodes = [NodeProcess(directory, number, library) for number in range(1, NODES + 1)]

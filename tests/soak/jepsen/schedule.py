@@ -83,7 +83,6 @@ class Fault:
     """Seconds, milliseconds, a share or a factor, by kind; 0 if the kind lacks it."""
 
     def __str__(self) -> str:
-        """Return a line of the story."""
         amount = f" {self.amount:g}" if self.amount else ""
         return f"#{self.number} {self.kind.value}{amount} at {','.join(map(str, self.targets))}"
 

@@ -18,7 +18,6 @@ from tests.spec.model.state import LEADER, Configuration, Log, State, agreement,
 
 
 def broken_in_state(state: State) -> str | None:
-    """Return the name of a claim that the state breaks."""
     return next((name for name, holds in _STATE_CLAIMS.items() if not holds(state)), None)
 
 

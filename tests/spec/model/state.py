@@ -105,7 +105,6 @@ class State(NamedTuple):
 
 
 def initial_node(initial: Configuration) -> Node:
-    """Return a server that has never run, with the configuration that it was created with."""
     return Node(0, NO_SERVER, (), FOLLOWER, 0, initial)
 
 
@@ -115,7 +114,6 @@ def empty_record(servers: int) -> TermRecord:
 
 
 def end_of(log: Log) -> End:
-    """Return the term and index of the last entry."""
     return End(log[-1].term, len(log)) if log else End(0, 0)
 
 
@@ -135,7 +133,6 @@ def agreement(one: Log, other: Log) -> int:
 
 
 def first_of(servers: int) -> int:
-    """Return the lowest server of a bit mask."""
     return (servers & -servers).bit_length() - 1
 
 

@@ -24,7 +24,6 @@ class Action(NamedTuple):
     detail: object = None
 
     def __str__(self) -> str:
-        """Return the action as a line of a story."""
         detail = "" if self.detail is None else f" {self.detail}"
         return f"{self.name} of server {self.server}{detail}"
 

@@ -64,7 +64,6 @@ def listing(topics: Sequence[str], groups: Sequence[Any], configs: Any, end: int
 
 
 async def aiokafka_list(addresses: list[str]) -> str:
-    """Query the farm as an administrator."""
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=addresses)
     await admin.start()
     kind = aiokafka.admin.config_resource.ConfigResourceType.TOPIC
@@ -81,7 +80,6 @@ async def aiokafka_list(addresses: list[str]) -> str:
 
 
 async def aiokafka_read(addresses: list[str], topic: str, count: int, group: str | None, since_ms: int | None) -> None:
-    """Read by partition, or in a group."""
     consumer = aiokafka.AIOKafkaConsumer(*([] if group is None else [topic]), **options(addresses, group))
     await consumer.start()
     try:
@@ -116,7 +114,6 @@ async def aiokafka_take(consumer: Any, count: int, *, commits: bool) -> None:
 
 
 def ng_list(addresses: list[str]) -> str:
-    """Query the farm as an administrator."""
     admin = kafka.KafkaAdminClient(bootstrap_servers=addresses)
     resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, LIST_TOPIC)
     topics, groups, configs = admin.list_topics(), admin.list_consumer_groups(), admin.describe_configs([resource])
@@ -129,7 +126,6 @@ def ng_list(addresses: list[str]) -> str:
 
 
 def ng_read(addresses: list[str], topic: str, count: int, group: str | None, since_ms: int | None) -> None:
-    """Read by partition, or in a group."""
     consumer = kafka.KafkaConsumer(*([] if group is None else [topic]), **options(addresses, group))
     if group is None:
         partition = kafka.TopicPartition(topic, 0)
@@ -160,7 +156,6 @@ def ng_take(consumer: Any, count: int, *, commits: bool) -> None:
 
 
 def main(client: str, story: str, addresses: str, *rest: str) -> None:
-    """Run one story."""
     where = addresses.split(",")
     if story == "list":
         print(asyncio.run(aiokafka_list(where)) if client == "aiokafka" else ng_list(where))
