@@ -330,9 +330,10 @@ class RaftView(Record, frozen=True):
     stands_still: bool = False
     """No recent clock entry, for several reporting periods: the farm lacks a quorum, as this node sees it."""
     udp_blocked: tuple[int, ...] = ()
-    """Raft ids of the servers that Raft has reached for 10 s, or longer, although gossip marks them dead."""
+    """Raft ids of the servers that Raft has reached for 10 s and for two election timeouts, although gossip marks them
+    dead."""
     not_reporting: tuple[int, ...] = ()
-    """Raft ids of the servers that gossip and Raft have reached for 10 s or longer, with an outdated last report."""
+    """Raft ids of the servers that gossip and Raft have reached for that time, with an outdated last report."""
 
 
 class MetaEntryView(Record, frozen=True):

@@ -1,9 +1,4 @@
-"""The command `garlicfarm`: its sub-commands by name, each loaded only when it is called.
-
-`garlicfarm --help` and shell completion must be quick on an edge box, and `status` does not need the modules of `run`.
-So the group stores only the section, the name, the place and one line of each command. The module is imported when the
-command itself runs or prints its help.
-"""
+"""The command `garlicfarm`: its table of commands, each loaded when it is called (`bridge.cli.help.lazy_group`)."""
 
 import resource
 import sys

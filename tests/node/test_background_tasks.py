@@ -74,7 +74,7 @@ def at_log_time(stage: Stage, log_time_ms: int) -> None:
 
 
 async def test_leader_with_unencodable_log_time_reports_failure(autojump_clock: MockClock) -> None:
-    """In an earlier version, the error of this clock entry ended the node, and again after each restart."""
+    """Otherwise the error of this clock entry would end the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, 2**53)
     async with on_duty(stage):
@@ -85,7 +85,7 @@ async def test_leader_with_unencodable_log_time_reports_failure(autojump_clock: 
 
 
 async def test_publisher_with_unencodable_second_reports_failure(autojump_clock: MockClock) -> None:
-    """In an earlier version, the error of this publication ended the node, and again after each restart."""
+    """Otherwise the error of this publication would end the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
     # With its reports, another publisher would be preferred.

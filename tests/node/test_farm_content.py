@@ -156,7 +156,7 @@ def _client(number: int) -> Client:
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_snapshot_with_value_out_of_bounds_is_refused(state: FarmState, period_ms: int, message: str) -> None:
-    """Earlier, such a restored state ended the node at its next entry, again after each restart."""
+    """Such a restored state would end the node at its next entry, again after each restart."""
     objection = objection_to_snapshot(iter([snapshot_of(state, period_ms)]))
     assert objection is not None
     assert "a state that no farm can have" in objection

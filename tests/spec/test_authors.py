@@ -191,7 +191,7 @@ def test_request_id_scoped_to_its_author() -> None:
 
 
 def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
-    """In an earlier version, a table full of unknown sessions made every second correct report count as expired."""
+    """Otherwise a table full of unknown sessions would make every second correct report count as expired."""
     story = Story()
     for number in range(1, 4):
         for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):
@@ -205,7 +205,7 @@ def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
 
 
 def test_author_with_many_client_names_expires_no_other() -> None:
-    """In an earlier version, a client key with many names filled the table, and correct reports counted as expired."""
+    """Otherwise a client key with many names could fill the table, and correct reports would count as expired."""
     story = Story()
     story.append(A, report(1, BASE_MS + 1, request="node-1-0-1"))
     for flood in range(3 * SESSION_LIMITS.sessions_max):

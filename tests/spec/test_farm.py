@@ -187,7 +187,7 @@ def test_publication_must_be_later_than_last_accepted() -> None:
 
 
 def test_publication_second_bounded_by_log_time() -> None:
-    """In an earlier version, each publication could be one second later, and 30,000 entries moved it 8 hours ahead."""
+    """Otherwise each publication could be one second later, and 30,000 entries would move it 8 hours ahead."""
     log = Log()
     log.append(report(1))
     for second in range(BASE_S, BASE_S + 1_000):

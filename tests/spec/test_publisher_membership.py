@@ -27,7 +27,7 @@ def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
 
 
 def test_hostile_leaves_do_not_displace_correct_ones() -> None:
-    """In an earlier version, zero-cost leaves of a hostile member came first and took all sixteen places."""
+    """Otherwise zero-cost leaves of a hostile member would come first and take all sixteen places."""
     log = Log()
     log.append(report(4, destinations=tuple(leaf(f"hostile{number:02}") for number in range(64))))
     assert len(log.leaves) == LEAVES_MAX

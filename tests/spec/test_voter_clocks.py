@@ -121,7 +121,7 @@ def test_server_without_vote_does_not_move_log_time() -> None:
 
 
 def test_removed_server_counts_while_it_votes() -> None:
-    """In an earlier version, one wrong clock and one removed server of four voters stopped log time, but not Raft."""
+    """One wrong clock and one removed server of four voters do not stop Raft, so they must not stop log time."""
     farm = Voters(4)
     farm.append(Removal(4, removed=True))
     farm.reports({1: JUMP_MS, 2: JUMP_MS, 4: JUMP_MS})

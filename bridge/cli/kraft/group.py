@@ -1,8 +1,4 @@
-"""`garlicfarm kraft`: the group of commands for KRaft quorums.
-
-As in `garlicfarm`, a command is loaded when it is called. A server does not need the modules of the others, and a small
-machine has little memory for them.
-"""
+"""`garlicfarm kraft`: the group of commands for KRaft quorums."""
 
 import click
 

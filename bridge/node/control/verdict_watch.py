@@ -14,9 +14,9 @@ make alone. So /healthz fails only if the cause is in this process: its loops do
 entries.
 
 A check follows at the next second after an event of the node's trace, after a changed verdict, and while the verdict is
-not healthy. A healthy farm without events is checked every `REST_S`: checks each second were a sixth of an idle node's
-processor time. The view of ten thousand members costs much more. The pause after a check grows with its duration, so
-that checks take at most a hundredth of a processor.
+not healthy. A healthy farm without events is checked every `REST_S`: checks each second would take a sixth of an idle
+node's processor time. The view of ten thousand members costs much more. The pause after a check grows with its
+duration, so that checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable, Sequence

@@ -33,7 +33,7 @@ from gossip.wire import node_id_of
 IDS_AHEAD_MAX = 256
 """Limit for the distance of an id proven by a chain of admissions from the highest known Raft id.
 
-Each reporting period assigns at most one id, so a node may miss two hours of admissions that all lapse again.
+A node with `admit = "all"` admits one identity in a period of 30 s, so another node may miss two hours of these.
 """
 UNNAMED_OF_SIGNER_MAX = 64
 """Limit for the stored ids of one signer: the number of servers of a farm."""

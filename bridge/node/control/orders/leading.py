@@ -8,8 +8,8 @@ stolen node could have others evicted. Instead the node takes over leadership, w
 give, and no secret leaves the node. A node without a vote cannot lead; its refusal names the voters.
 
 A follower gets committed entries some time after the leader. So before it judges an order, it applies all entries that
-were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at
-different nodes.
+were acknowledged before (`FoundedFarm.catch_up`). Otherwise it would refuse the second of two orders at different
+nodes.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
