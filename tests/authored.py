@@ -49,7 +49,6 @@ class AuthoredFarm(Farm):
         return super().apply(index, term, entry if isinstance(entry, ProvenRecord) else self.authored(entry, index))
 
     def authored(self, record: Record, number: int) -> ProvenRecord:
-        """Return the record with its author."""
         admitted = self.state.admitted
         match record:
             case Report() | Clock() | Publication():

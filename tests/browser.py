@@ -74,7 +74,6 @@ class Browser:
         self._profile.cleanup()
 
     def open(self, address: str, width: int = 1280, height: int = 900, *, dark: bool = False) -> "Tab":
-        """Open a tab of a device with this width, and load the address."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

@@ -124,7 +124,6 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Return True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -134,11 +133,9 @@ class Node:
         return self.process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait for the end of the process."""
         self._end(signal.SIGKILL, END_BOUND_S)
 
     def stop(self) -> int:
-        """Send SIGTERM, and wait for the end. A process that does not stop is killed and fails the test."""
         return self._end(signal.SIGTERM, END_BOUND_S)
 
     def wait_end(self, timeout_s: float) -> int:
@@ -168,14 +165,12 @@ class Node:
             self.process.stdin.close()
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of the process."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     # -- its control endpoint ------------------------------------------------------------------------------------------
 
     @property
     def socket(self) -> Path:
-        """Return the path of the control socket."""
         return self.directory / SOCKET_NAME
 
     def ask(self, request: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
@@ -183,16 +178,12 @@ class Node:
         return send_request(self.socket, request, timeout_s)
 
     def view(self) -> FarmView:
-        """Return the node's view."""
-
         async def request(client: ControlClient) -> FarmView:
             return await client.view()
 
         return self.ask(request)
 
     def submit(self, entry: dict[str, object]) -> SubmitAnswer:
-        """Submit one entry, and wait for its commitment."""
-
         async def submission(client: ControlClient) -> SubmitAnswer:
             return await client.submit(msgspec.json.encode(entry))
 
@@ -267,7 +258,6 @@ class Farm:
         return next(node for node in self.nodes if node.name == name)
 
     def logs(self) -> str:
-        """Return the logs of the nodes."""
         return "\n".join(f"---- {node.name}, running: {node.running}\n{tail(node.log_file)}" for node in self.nodes)
 
     def wait_until(self, predicate: Callable[[], T | None], timeout_s: float, expectation: str) -> T:
@@ -276,17 +266,14 @@ class Farm:
 
     @property
     def running(self) -> list[Node]:
-        """Return the running nodes."""
         return [node for node in self.nodes if node.running]
 
     def start_all(self) -> None:
-        """Start the nodes that do not run."""
         for node in self.nodes:
             if not node.running:
                 node.start()
 
     def leader(self) -> Node | None:
-        """Return the leader of the highest term, from the views of the running nodes."""
         return _leader({node: node.view() for node in self.running})
 
     def settled(self) -> Node | None:

@@ -67,7 +67,6 @@ class Forked:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _exit_code(self, timeout_s: float) -> int | None:

@@ -32,7 +32,6 @@ class RaftPort:
 
     @property
     def path(self) -> str:
-        """Return the path of the handshake."""
         return f"/GarlicFarm/{self.cluster}/1/websocket"
 
 
@@ -78,7 +77,6 @@ class Connection:
         self.status = int(self.head.split(b" ")[1])
 
     def send(self, data: bytes) -> None:
-        """Send messages."""
         self._socket.sendall(data)
 
     def set_timeout(self, seconds: float) -> None:

@@ -36,7 +36,6 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of its user."""
         home = {"HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home / "c"), "XDG_STATE_HOME": str(self.home / "s")}
         return {**os.environ, **home}
 
@@ -57,11 +56,9 @@ class Machine:
         return (self.home / "out").read_text()
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run a short command."""
         return forking.run(command, 60, self.home, self.environment)
 
     def stop(self) -> None:
-        """End the node."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait(BOUND_S)

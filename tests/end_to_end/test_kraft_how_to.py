@@ -81,7 +81,6 @@ class HowTo:
         raise AssertionError(f"the shell has ended within:\n{block}")
 
     def skip(self) -> None:
-        """Skip the next block."""
         next(self._blocks)
 
     def serve(self) -> None:
@@ -102,7 +101,6 @@ class HowTo:
             time.sleep(0.05)
 
     def remaining(self) -> list[str]:
-        """Return the blocks that were not run."""
         return [*self._blocks]
 
 

@@ -22,7 +22,6 @@ class Up:
 
     @property
     def output(self) -> str:
-        """Return the output so far."""
         return self._output.read_text(errors="replace")
 
     def wait_for(self, text: str, times: int = 1) -> None:

@@ -38,7 +38,6 @@ class AllowedOperation:
     """A function anywhere in the stack."""
 
     def allows(self, finding: Finding) -> bool:
-        """Return True if the finding is one of these operations."""
         pairs = (
             (finding.kind, self.kind),
             (finding.where, self.where),

@@ -109,7 +109,6 @@ class LoopWatch(trio.abc.Instrument):
         _WATCHES[self._thread] = self
 
     def after_run(self) -> None:
-        """Stop watching."""
         del _WATCHES[self._thread]
         os.close(self._schedule)
 
@@ -169,7 +168,6 @@ class FindingsFile:
         self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
 
     def report(self, finding: Finding) -> None:
-        """Write one finding, if it is new."""
         key = finding.kind, finding.where, finding.stack[:4]
         if key in self._seen or len(self._seen) >= _FINDINGS_MAX:
             return

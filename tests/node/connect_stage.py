@@ -37,7 +37,6 @@ class Leaf:
         self.banner = b""
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one stream."""
         if self.banner:
             await stream.send_all(self.banner)
         if self.closes:
@@ -64,7 +63,6 @@ class Directory:
         self.serve_reply: Serve | None = None
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one request."""
         request = b""
         while len(request) < REQUEST_BYTES:
             part = await stream.receive_some(REQUEST_BYTES)
@@ -105,11 +103,9 @@ class ConnectStage:
 
     @property
     def link(self) -> FarmLink:
-        """The link of the farm."""
         return FarmLink(self.master.destination.hash, tuple(each.hash for each in self.directories))
 
     async def add(self, serve: Serve) -> SamSession:
-        """Open a session that serves each stream with `serve`."""
         session: SamSession = await self.nursery.start(self._serve_session, serve)
         return session
 
@@ -149,7 +145,6 @@ class ConnectStage:
     async def client(
         self, *, patience_s: float = 5.0, hops: int | None = None, seed: int = 1
     ) -> AsyncIterator[FarmClient]:
-        """Open a client."""
         async with connect(
             self.link,
             bridge=self.bridge,

@@ -53,7 +53,6 @@ class CrashDisk:
         return bytes(self.names[file].now[offset_bytes : offset_bytes + length_bytes])
 
     def perform(self, operation: DiskOperation) -> None:
-        """Perform one operation."""
         match operation:
             case CreateFile(file, size_bytes):
                 # The durable file may be shorter until the sync.
@@ -86,7 +85,6 @@ class CrashDisk:
                 assert_never(operation)
 
     def run(self, operations: Sequence[DiskOperation]) -> None:
-        """Perform operations in order."""
         for operation in operations:
             self.perform(operation)
 

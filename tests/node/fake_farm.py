@@ -46,16 +46,13 @@ class FailingStream(trio.abc.HalfCloseableStream):
         self._delay_s = delay_s
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Accept bytes."""
         del data
         await trio.lowlevel.checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return."""
         await trio.lowlevel.checkpoint()
 
     async def send_eof(self) -> None:
-        """Return."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -65,7 +62,6 @@ class FailingStream(trio.abc.HalfCloseableStream):
         raise self._error
 
     async def aclose(self) -> None:
-        """Return."""
         await trio.lowlevel.checkpoint()
 
 

@@ -167,7 +167,6 @@ class FakeRouter:
         return []
 
     async def send_to_clients(self, message: Message) -> None:
-        """Send a message to every client with a session."""
         for stream, session_id in list(self._open.items()):
             if session_id is not None:
                 await stream.send_all(encode(message))

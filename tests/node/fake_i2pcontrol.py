@@ -50,7 +50,6 @@ class FakeControl:
     calls: list[str] = field(default_factory=list)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Serve one request."""
         connection = h11.Connection(h11.SERVER)
         body, target = b"", ""
         while True:

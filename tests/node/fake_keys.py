@@ -47,7 +47,6 @@ class FakeKeys(KeyAdmin):
         self.steps.append(step)
 
     def named(self, name: str) -> bytes:
-        """Return the key with this id."""
         return next((each.key for each in self.chain.keys if key_id(each.key).hex() == name), bytes(32))
 
     async def listing(self) -> KeysAnswer:
@@ -89,25 +88,21 @@ class FakeKeys(KeyAdmin):
         )
 
     async def install(self) -> str:
-        """Install a new key."""
         await trio.lowlevel.checkpoint()
         key = os.urandom(32)
         self.change("install", lambda: self.chain.install(key))
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool) -> None:
-        """Make a key the primary key."""
         await trio.lowlevel.checkpoint()
         self.change(f"use{' by force' * force}", lambda: self.chain.use(self.named(name)))
 
     async def remove(self, name: str, *, force: bool) -> None:
-        """Remove a key."""
         await trio.lowlevel.checkpoint()
         if self.absent and not force:
             raise Refused(409, "members-absent", f"{self.absent[0]} is down. The farm refuses it after the removal")
         self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
 
     async def export(self) -> str:
-        """Return the current key file."""
         await trio.lowlevel.checkpoint()
         return farm_key_text(self.farm_key.following(self.chain))

@@ -90,11 +90,9 @@ class MemoryRouter:
         return self.status
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """Return the hashes of the leaves of a master."""
         return tuple(each.hash for each in self.behind[master_hash])
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
-        """Return a healthy status."""
         [leaf] = {each for leaves in self.behind.values() for each in leaves if each.hash == leaf_hash}
         return LeafStatus(leaf.base64, healthy=True)
 
@@ -104,7 +102,6 @@ class MemoryRouter:
         return self.measured.get(master_or_leaf_hash)
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Return `obstacle`."""
         assert master_hash in self.behind
         return self.obstacle
 
@@ -164,7 +161,6 @@ class StageServer:
         return StageDescription(self.soft_state(), applied=self.applied_index)
 
     def soft_state(self) -> StageDescription:
-        """Return the description of the log."""
         last = len(self.stage.log)
         start = ORIGIN if self.snapshot is None else self.snapshot.last
         return StageDescription(
@@ -192,7 +188,6 @@ class StageServer:
         return len(self.stage.log)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """Commit the commands."""
         await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(proposal_id=0, outcome=self.outcome, leader=self.role.leader)
@@ -209,13 +204,11 @@ class StageServer:
         return len(self.stage.log)
 
     async def read(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Return entries of the log."""
         del limit_bytes
         await trio.lowlevel.checkpoint()
         return tuple(Entry.command(1, data) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Return a chunk of the image."""
         await trio.lowlevel.checkpoint()
         if self.snapshot is None:
             return None
@@ -241,7 +234,6 @@ class StageReplica:
     role_changed: trio.Event = field(default_factory=trio.Event)
 
     async def role_changes(self) -> None:
-        """Wait for the next role change."""
         await self.role_changed.wait()
 
     def change_role(self) -> None:
@@ -250,7 +242,6 @@ class StageReplica:
         self.role_changed = trio.Event()
 
     async def read_barrier(self) -> int:
-        """Wait for `barrier`."""
         await self.barrier()
         return len(self.server.stage.log)
 
@@ -261,7 +252,6 @@ class StageReplica:
 
     @property
     def leads(self) -> bool:
-        """Return True if the test made this server the leader."""
         return self.server.role.role is Role.LEADER
 
     async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
@@ -351,7 +341,6 @@ class Stage:
         await self.append(signed(record))
 
     def lead(self, server_id: ServerId) -> None:
-        """Make a server the leader."""
         role = Role.LEADER if server_id == OWN else Role.FOLLOWER
         self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
         self.replica.change_role()
@@ -379,7 +368,6 @@ class Stage:
         return sum(event.kind == kind for event in self.trace.recent(4096))
 
     def alarm(self, kind: str) -> str | None:
-        """Return the text of an active alarm."""
         return next((alarm.text for alarm in self.alarms.standing() if alarm.kind == kind), None)
 
 

@@ -50,7 +50,6 @@ class Transcript:
         return any(message in title for title, _ in self.lines)
 
     def text(self) -> str:
-        """Return the whole transcript."""
         return "\n".join(line for title, below in self.lines for line in (title, *(f"    {each}" for each in below)))
 
 
@@ -65,22 +64,18 @@ class RecordedStream(trio.abc.Stream):
         self._ways = {True: f"{caller} → {called}", False: f"{called} → {caller}"}
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Record the bytes, and send them."""
         self._record(bytes(data), calling=True)
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Delegate to the stream."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Receive bytes, and record them."""
         data = bytes(await self._stream.receive_some(max_bytes))
         self._record(data, calling=False)
         return data
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._stream.aclose()
 
     def _record(self, data: bytes, *, calling: bool) -> None:

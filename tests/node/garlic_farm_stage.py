@@ -70,7 +70,6 @@ class ScriptedHandler:
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
-        """Send the scripted reply after the scripted delay."""
         self.requests.append((sender, request))
 
         async def answer() -> None:
@@ -79,7 +78,6 @@ class ScriptedHandler:
         return _in_the_background(answer)
 
     def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Send the scripted reply."""
         self.commands_of_clients.append(commands)
 
         async def answer() -> None:
@@ -243,7 +241,6 @@ class Stage:
         offered: tuple[str, ...] = tuple(EXTENSION_SETS),
         role: ConnectionRole = ConnectionRole.SERVER,
     ) -> Dialer:
-        """Return a dialer that connects as `own_id`."""
         caller = Initiator(
             cluster,
             lambda: (Credentials(CREDENTIALS.user, password),),

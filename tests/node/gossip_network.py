@@ -40,7 +40,6 @@ class MemorySocket:
         return 0
 
     def close(self) -> None:
-        """Detach the socket from the network."""
         self.network.unplug(self)
 
 
@@ -56,7 +55,6 @@ class MemoryNetwork:
         self.sent: list[tuple[Address, Address, bytes]] = []
 
     def bind(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
-        """Return a socket for one node."""
         if address.port == 0:
             address = Address(address.host, 40_000 + len(self.sockets))
         if address in self.sockets:
@@ -77,7 +75,6 @@ class MemoryNetwork:
         return [Address(each, port) for each in self.names[host]]
 
     def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
-        """Deliver a datagram to the sockets of its target."""
         self.sent.append((source, target, datagram))
         if {source, target} & self.cut_off:
             return

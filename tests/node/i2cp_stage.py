@@ -45,7 +45,6 @@ class Stage:
     alarms: Alarms
 
     def standing(self) -> dict[str, str]:
-        """Return the texts of the active alarms."""
         return {alarm.kind: alarm.text for alarm in self.alarms.standing()}
 
 

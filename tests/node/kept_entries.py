@@ -18,7 +18,6 @@ class KeptEntries:
         self.gate.set()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Apply entries in order."""
         await self.gate.wait()
         assert first == len(self.entries) + 1
         self.entries += entries

@@ -54,7 +54,6 @@ class Files:
             self.write(node_id, {})
 
     def address(self, node_id: int) -> str:
-        """Return the listener address of a server."""
         return f"{LOOPBACK}:{self.ports[node_id]}"
 
     def config(self, node_id: int) -> str:
@@ -76,7 +75,6 @@ class Files:
         Path(self.config(node_id)).write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
 
     def format(self, node_id: int, *more: str, cluster_id: str | None = None) -> None:
-        """Format the directory of a server."""
         who = ("-I", self.initial) if node_id <= 3 else ("-N",)
         result = kraft("format", "-c", self.config(node_id), "-t", cluster_id or self.cluster_id, *who, *more)
         assert result.exit_code == 0, result.stderr
@@ -124,7 +122,6 @@ class ServeProcess:
         self._reader.join(END_S)
 
     def errors(self) -> str:
-        """Return its output on stderr."""
         return self._errors.read_text()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:

@@ -55,11 +55,9 @@ class KnownReplicas:
         return Topic()
 
     def local(self) -> ReplicaKey:
-        """Return the key of this replica."""
         return self.own
 
     def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
-        """Return the claimed key of a replica."""
         return ReplicaKey(replica_id, directory)
 
     def voter_key(self, voter_id: int) -> ReplicaKey | None:
@@ -67,11 +65,9 @@ class KnownReplicas:
         return ReplicaKey(voter_id) if voter_id in self.addresses else None
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
-        """Return the address of a replica by its id."""
         return self.addresses.get(replica.id)
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the only listener."""
         return (("CONTROLLER", *self.addresses.get(self.own.id, (LOOPBACK, 1))),)
 
 
@@ -101,7 +97,6 @@ class ScriptedReceiver(RecordedReceiver):
         self.forgotten.append(number)
 
     async def wait_requests(self, count: int) -> list[Request]:
-        """Wait for `count` requests, and return them."""
         while len(self.requests) < count:
             await self._changed.wait()
         return [request for _, request, _ in self.requests]

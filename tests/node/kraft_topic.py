@@ -52,11 +52,9 @@ class MemoryOffsets:
         self.error: Exception | None = None
 
     def is_coordinator(self) -> bool:
-        """Return `is_ready`."""
         return self.is_ready
 
     def groups(self) -> Collection[str]:
-        """Return the names of all groups."""
         return self.stored
 
     def may_use(self, group: str, principal: str | None) -> bool:
@@ -64,7 +62,6 @@ class MemoryOffsets:
         return self.owners.get(group, principal) == principal
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
-        """Return the committed offsets of a group."""
         return self.stored.get(group, {})
 
     async def commit(
@@ -103,14 +100,12 @@ class MemoryTopic:
         self.brokers = (Broker(self.node_id, "127.0.0.1", port),)
 
     def write(self, *values: bytes) -> None:
-        """Commit one batch."""
         self.batches.append((self.end, self.end + len(values), written(self.end, list(values))))
         self.end += len(values)
         self._changed.set()
         self._changed = trio.Event()
 
     def state(self) -> TopicState:
-        """Return the state that the test set."""
         return TopicState(
             name="farm",
             topic_id=TOPIC_ID,
@@ -146,7 +141,6 @@ class MemoryTopic:
             await self._changed.wait()
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the offset and time for a timestamp, by the rule of `written`."""
         offset = max(self.start, timestamp_ms - 1_000)
         return (offset, 1_000 + offset) if offset < self.end else None
 
@@ -155,7 +149,6 @@ class MemoryTopic:
         return (self.end - 1, 999 + self.end) if self.end else None
 
     async def epoch_end(self, epoch: int) -> int | None:
-        """Return the end offset that the test set for an epoch."""
         await trio.lowlevel.checkpoint()
         return self.epoch_ends.get(epoch, MAX_OFFSET)
 
@@ -171,10 +164,8 @@ class MemoryTopic:
         return Produced(self.appended[key], -1)
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """Return always the same producer id."""
         del principal
         return ProducerId(41, 0)
 
     def groups(self) -> GroupOffsets | None:
-        """Return the offsets of the test."""
         return self.offsets

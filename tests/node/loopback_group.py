@@ -80,7 +80,6 @@ class Service:
         self.executed: list[bytes] = []
 
     async def execute(self, _index: int, command: bytes) -> bytes:
-        """Execute a command and return its number."""
         self.executed.append(command)
         return b"%d" % len(self.executed)
 
@@ -89,7 +88,6 @@ class Service:
         return iter(())
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Restore the state of `snapshot`, which is empty."""
         async for _ in state:
             raise AssertionError("this snapshot must be empty")
 
@@ -119,7 +117,6 @@ class Machine(DedupStateMachine):
     configurations: tuple[Index, ...] = ()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Apply committed entries."""
         found = (index for index, entry in enumerate(entries, first) if entry.kind == EntryKind.CONFIGURATION)
         self.configurations += tuple(found)
         await super().apply(first, entries)
@@ -200,7 +197,6 @@ class LoopbackGroup:
         await run.ended.wait()
 
     async def leader(self) -> int:
-        """Wait for a leader, and return its id."""
         while True:
             changed = self._changed
             for server_id, run in self.runs.items():

@@ -83,7 +83,6 @@ class Node:
 
     @property
     def applied(self) -> list[Entry]:
-        """Return the entries of the state machine."""
         return self.machine.entries
 
 

@@ -50,12 +50,10 @@ class PlainPeers:
             check_host(host)
 
     def address(self, server: int) -> PeerAddress | None:
-        """Return the address of a listed server."""
         found = self.addresses.get(server)
         return None if found is None else PeerAddress(*found, None)
 
     def at(self, host: str) -> frozenset[int]:
-        """Return the listed servers at one address."""
         return frozenset(server for server, (listed, _) in self.addresses.items() if _same(listed, host))
 
 

@@ -116,7 +116,6 @@ class RawOffsetServer:
 
     @property
     def last(self) -> int:
-        """Return the index of the last entry."""
         return self.start + len(self.index) // _OFFSET.size - 1
 
     def entry(self, index: int) -> tuple[int, int, bytes]:
@@ -163,7 +162,6 @@ class RawOffsetServer:
         return gzip.compress(_SIZES.pack(len(offsets), len(records)) + offsets + records)
 
     def chunk(self, last: int, data: bytes) -> bytes:
-        """Return the only chunk of a snapshot."""
         members = self.entry(1)[2]
         head = _TWO.pack(last, self.term) + struct.pack(">I", len(members)) + members
         return head + struct.pack(">QI", 0, len(data)) + data + b"\x01"

@@ -31,30 +31,24 @@ class RecordedReceiver:
         """Ignore the call."""
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
-        """Record a reply."""
         self.replies.append((sender, reply))
         self._replied.set()
         self._replied = trio.Event()
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Record an unsent append."""
         self.kept_back.append((peer, correlation, next_index))
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
-        """Record an arriving reply."""
         self.arriving.append((peer, correlation))
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
-        """Record a connection with its extensions."""
         self.extensions.append((peer, extensions))
         self.connected.set()
 
     def peer_ended(self, peer: ServerId) -> None:
-        """Record the end of a peer's process."""
         self.ended.append(peer)
 
     async def wait_replies(self, count: int) -> list[Reply]:
-        """Wait for `count` replies, and return them."""
         while len(self.replies) < count:
             await self._replied.wait()
         return [reply for _, reply in self.replies]

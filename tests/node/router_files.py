@@ -59,7 +59,6 @@ class RouterFiles:
         return self.root / name.lstrip("/")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file."""
         self.path(name).parent.mkdir(parents=True, exist_ok=True)
         self.path(name).write_text(text)
 

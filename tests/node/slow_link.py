@@ -101,11 +101,9 @@ class SlowStream(trio.abc.Stream):
         await self._out.put(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return immediately."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return arrived bytes."""
         self._check_open()
         data = await self._back.get(max_bytes or 65_536)
         await trio.lowlevel.checkpoint()

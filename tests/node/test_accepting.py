@@ -25,7 +25,6 @@ class ListeningQueue:
     dropped: list[tuple[str, CloseReason]] = field(default_factory=list)
 
     async def connect(self, source: str = LOOPBACK) -> trio.SocketStream:
-        """Return a connection from a loopback address."""
         return await trio.open_tcp_stream(LOOPBACK, self.port, local_address=source)
 
 

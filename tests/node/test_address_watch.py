@@ -65,7 +65,6 @@ class Stage:
         self.alarms = Alarms(EventLog("node", lambda: 0))
 
     def watch(self, configuration: NodeConfiguration | None = None) -> AddressWatch:
-        """Return the watch of a node with this configuration."""
         return AddressWatch(configuration or self.configuration, self.configuration, self.alarms, self.network)
 
     def check(self, watch: AddressWatch, *interfaces: LanInterface, times: int = LOOKS) -> None:
@@ -226,7 +225,6 @@ class Runs:
         self.began: list[tuple[str, float]] = []
 
     async def run_once(self, configuration: NodeConfiguration, _: NodeConfiguration) -> None:
-        """Run the node once."""
         self.began.append((configuration.consensus.bind.host, trio.current_time()))
         if self.moves and len(self.began) == 1:
             new = choose_address(Network(lambda: [NEW], lambda: None))

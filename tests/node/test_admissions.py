@@ -56,12 +56,10 @@ class FakeFarm:
     something_new: trio.Event = field(default_factory=trio.Event)
 
     def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
-        """Return the announcements of members."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
         return [(listed(teller), raft_id) for teller, raft_id in self.announcements]
 
     def address_of(self, node_id: bytes) -> PeerAddress:
-        """Return an address for every node."""
         return PeerAddress((self.elsewhere or node_id).hex(), 1, None)
 
     async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
@@ -82,12 +80,10 @@ class FakeFarm:
 
     @property
     def member_directory(self) -> MemberDirectory:
-        """Return itself as a member directory."""
         return cast("MemberDirectory", self)
 
     @property
     def applied_state(self) -> AppliedState:
-        """Return itself as an applied state."""
         return cast("AppliedState", self)
 
 

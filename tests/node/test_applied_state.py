@@ -67,7 +67,6 @@ class Recorder:
         self.last += len(entries)
 
     def events(self) -> list[TraceEvent]:
-        """Return the events so far."""
         return list(self.trace.recent(100))
 
 

@@ -69,7 +69,6 @@ class LargePages(FakeNode):
         self.entry = entry
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Return the entry."""
         del first, limit, wait_ms, linearizable
         await trio.lowlevel.checkpoint()
         return LogPage(1, 1, 1, 2, (self.entry,))

@@ -46,7 +46,6 @@ class Node(FakeNode):
         self.zmq_address: str | None = None
 
     async def view(self) -> FarmView:
-        """Return the fabricated view."""
         made = farm_view()
         made = replace(made, alarms=made.alarms if self.alarms is None else self.alarms)
         local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)

@@ -168,7 +168,6 @@ class Founder(Node):
     """A node whose promise can be withdrawn."""
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Withdraw the promise."""
         return WithdrawnAnswer(withdrawn=True)
 
 

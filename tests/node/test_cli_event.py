@@ -25,13 +25,11 @@ class FakeMessages:
         self.queries: list[tuple[str, str, float]] = []
 
     def send(self, name: str, payload: str) -> None:
-        """Record an event."""
         if name == "gossip:x":
             raise Refused(400, "bad-request", "names that begin with gossip: are for gossip itself")
         self.sent.append((name, payload))
 
     async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
-        """Return one reply to `ping`."""
         await trio.lowlevel.checkpoint()
         self.queries.append((name, payload, timeout_s))
         answers = (QueryAnswerView("node-2", "02" * 8, "node-2\x1b[2J"),) if name == "ping" else ()
@@ -48,7 +46,6 @@ class MessagingNode(Node):
         self.trace = EventLog("node-1", lambda: 1_767_225_600_000)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Return a page of the trace."""
         return await self.trace.wait(cursor, limit, wait_ms)
 
 

@@ -46,7 +46,6 @@ class Shell:
         self.environment = {**os.environ, **places, "PATH": path, "PYTHONPATH": str(ROOT), "no_proxy": "*"}
 
     def adapted(self, text: str) -> str:
-        """Return a text of the page with the values of this test."""
         for theirs, own in self._replaced.items():
             text = text.replace(theirs, own)
         return text

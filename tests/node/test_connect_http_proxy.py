@@ -34,11 +34,9 @@ class Stage:
     counters: dict[ListenerCount, int]
 
     async def send(self, data: bytes) -> None:
-        """Send bytes."""
         await self.client.send_all(data)
 
     async def reply(self, method: str = "GET") -> tuple[h11.Response, bytes]:
-        """Read one response."""
         http = h11.Connection(h11.CLIENT)
         http.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
         http.send(h11.EndOfMessage())

@@ -68,11 +68,9 @@ class FakeNode(FarmAdmin):
 
     @property
     def handlers(self) -> Handlers:
-        """Return the handlers, including the handlers of the keys."""
         return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
-        """Return the fabricated view."""
         if self.broken:
             raise RuntimeError("a bug in the picture")
         await trio.lowlevel.checkpoint()
@@ -94,11 +92,9 @@ class FakeNode(FarmAdmin):
         return LogPage(begin, end, end, min(end, first + limit - 1) + 1, entries)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Return a page of the trace."""
         return await self.events.wait(cursor, limit, wait_ms)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
-        """Record the entry."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
         self.requests.append(request)
@@ -131,13 +127,11 @@ class FakeNode(FarmAdmin):
         raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        """Confirm the only known cluster."""
         if cluster_id != bytes(16).hex():
             raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
         return ConfirmedAnswer(cluster_id)
 
     async def leave(self) -> LeavingAnswer:
-        """Record the departure."""
         await trio.lowlevel.checkpoint()
         self.leaving = True
         return LeavingAnswer(leaving=True)

@@ -42,7 +42,6 @@ class ServedPage:
 
     @property
     def token(self) -> str:
-        """Return the token for reading."""
         return (self.directory / "control.read.token").read_text().strip()
 
     async def connect(self) -> trio.SSLStream[trio.SocketStream]:

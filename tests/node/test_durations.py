@@ -65,7 +65,6 @@ class Slow:
     """A disk and a state machine with delays of seconds."""
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Wait a second."""
         del operations, start
         await trio.sleep(1)
 
@@ -88,7 +87,6 @@ class Slow:
         await trio.sleep(2)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Return the snapshot immediately."""
         return iter([b"state"])
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:

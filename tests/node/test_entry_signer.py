@@ -30,7 +30,6 @@ class SigningNode:
         self.signer = self.restarted()
 
     def restarted(self) -> EntrySigner:
-        """Return the signer of a restarted node."""
         return EntrySigner(key_of(1), CLUSTER_ID, self.applied_state, lambda: self.now_ms)
 
     def number(self) -> int:

@@ -320,7 +320,6 @@ class Connections:
     open: list[ProvenPeer]
 
     def end(self, refused: Callable[[ProvenPeer], bool]) -> None:
-        """Close the connections of refused peers."""
         self.open = [each for each in self.open if not refused(each)]
 
 

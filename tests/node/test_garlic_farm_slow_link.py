@@ -43,7 +43,6 @@ class ServedCore(ScriptedHandler):
         self._server = server
 
     def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
-        """Send the reply of the core."""
         return call_server(self._server, sender, request, on_reply)
 
 
@@ -91,12 +90,10 @@ class Farm:
         self._server_options = server_options
 
     async def start(self, *numbers: int) -> None:
-        """Start servers from their disks."""
         for number in numbers:
             await self._nursery.start(self._run, number)
 
     async def stop(self, number: int) -> None:
-        """Stop a server."""
         member = self.members.pop(number)
         del self._hosts[number]
         member.scope.cancel()

@@ -47,7 +47,6 @@ class LossyNetwork(MemoryNetwork):
         self.loss = 0.05
 
     def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
-        """Deliver a datagram, except for random losses."""
         if self.random.random() >= self.loss:
             super().deliver(datagram, source, target)
 
@@ -120,7 +119,6 @@ class LossyUdp:
         self.resolve = self._udp.resolve
 
     def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
-        """Return a socket that loses datagrams."""
         return LossySocket(self._udp.bind(address, limit_bytes), self)
 
 
@@ -137,7 +135,6 @@ class LossySocket:
         self.close = socket.close
 
     def send(self, datagram: bytes, target: Address) -> bool:
-        """Send a datagram, except for random losses."""
         if self._network.random.random() < 0.05:
             self._network.lost += 1
             return True

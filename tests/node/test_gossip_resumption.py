@@ -24,7 +24,6 @@ class Machine:
     boot_id: bytes = b"first boot"
 
     def clocks(self) -> Clocks:
-        """Return the clocks for an agent."""
         return Clocks(
             lambda: self.wall_ns, lambda: self.monotonic_ns, boot=lambda: self.boot_ns, boot_id=lambda: self.boot_id
         )

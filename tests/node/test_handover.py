@@ -36,11 +36,9 @@ class Serving:
 
     @property
     def server(self) -> "Serving":
-        """Return itself as the server."""
         return self
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
-        """Record the target, and end the transfer as scripted."""
         self.target = target
         await trio.sleep(self.delay_s)
         if self.busy:

@@ -62,7 +62,6 @@ class Server:
         await trio.sleep_forever()
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
-        """Record the target."""
         await trio.lowlevel.checkpoint()
         self.transfers.append(target)
         return TransferEnded(1, TransferOutcome.DONE, target)

@@ -43,18 +43,15 @@ class RecordedNode:
         self.recorder = HistoryRecorder("oslo", state_dir, self.clock_ms, self.commits)
 
     def clock_ms(self) -> int:
-        """Return the time of the node's clock."""
         return NOW_MS + self.offset_ms + int(trio.current_time() * 1000)
 
     async def observe(self, view: FarmView, seconds: int) -> None:
-        """Take the view once a second."""
         for _ in range(seconds):
             self.recorder.take(view)
             await trio.sleep(1)
 
     @property
     def failures(self) -> int:
-        """Return the number of failures."""
         return self.recorder.counters[HistoryEvent.FAILED]
 
 

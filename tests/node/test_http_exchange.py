@@ -25,7 +25,6 @@ class StuckBackend(httpcore.AsyncMockBackend):
     """Connects to a `StuckStream`."""
 
     async def connect_tcp(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        """Return the stream."""
         return StuckStream([])
 
 

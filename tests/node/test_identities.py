@@ -55,7 +55,6 @@ class FakeAgent:
 
     @property
     def node_id(self) -> bytes:
-        """Return the node id."""
         return self.identity.node_id
 
     async def change_keyring(self, chain: Keyring) -> None:

@@ -120,7 +120,6 @@ class FakeLeader:
         self.role = SimpleNamespace(leader=LEADER if self.leads else 2)
 
     async def hand_over(self, to: str) -> str:
-        """Make this server the leader, or refuse it."""
         await trio.lowlevel.checkpoint()
         assert not self.leads
         if self.refusal is not None:
@@ -144,7 +143,6 @@ class FakeLeader:
 
     @property
     def server(self) -> "FakeLeader":
-        """Return itself as the server."""
         return self
 
     def describe(self) -> SimpleNamespace:
@@ -159,7 +157,6 @@ class FakeLeader:
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...]
     ) -> ConfigurationResolved:
-        """Commit a configuration."""
         await trio.lowlevel.checkpoint()
         self.requested.append(("change", self.losing_vote))
         self.voters, self.learners = voters, learners
@@ -185,7 +182,6 @@ class FakeLeader:
         return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
-        """Return the index."""
         await trio.lowlevel.checkpoint()
         return index
 

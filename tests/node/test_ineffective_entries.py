@@ -36,7 +36,6 @@ class ObservedFarm:
 
     @property
     def standing(self) -> list[str]:
-        """Return the texts of the active alarm."""
         return [each.text for each in self.alarms.standing() if each.kind == ENTRIES_WITHOUT_EFFECT.kind]
 
 

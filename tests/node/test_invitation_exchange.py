@@ -54,14 +54,12 @@ class Stage:
     now_ms: int = 1_800_000_000_000
 
     def token(self, uses: int = 1, lifetime_s: int = 3600) -> Token:
-        """Return a new token."""
         _, secret = self.invitations.create(uses, lifetime_s, self.port)
         return Token((InviterAddress(HOST, self.port),), self.certificate.fingerprint, secret)
 
     granting: Callable[[Joiner], Awaitable[Granted]] | None = None
 
     async def grant(self, joiner: Joiner) -> Granted:
-        """Return the farm key."""
         if self.granting is not None:
             return await self.granting(joiner)
         await trio.lowlevel.checkpoint()

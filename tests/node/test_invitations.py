@@ -30,7 +30,6 @@ class Clock:
         self.monotonic_s = 1000.0
 
     def __call__(self) -> int:
-        """Return the time."""
         return self.now_ms
 
 

@@ -144,11 +144,9 @@ class FarmNode(Node):
         return farm_view()
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Return a completed withdrawal."""
         return WithdrawnAnswer(withdrawn=True)
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Return the same page for all requests."""
         del first, limit, wait_ms, linearizable
         return LOG_PAGE
 
@@ -187,7 +185,6 @@ class Stage:
         return self.directory / name
 
     def run(self, name: str, *arguments: object) -> None:
-        """Run a command with --json."""
         words = [*name.partition(" (")[0].split(), *map(str, arguments), "--json"]
         done = CliRunner().invoke(cli, words, env={"GARLICFARM_NODE": str(self.directory)})
         assert done.stdout, f"{name}: {done.stderr}"

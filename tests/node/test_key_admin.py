@@ -240,14 +240,12 @@ class Follower:
         self._failure = failure
 
     async def read_barrier(self) -> int:
-        """Fail, or return an index."""
         await trio.lowlevel.checkpoint()
         if self._failure is not None:
             raise self._failure
         return 1
 
     async def wait_era(self) -> None:
-        """Wait for the disk."""
         await trio.sleep_forever()
 
 

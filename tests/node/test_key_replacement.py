@@ -159,7 +159,6 @@ class Leader:
         return self
 
     def sign(self, entry: bytes) -> bytes:
-        """Return the entry unsigned."""
         return entry
 
     def describe(self) -> SimpleNamespace:
@@ -173,7 +172,6 @@ class Leader:
         )
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """Commit the commands."""
         await trio.lowlevel.checkpoint()
         record = decode(commands[0])
         assert isinstance(record, KeyReplacement)
@@ -183,12 +181,10 @@ class Leader:
         return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
-        """Return the index immediately."""
         await trio.lowlevel.checkpoint()
         return index
 
     async def replace_keys(self, body: bytes = b"{}") -> dict[str, Any]:
-        """Return the reply to a request for new keys."""
         request = Request("POST", KEYS_REPLACE.path, body)
         call = Call(request, "", {}, body_of(KEYS_REPLACE, body))
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))

@@ -41,11 +41,9 @@ class Replica:
 
     @property
     def role(self) -> Any:
-        """Return the role with its term only."""
         return SimpleNamespace(term=max(self.term, self.terms[-1] if self.terms else self.start.term))
 
     def final(self) -> int:
-        """Return the last index, or the applied index if the test sets it."""
         return self.start.index + len(self.terms) if self.applied is None else self.applied
 
     async def barrier(self) -> int:
@@ -58,7 +56,6 @@ class Replica:
         return self.final()
 
     async def end_of(self, term: int) -> int | None:
-        """Return the reply to a consumer."""
         return await end_of_term(cast("ConsensusServer", self), term, self.final, self.barrier)
 
 

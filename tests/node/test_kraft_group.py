@@ -43,7 +43,6 @@ class Story:
         self.now_ms = end_ms
 
     def take(self, answers: list[TicketAnswer]) -> None:
-        """Record the replies."""
         for each in answers:
             assert each.ticket not in self.answers, "a request has one reply"
             self.answers[each.ticket] = each.answer
@@ -72,15 +71,12 @@ class Story:
         return ticket
 
     def ref(self, member: str, generation: int | None = None) -> MemberRef:
-        """Return a reference to a member of this generation, or of the given one."""
         return MemberRef(member, None, self.group.generation if generation is None else generation)
 
     def heartbeat(self, member: str) -> ErrorCode:
-        """Send a heartbeat of the member."""
         return self.group.heartbeat(self.ref(member), self.now_ms)
 
     def leave(self, member: str) -> ErrorCode:
-        """Leave the group."""
         error, answers = self.group.leave(member, None, self.now_ms)
         self.take(answers)
         return error
@@ -92,7 +88,6 @@ class Story:
         return answer
 
     def refused(self, ticket: int) -> ErrorCode:
-        """Return the error of a refused request."""
         answer = self.answers[ticket]
         assert isinstance(answer, Refused)
         return answer.error

@@ -96,7 +96,6 @@ class Consumer:
 
     @property
     def member(self) -> tuple[str, int]:
-        """Return the member id and generation for OffsetCommit."""
         return self.member_id, self.generation
 
     async def run(self, find: Callable[[], GroupService]) -> None:
@@ -137,7 +136,6 @@ class Consumer:
         return (await service.heartbeat(request_body, caller(4))).error_code
 
     async def leave(self, service: GroupService) -> int:
-        """Leave the group with a request."""
         leaving = groups.LeaveGroupRequestMember(member_id=self.member_id)
         response = await service.leave_group(groups.LeaveGroupRequest(group_id="g", members=(leaving,)), caller(5))
         return response.members[0].error_code

@@ -106,7 +106,6 @@ class MetadataService:
         return {self.key: ServedApi(0, 12, self.answer)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return one finalized feature."""
         return {"kraft.version": (0, 1, 1)}
 
     async def answer(self, request: Any, caller: Caller) -> Any:

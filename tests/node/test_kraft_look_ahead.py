@@ -51,7 +51,6 @@ class Client:
         self.waits_s: dict[ApiKey, list[float]] = {key: [] for key in VERSIONS}
 
     async def send(self, key: ApiKey, message: Any) -> None:
-        """Send one request."""
         async with self._sends:
             self.sent.append((key, trio.current_time()))
             await self.frames.send(encode_request(key, VERSIONS[key], len(self.sent), "test", message))
@@ -100,7 +99,6 @@ class Client:
         assert (await self.ask(ApiKey.SYNC_GROUP, sync)).error_code == ErrorCode.NONE
 
     def commit_of(self, offset: int) -> groups.OffsetCommitRequest:
-        """Return a commit of this member."""
         part = groups.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
         topic = groups.OffsetCommitRequestTopic(name="farm", partitions=(part,))
         member_id, generation = self.member
@@ -109,7 +107,6 @@ class Client:
         )
 
     def heartbeat(self) -> groups.HeartbeatRequest:
-        """Return a heartbeat of this member."""
         return groups.HeartbeatRequest(group_id="g", generation_id=self.member[1], member_id=self.member[0])
 
     def errors(self, key: ApiKey) -> list[int]:
@@ -199,11 +196,9 @@ class BlockedService:
         }
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return an empty mapping."""
         return {}
 
     async def commit(self, request: groups.OffsetCommitRequest, caller: Caller) -> groups.OffsetCommitResponse:
-        """Wait for the release."""
         self.started.append(f"commit {request.topics[0].partitions[0].committed_offset}")
         await self.release.wait()
         if self.error is not None:
@@ -211,12 +206,10 @@ class BlockedService:
         return groups.OffsetCommitResponse(topics=())
 
     async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
-        """Reply immediately."""
         self.started.append("heartbeat")
         return groups.HeartbeatResponse()
 
     async def list(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
-        """Reply immediately."""
         self.started.append("list")
         return groups.ListGroupsResponse(groups=())
 

@@ -49,7 +49,6 @@ class Clock:
         self.now_s = 100.0
 
     def __call__(self) -> float:
-        """Return the current time."""
         return self.now_s
 
 

@@ -191,7 +191,6 @@ class Consumers:
         return {key: ServedApi(4, 11, self.answer) for key in (ApiKey.FETCH, *self._also)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return one feature."""
         return {"kraft.version": (0, 1, 1)}
 
     async def answer(self, request: clients.FetchRequest, _: Caller) -> clients.FetchResponse:

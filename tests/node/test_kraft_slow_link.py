@@ -80,7 +80,6 @@ class Quorum:
             await self._nursery.start(self._run, number)
 
     async def stop(self, number: int) -> None:
-        """Stop a voter."""
         voter = self.voters.pop(number)
         voter.scope.cancel()
         await voter.ended.wait()
@@ -107,7 +106,6 @@ class Quorum:
         return trio.current_time() - began_s
 
     def values(self, number: int) -> list[bytes]:
-        """Return the entries in a voter's state machine."""
         return [entry.data for entry in self.voters[number].machine.entries]
 
     async def _run(self, number: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -131,11 +131,9 @@ class OldPeer:
         self._error_code = error_code
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Return Vote."""
         return {ApiKey.VOTE: ServedApi(0, self._max_version, self.answer)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return an empty mapping."""
         return {}
 
     async def answer(self, request: quorum.VoteRequest, _: Caller) -> quorum.VoteResponse:

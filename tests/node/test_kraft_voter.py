@@ -79,7 +79,6 @@ class Quorum:
         self._options = options
 
     async def start(self, settings: VoterSettings) -> KraftVoter:
-        """Run a server."""
         await self._nursery.start(self._run, settings)
         return self.running[settings.node_id]
 

@@ -56,7 +56,6 @@ class Machine:
         self.add("/home/me", ME)
 
     def add(self, path: str, owner: int, mode: int = 0o755, kind: int = DIRECTORY) -> "Machine":
-        """Add a path."""
         self._known[Path(path)] = (owner, kind | mode)
         return self
 

@@ -28,7 +28,6 @@ class Gossip:
     node_id: NodeId = OWN
 
     def members(self) -> tuple[Member, ...]:
-        """Return all members."""
         return tuple(self.listed)
 
 

@@ -51,7 +51,6 @@ class Group:
         self._changed = trio.Event()
 
     async def start(self, *numbers: int) -> None:
-        """Open servers on their directories."""
         for number in numbers:
             self.runs[number] = await self._nursery.start(self._run_server, number)
 

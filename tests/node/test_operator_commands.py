@@ -55,7 +55,6 @@ class CommandNode:
         return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
 
     async def grant(self, command: Any) -> str:
-        """Return the text of a granted command."""
         body = command if isinstance(command, bytes) else json.dumps(command).encode()
         request = cast("CommandRequest", body_of(COMMANDS, body))
         return (await OperatorCommands(self.view, self.stage.applied_state, self.submit).grant(request)).text
@@ -68,7 +67,6 @@ class CommandNode:
 
     @property
     def last(self) -> Record:
-        """Return the last record in the log."""
         return decode(self.stage.log[-1])
 
 

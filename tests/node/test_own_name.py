@@ -39,7 +39,6 @@ class Others(MemberDirectory):
         self.now = members
 
     def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
-        """Return the members of that cluster."""
         return tuple(each for each in self.now if each.metadata.cluster == cluster)
 
 

@@ -40,7 +40,6 @@ class Scene:
         return await self.reply_to(encode_request(request), from_host)
 
     async def reply_to(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
-        """Return the reply to some bytes."""
         reader = ReplyReader()
         stream = await trio.open_tcp_stream("127.0.0.1", self.port, local_address=from_host)
         async with stream:
@@ -148,7 +147,6 @@ class RecordingDialer:
         self.addresses: list[PeerAddress] = []
 
     async def dial(self, address: PeerAddress, _expected: int | None = None) -> None:
-        """Record the address, and refuse."""
         self.addresses.append(address)
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
 

@@ -44,7 +44,6 @@ class Operator:
         self.metrics = Metrics(self.refused.incident, self.refused.connected)
 
     def alarm(self, kind: str) -> AlarmView | None:
-        """Return the active alarm of this kind."""
         return next((each for each in self.alarms.standing() if each.kind == kind), None)
 
 

@@ -20,19 +20,15 @@ class Client:
         self.progress: list[str] = []
 
     async def keys(self) -> KeysAnswer:
-        """Return the keyring."""
         return await self.farm.listing()
 
     async def install_key(self) -> str:
-        """Install a new key."""
         return await self.farm.install()
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Encrypt with the key."""
         await self._step(self.farm.use(key, force=force))
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Remove the key."""
         await self._step(self.farm.remove(key, force=force))
 
     async def _step(self, step: object) -> None:
@@ -42,7 +38,6 @@ class Client:
             raise ControlError(f"the node refused: {error}") from error
 
     async def rotate(self, *, force: bool = False) -> RotationOutput:
-        """Run the command."""
         return await rotate(self, self.progress.append, 10.0, force=force)
 
 

@@ -27,7 +27,6 @@ class HaltingRaft(Raft):
     """A core that halts at its first event."""
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Append a halt to the effects."""
         return [*super().step(event, now), Halt(REASON)]
 
 

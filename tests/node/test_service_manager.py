@@ -27,7 +27,6 @@ class Manager:
         self.environment = {"NOTIFY_SOCKET": address}
 
     def received(self) -> list[str]:
-        """Return the received datagrams."""
         found = []
         while True:
             try:

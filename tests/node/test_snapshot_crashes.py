@@ -42,12 +42,10 @@ class State:
 
     @property
     def last(self) -> LogId:
-        """Return the last position of the log."""
         return LogId(len(self.terms), self.terms[-1] if self.terms else 0)
 
     @property
     def covered(self) -> int:
-        """Return the last index in the snapshot."""
         return self.snapshot.last.index if self.snapshot is not None else 0
 
 
@@ -185,7 +183,6 @@ class Story:
         return [*chunks, install], State(writer.description, data, [self.term] * index)
 
     def plan(self, persist: Persist) -> Callable[[Storage], list[DiskOperation]]:
-        """Return a plan of one group."""
         return lambda storage: storage.plan([persist])
 
     def persist(self, persist: Persist) -> Persist:

@@ -32,7 +32,6 @@ class Process:
         self.ended = threading.Event()
 
     def end(self, code: int) -> None:
-        """End the process."""
         self.code = code
         self.ended.set()
 

@@ -183,7 +183,6 @@ class Failing(Directory):
     """A directory on a failing disk: calls on descriptors do not name the file."""
 
     def perform(self, operation: object) -> None:
-        """Fail."""
         del operation
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

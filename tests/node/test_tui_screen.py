@@ -67,7 +67,6 @@ class Terminal:
             self.seen += os.read(self._outer, 65_536)
 
     def type(self, keys: bytes) -> None:
-        """Press keys."""
         os.write(self._outer, keys)
 
     def close(self) -> None:

@@ -25,12 +25,10 @@ class Steps(trio.abc.Instrument):
         self._began_s = 0.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Start the measurement."""
         del task
         self._began_s = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """End the measurement."""
         del task
         self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
 

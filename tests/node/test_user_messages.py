@@ -60,7 +60,6 @@ class Node:
                     pass
 
     def trace_events(self) -> list[TraceEvent]:
-        """Return the events in its trace."""
         return list(self.trace.read(1).events)
 
     async def until_met(self, other: "Node") -> None:

@@ -37,12 +37,10 @@ class ObservedNode:
 
     @property
     def verdicts(self) -> list[str]:
-        """Return the verdicts of the trace."""
         return [str(event.data["text"]) for event in self.trace.read(1).events if event.kind == "verdict-changed"]
 
     @property
     def active_alarms(self) -> list[str]:
-        """Return the kinds of the active alarms."""
         return [alarm.kind for alarm in self.alarms.standing()]
 
 

@@ -42,14 +42,12 @@ class Client:
         return True
 
     async def ask(self, request: ClientRequest) -> list[ClientReply]:
-        """Return the replies to a request."""
         self._received.clear()
         self.endpoint.receive(READER, encode_request(replace(request, ident=IDENT)))
         await trio.sleep(1)
         return [decode_reply(type(request), frames) for frames in self._received]
 
     async def update(self, counter: int, data: bytes, age_s: int = 0) -> list[ClientReply]:
-        """Return the replies to an update."""
         return await self.ask(UpdateRequest(request_id(counter, age_s), b"", data))
 
     async def read(self, previous: int = 0) -> tuple[bytes, list[bytes]]:

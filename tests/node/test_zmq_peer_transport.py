@@ -65,7 +65,6 @@ class Script:
         self._changed = trio.Event()
 
     def ask(self, sender: ServerId, request: core.Request, on_reply: Answer) -> None:
-        """Record a request."""
         self._notify()
         if self.busy:
             raise ServerBusyError("busy")
@@ -75,7 +74,6 @@ class Script:
         """Do nothing."""
 
     def deliver_reply(self, sender: ServerId, reply: core.Reply) -> None:
-        """Record a reply."""
         assert sender == "2"
         self.replies.append(reply)
         self._notify()
@@ -118,7 +116,6 @@ class Wire:
         assert self.socket.send(frames)
 
     async def take(self) -> list[bytes]:
-        """Return the next message."""
         return await self._out.receive()
 
     @property

@@ -55,7 +55,6 @@ class Group:
         self._urls: dict[str, str] = {}
 
     async def start(self, *names: str) -> None:
-        """Open servers on their directories."""
         transports = {name: self._transport(name) for name in names}
         for name in names:
             self.runs[name] = await self._nursery.start(self._run, name, transports[name])

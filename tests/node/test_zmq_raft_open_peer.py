@@ -46,7 +46,6 @@ class Cluster:
     compactor: Compactor | None = None
 
     def options(self, peer: Peer) -> PeerOptions:
-        """Return the options of a peer with the founders as its peers."""
         return PeerOptions(
             peer.peer_id,
             self.founders,
@@ -59,12 +58,10 @@ class Cluster:
         )
 
     async def start(self, *peers: Peer) -> None:
-        """Open peers."""
         for peer in peers:
             self.running[peer.peer_id] = await self.nursery.start(self._serve, peer)
 
     async def stop(self, peer: Peer) -> None:
-        """Close a peer."""
         del self.running[peer.peer_id]
         scope, ended = self.ends.pop(peer.peer_id)
         scope.cancel()

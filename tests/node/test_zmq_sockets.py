@@ -58,7 +58,6 @@ class Inbox:
         self._arrived.set()
 
     async def wait(self, count: int) -> None:
-        """Wait for `count` messages."""
         while len(self.messages) < count:
             self._arrived = trio.Event()
             await self._arrived.wait()

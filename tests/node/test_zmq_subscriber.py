@@ -66,11 +66,9 @@ class Consumer:
 
     @property
     def indexes(self) -> list[int]:
-        """Return the indexes of the entries."""
         return [item.index for item in self.items if isinstance(item, CommittedEntry)]
 
     async def run(self, client: ZmqRaftClient, previous: int = 0) -> None:
-        """Store all items."""
         async with aclosing(client.subscribe(previous)) as items:
             async for item in items:
                 self.items.append(item)

@@ -70,11 +70,9 @@ class Endpoint:
     replies: list[UpdateReply] = field(default_factory=list)
 
     def send(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> None:
-        """Send a request."""
         self.updates.update(UpdateRequest(request_id or reqid(), b"farm", data), user, self.replies.append)
 
     async def final_reply(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> UpdateReply:
-        """Send a request, and return the final reply."""
         self.send(data, request_id, user)
         await wait_all_tasks_blocked()
         return self.replies[-1]

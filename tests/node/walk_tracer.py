@@ -80,7 +80,6 @@ class WalkTracer:
 
     @contextmanager
     def recording(self, server: ServerId, stations: frozenset[str]) -> Iterator[Walk]:
-        """Record the calls of this server."""
         walk = self._walk = Walk(stations)
         self._followed = server
         before = sys.getprofile()

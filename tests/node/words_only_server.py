@@ -67,7 +67,6 @@ class WordsOnlyServer:
         return tuple(server.server_id for server in found[-1].servers) if found else ()
 
     def commands(self) -> list[bytes]:
-        """Return the committed commands."""
         committed = self.log[: max(0, self.commit - self.start[0])]
         return [entry.data for entry in committed if isinstance(entry, Entry)]
 

@@ -103,7 +103,6 @@ class MemoryNetwork:
                 socket.deliver(frames)
 
     def cluster(self, count: int = 3, leader: int | None = 1) -> list["ScriptedPeer"]:
-        """Return peers `1` to `count`, which all report `leader` as leader."""
         members = tuple(Peer(str(number), url_of(number)) for number in range(1, count + 1))
         named = None if leader is None else str(leader)
         return [ScriptedPeer(self, peer, members, named) for peer in members]
@@ -128,7 +127,6 @@ class ScriptedPeer:
         network.peers[peer.url] = self
 
     def of(self, kind: type[Request]) -> list[Request]:
-        """Return the received requests of one kind."""
         return [request for request in self.received if isinstance(request, kind)]
 
     def receive(self, request: Request, respond: Respond) -> None:
@@ -212,7 +210,6 @@ class EntryServer:
 
     @property
     def last(self) -> int:
-        """Return the last index."""
         return self.first + len(self.entries) - 1
 
     def append(self, count: int = 1) -> None:

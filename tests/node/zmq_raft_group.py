@@ -67,7 +67,6 @@ class Node:
         return self.server.role.role is Role.LEADER
 
     def update(self, counter: int, data: bytes = b"x", age_s: int = 0) -> list[UpdateReply]:
-        """Send an update, and return the list that receives its replies."""
         answers: list[UpdateReply] = []
         self.log.update(UpdateRequest(request_id(counter, age_s), b"", data), None, answers.append)
         return answers
@@ -80,11 +79,9 @@ class Node:
         return answers
 
     async def entries(self, first: Index = 1) -> list[Entry]:
-        """Return all committed entries from `first` on."""
         return list(await self.server.read(first, 10_000, 1 << 24))
 
     async def updates(self) -> list[tuple[bytes, bytes]]:
-        """Return id and data of each update in the log."""
         return [(request_id_of(e), e.data[12:]) for e in await self.entries() if e.kind == COMMAND]
 
 
@@ -103,11 +100,9 @@ class Group:
     """Offset of the clocks of all servers from the time of the run, in seconds."""
 
     def now_ms(self) -> Milliseconds:
-        """Return the time of the servers' clocks."""
         return (UNIX_S + self.clock_ahead_s) * 1000 + round(trio.current_time() * 1000)
 
     async def start(self, *numbers: int, founders: int = 3) -> None:
-        """Start servers that have the founders' addresses."""
         for number in numbers:
             self.nodes[str(number)] = await self.nursery.start(self._serve, str(number), founders)
 

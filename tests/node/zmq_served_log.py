@@ -79,7 +79,6 @@ class FakeLog:
         return LogDescription(self.is_leader, self.leader, PEERS, 1, self.first_index, last, last, last, size, 0)
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Return stored entries."""
         await self._wait()
         self.reads.append(first)
         found: list[Entry] = []
@@ -91,7 +90,6 @@ class FakeLog:
         return tuple(found)
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Return bytes of the snapshot."""
         await self._wait()
         self.offsets.append(offset)
         if self.snapshot is None:

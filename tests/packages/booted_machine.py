@@ -88,7 +88,6 @@ class BootedMachine(Machine):
                 self._first.stderr.close()
 
     def property(self, name: str, unit: str = "garlicfarm.service") -> str:
-        """Return a property of a unit, as systemd has it."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
 
     def wait_until(self, name: str, value: str, timeout_s: float, unit: str = "garlicfarm.service") -> None:
@@ -115,6 +114,5 @@ class BootedMachine(Machine):
             time.sleep(POLL_S)
 
     def view(self) -> dict[str, dict[str, object]]:
-        """Return the node's view."""
         found: dict[str, dict[str, object]] = json.loads(self.run("garlicfarm", "status", "--json", check=False).stdout)
         return found

@@ -26,7 +26,6 @@ class Unit:
         self._lines = [line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#")]
 
     def all(self, key: str) -> list[str]:
-        """Return all values of a key."""
         return [value for name, _, value in self._lines if name == key]
 
     def one(self, key: str) -> str:

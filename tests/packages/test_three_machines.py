@@ -52,7 +52,6 @@ class Node:
         file.chmod(0o600)
 
     def reset(self, host_name: str, farm_key: bytes) -> None:
-        """Delete the state, and set this host name and key file."""
         self.machine.run("sh", "-c", f"echo {host_name} >/proc/sys/kernel/hostname; rm -rf /{STATE}/*")
         self.give("farm.key", farm_key)
 

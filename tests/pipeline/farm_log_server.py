@@ -73,7 +73,6 @@ class MadeUpLog:
     submitted: list[bytes] = field(default_factory=list)
 
     def add_event(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
-        """Add an event to the trace."""
         cursor = self.first_cursor + len(self.events)
         log_time_ms = self.log_time_ms if log_time else None
         time_ms = self.log_time_ms + self.clock_ahead_ms

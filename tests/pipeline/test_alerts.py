@@ -87,7 +87,6 @@ class Farm:
         self.lake.write_outcome(outcome_of(work(self.lake.plan, entries.to_batches())), self.batch)
 
     def servers(self) -> dict[int, FailedServer]:
-        """Return the result of `servers.sql`."""
         sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
         return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
 

@@ -156,12 +156,10 @@ class JobThatLasts(TasksElsewhere):
         self.began, self.cancelled = threading.Event(), threading.Event()
 
     def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
-        """Cancel the job."""
         assert [tag] == self.tags
         self.cancelled.set()
 
     def collect(self) -> list[pa.RecordBatch]:
-        """Wait for the cancellation."""
         self.began.set()
         assert self.cancelled.wait(END_S)
         raise Py4JError("Job 0 cancelled")

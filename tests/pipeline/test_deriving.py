@@ -35,7 +35,6 @@ class Work:
         assert self.finish.acquire(timeout=TIMEOUT_S)
 
     def await_start(self) -> None:
-        """Wait for the start of a piece of work."""
         assert self.began.acquire(timeout=TIMEOUT_S)
 
 

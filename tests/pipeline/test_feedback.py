@@ -52,11 +52,9 @@ class Listener:
         return self.first
 
     def log_time_ms(self) -> int | None:
-        """Return the log time of the farm."""
         return self.newest_ms
 
     def removed(self) -> frozenset[int]:
-        """Return the ids of the removed servers."""
         return self.out
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
@@ -165,7 +163,6 @@ class RowsByRange:
     failing: int = 0
 
     def __call__(self, options: Mapping[str, str]) -> list[Row]:
-        """Return the rows of the range."""
         if self.failing:
             self.failing -= 1
             raise FarmLogError("no node of the farm answers")

@@ -33,7 +33,6 @@ class Directory:
         pass
 
     def create(self, path: str, options: SimpleNamespace) -> IO[bytes]:
-        """Open a new file."""
         self._run("before", "create")
         place = self._place(path)
         if options.create_parent:
@@ -56,7 +55,6 @@ class Directory:
         self._run("after", "rename")
 
     def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete a file or a folder."""
         self._run("before", "delete")
         if recursive and self._place(path).is_dir():
             shutil.rmtree(self._place(path))
@@ -64,7 +62,6 @@ class Directory:
             self._place(path).unlink()
 
     def read(self, path: str) -> IO[bytes]:
-        """Open a file."""
         self._run("before", "read")
         return BytesIO(self._place(path).read_bytes())
 

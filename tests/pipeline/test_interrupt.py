@@ -42,7 +42,6 @@ class EndingQuery:
         press_ctrl_c()
 
     def awaitTermination(self, _: int) -> bool:  # noqa: N802
-        """Return True immediately."""
         return True
 
     def stop(self) -> None:

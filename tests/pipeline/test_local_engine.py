@@ -63,7 +63,6 @@ class Kills:
         self.left = step
 
     def step(self) -> None:
-        """Count a step."""
         self.left -= 1
         if self.left <= 0:
             raise KilledError
@@ -158,7 +157,6 @@ class Numbers:
         return {"next": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return no limit."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -174,11 +172,9 @@ class Numbers:
         """Do nothing."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return a task for each number."""
         return [InputPartition(number) for number in range(start["next"], end["next"])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the number."""
         self.before_read()
         if self.fails:
             raise FarmLogError(self.fails)
@@ -392,7 +388,6 @@ class SizedBatch:
 
     @property
     def nbytes(self) -> int:
-        """The size."""
         self.requests += 1
         return self._size
 

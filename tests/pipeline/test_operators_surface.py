@@ -72,15 +72,12 @@ class Interrupted:
         self._where = where
 
     def extract_statements(self, _: str) -> list[Any]:
-        """Return one SELECT statement."""
         return [SimpleNamespace(type=duckdb.StatementType.SELECT)]
 
     def execute(self, _: object) -> "Interrupted":
-        """Return the result."""
         return self if self._where != "execute" else self._interrupt()
 
     def fetchmany(self, _: int) -> Any:
-        """Return its rows."""
         return self._interrupt()
 
     def _interrupt(self) -> Any:

@@ -44,7 +44,6 @@ class Elements(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """Record one element."""
         self.names.add(tag)
         self.attributes |= {name for name, _ in attrs}
 

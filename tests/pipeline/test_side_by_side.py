@@ -31,16 +31,13 @@ class MadeUpQuery:
     error_at_stop: Exception | None = None
 
     def exception(self) -> Exception | None:
-        """Return the cause of the failure."""
         return self.failure
 
     def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
-        """Return immediately."""
         del timeout
         return not self.isActive
 
     def stop(self) -> None:
-        """End the query."""
         self.isActive = False
         if self.error_at_stop is not None:
             raise self.error_at_stop
@@ -50,7 +47,6 @@ class MadeUpQuery:
         self.status = {"isTriggerActive": False, "message": "Waiting for next trigger"}
 
     def die(self, reason: str) -> None:
-        """End the query with this failure."""
         self.isActive, self.failure = False, RuntimeError(reason)
 
 
@@ -87,7 +83,6 @@ class TwoQueries:
         return begin
 
     def names(self) -> list[str]:
-        """Return the names of all started queries, in order."""
         return [name for name, _ in self.starts]
 
 

@@ -174,7 +174,6 @@ class Run:
         write_batch(self.output, table, self.batches[table], rows)
 
     def refresh(self) -> None:
-        """Derive all tables."""
         self.gold.refresh(self.batches["reports"])
 
 

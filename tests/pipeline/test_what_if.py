@@ -61,7 +61,6 @@ class Farm:
         return self.log.log_time_ms
 
     def removed(self) -> frozenset[int]:
-        """Return the servers removed by operators."""
         return frozenset(self.removed_servers)
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:

@@ -30,7 +30,6 @@ class Warned:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> "Warned":
-        """Return the warning of a row of the query `warnings`."""
         at: datetime = row["warned_at"]
         return cls(row["server_id"], row["signal"], round(at.timestamp() * 1000))
 
@@ -61,7 +60,6 @@ class Judgment:
 
     @property
     def warnings(self) -> int:
-        """Return the number of all warnings."""
         return self.in_time + self.of_relief + self.other
 
     @property

@@ -67,7 +67,6 @@ class Group:
                         pass
 
     def run(self, duration_ms: int) -> None:
-        """Advance the time."""
         end = self.now + duration_ms
         while True:
             number = min(self.rafts, key=lambda which: self.rafts[which].deadline)
@@ -78,7 +77,6 @@ class Group:
         self.now = end
 
     def leaders(self) -> list[int]:
-        """Return the servers in the role of leader."""
         return [number for number, raft in self.rafts.items() if raft.describe().role is Role.LEADER]
 
 

@@ -75,7 +75,6 @@ class Tally:
     """Processor time of the slowest input."""
 
     def lines(self) -> list[str]:
-        """Return the lines of the report."""
         outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
         return [
             f"{self.inputs:,} inputs: {outcomes}",

@@ -60,7 +60,6 @@ class Store(Service):
         return (data[at : at + 65_536] for at in range(0, len(data), 65_536))
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Restore the state."""
         values, replaced = json.loads(b"".join([chunk async for chunk in state]))
         self.values, self.replaced = dict(values), dict(replaced)
 
@@ -84,7 +83,6 @@ class Figures:
     """The worst verdict until the history is judged."""
 
     def lines(self) -> tuple[str, ...]:
-        """Return the figures as text."""
         return (
             f"entries before a server joined   {self.entries_before}",
             f"fourth, by log packs            {self.joined_by_packs_s:.2f} s, {self.packs} packs",

@@ -386,7 +386,6 @@ class JsonTarget(Subject[bytes]):
         self._known = [encode(each) for each in records]
 
     def make(self, random: Random) -> bytes:
-        """Return a mutated entry."""
         return mutated(random.choice(self._known), random, self._known, JSON_PIECES)
 
     def check(self, data: bytes, random: Random) -> str:

@@ -50,7 +50,6 @@ class Tally:
     """Number of groups that disagreed when the lies ended."""
 
     def lines(self) -> list[str]:
-        """Return the lines of the report."""
         outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
         longest = max(self.periods, default=0.0)
         median = sorted(self.periods)[len(self.periods) // 2] if self.periods else 0.0

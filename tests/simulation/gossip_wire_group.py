@@ -99,7 +99,6 @@ class WireGroup:
         return node.key_repairs.allows(source.host, self.now)
 
     def run(self, duration_ms: int) -> None:
-        """Advance the time."""
         end = self.now + duration_ms
         while self._queue and self._queue[0][0] <= end:
             self.now, _, node, sender, datagram = heapq.heappop(self._queue)
@@ -122,7 +121,6 @@ class WireGroup:
 
     @property
     def running(self) -> list[WireNode]:
-        """Return the nodes that have not halted."""
         return [node for node in self.nodes if not node.core.describe().halted]
 
     def agreed(self) -> bool:

@@ -105,7 +105,6 @@ class I2cpFrames(Subject[bytes]):
         return b"".join(messages[:first]) + mutated(b"".join(messages[first:]), random, self._known)
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """Check all frames of one stream."""
         reader, outcomes, position = FrameReader(), list[str](), 0
         while position < len(data):
             piece = data[position : position + random.randint(1, PIECE_MAX_BYTES)]

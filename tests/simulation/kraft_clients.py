@@ -378,7 +378,6 @@ class Wire(trio.abc.Stream):
         self.received += data
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return immediately."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:

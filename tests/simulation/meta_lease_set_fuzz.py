@@ -96,7 +96,6 @@ class MetaLeaseSets(Subject[bytes]):
         return data[:first] + mutated(data[first:], random, self.known)
 
     def check(self, data: bytes, random: Random) -> str:
-        """Check one structure."""
         try:
             structure = decode(data)
         except LeaseSetError:

@@ -63,11 +63,9 @@ class SamParsers(Subject[bytes]):
         self._known = corpus()
 
     def make(self, random: Random) -> bytes:
-        """Return one line."""
         return mutated(random.choice(self._known), random, self._known, PIECES)
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """Check one line with each parser."""
         return within_memory(
             lambda: [_check_line(data), _check_peer(data), _check_key(data)], len(data), random, MEMORY_FACTOR
         )

@@ -67,7 +67,6 @@ class Loop:
         self.published_s = -CHANGE_S
 
     def play(self) -> "Loop":
-        """Run from beginning to end."""
         for now_s in range(0, END_S, PERIOD_S):
             self._report(now_s)
             self._publish(now_s)

@@ -101,7 +101,6 @@ class World:
             self.carry_out(node, effect)
 
     def carry_out(self, node: Node, effect: Effect) -> None:
-        """Perform an effect of a node."""
         match effect:
             case Persist():
                 node.writing = effect

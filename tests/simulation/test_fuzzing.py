@@ -20,7 +20,6 @@ class Bytes(Subject[bytes]):
         self._size = size
 
     def make(self, random: Random) -> bytes:
-        """Return random bytes."""
         return random.randbytes(self._size)
 
     def check(self, data: bytes, random: Random) -> str:

@@ -59,7 +59,6 @@ class Writers:
 
     @property
     def publisher(self) -> int | None:
-        """Return the current publisher."""
         return self.farm.state.masters[MASTER].choice.server_id
 
 

@@ -52,7 +52,6 @@ class Handed:
 
     @property
     def first_end_s(self) -> int:
-        """Return the end of its first entry."""
         return min(lease.ends_s for lease in self.structure.leases)
 
 

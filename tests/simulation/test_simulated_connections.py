@@ -23,7 +23,6 @@ class Wire:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_ms`."""
         heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue), action))
 
     def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
@@ -35,11 +34,9 @@ class Wire:
         return 5
 
     def draw_loss(self) -> bool:
-        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, recipient: ServerId, message: Message) -> bool:
-        """Record a delivery."""
         self.arrived.append((self.now, recipient, message.correlation))
         return True
 
@@ -61,7 +58,6 @@ class Wire:
         )
 
     def send_reply(self, correlation: int) -> None:
-        """Send the reply of server 2."""
         self.connections.send_reply(TWO, ONE, AppendReply(term=1, success=True, next_index=1, correlation=correlation))
 
 

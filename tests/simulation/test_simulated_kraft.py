@@ -94,14 +94,12 @@ class Wire:
     # The judge's interface.
 
     def check_response(self, _answerer: ServerId, _request: Request, response: QuorumResponse) -> None:
-        """Record a response."""
         self.responses.append(response)
 
     def response_received(self, *_details: object) -> None:
         """Ignore a received response."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_ms`."""
         heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue) + self.now * 1_000, action))
 
     def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
@@ -113,11 +111,9 @@ class Wire:
         return WAY_MS
 
     def draw_loss(self) -> bool:
-        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        """Record a delivery."""
         self._delivered.append(message)
         return True
 

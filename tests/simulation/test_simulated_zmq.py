@@ -31,7 +31,6 @@ class SimulatedHost:
 
     @property
     def clock_ms(self) -> int:
-        """Return the simulated time."""
         return self.wire.now
 
     def when_awake(self, action: Callable[[], None]) -> None:
@@ -65,7 +64,6 @@ class Wire:
         """Ignore an acknowledgement."""
 
     def follows_package(self, _server: ServerId) -> bool:
-        """Return True if the follower is one of the package."""
         return self.package
 
     def end_of(self, _server: ServerId) -> Index:
@@ -73,7 +71,6 @@ class Wire:
         return self.end
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_ms`."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
 
@@ -86,11 +83,9 @@ class Wire:
         return 5
 
     def draw_loss(self) -> bool:
-        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        """Record a delivery."""
         self.delivered.append(message)
         return True
 

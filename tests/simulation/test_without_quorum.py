@@ -64,7 +64,6 @@ class Story:
         )
 
     def commit_time(self, ahead_ms: int) -> None:
-        """Advance the log."""
         self.now_ms += ahead_ms
         self.log.append(Clock(self.now_ms, 1, PERIOD_MS))
 
@@ -117,7 +116,6 @@ class Story:
                 assert age_ms <= LONGEST_WAIT_MS + STEP_MS + abs(self.ahead_ms[publisher])
 
     def let_publish(self, server_id: int, around: LocalObservations) -> None:
-        """Publish from this server if it is the acting publisher."""
         previous = self.handed_over.get(server_id)
         own_ms = self.now_ms + self.ahead_ms[server_id]
         planned = plan_without_quorum(self.state, MASTER, TUNING, PACE, around, own_ms, handed_over=previous)

@@ -269,7 +269,6 @@ class BroadcastTarget(Subject[list[bytes]]):
         self._known = [encode_broadcast(each) for each in BROADCASTS]
 
     def make(self, random: Random) -> list[bytes]:
-        """Return mutated broadcasts."""
         return mutated(random.choice(self._known), random)
 
     def check(self, frames: list[bytes], random: Random) -> list[str]:

@@ -104,7 +104,6 @@ class TrustingPeers:
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return no admissions."""
         return ()
 
     def judge(self, _: Claim) -> Refusal | None:
@@ -112,7 +111,6 @@ class TrustingPeers:
         return None
 
     def voucher_of(self, _: Claim) -> bytes | None:
-        """Return no voucher."""
         return None
 
 

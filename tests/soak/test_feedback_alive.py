@@ -111,11 +111,9 @@ class Batches:
         return cls(ends, {int(file.name): file.stat().st_mtime_ns for file in commits})
 
     def reading(self, index: int) -> int:
-        """Return the batch that read the entry."""
         return min(number for number, end in self.ends.items() if end > index)
 
     def running(self, at_ns: int) -> int:
-        """Return the batch that was running at this time."""
         return max(number for number, done_ns in self.done_ns.items() if done_ns <= at_ns) + 1
 
 
@@ -178,7 +176,6 @@ class Watch:
         return bool(named) and named[-1] <= DEARER
 
     def proposals(self) -> list[int]:
-        """Return the `throughIndex` of each entry of factors, accepted or not."""
         return [factors["throughIndex"] for _, factors in self._factors()]
 
     def _reports(self) -> list[tuple[int, Report]]:

@@ -91,7 +91,6 @@ class VersionedNode(Node):
         self.code = code
 
     def run(self) -> None:
-        """Start it with its build."""
         with self.log_file.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "bridge.cli.main", "run", "--config", self.configuration, "--stop-with-stdin"],

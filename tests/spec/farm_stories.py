@@ -94,12 +94,10 @@ class Log:
 
     @property
     def master(self) -> MasterState:
-        """Return the state of the only master."""
         return self.farm.state.masters[MASTER]
 
     @property
     def publisher(self) -> int | None:
-        """Return the id of the master's publisher."""
         return self.master.choice.server_id
 
     @property

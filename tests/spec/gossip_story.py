@@ -88,7 +88,6 @@ class Story:
         self._seq = 7_000
 
     def step(self, event: Event) -> list[Effect]:
-        """Run one event now."""
         return self.swim.step(event, self.now)
 
     def receive(
@@ -100,7 +99,6 @@ class Story:
         return self.step(Received(source or address_of(number), message, token_valid))
 
     def add_peers(self, *numbers: int, capacity: int = 8) -> list[Effect]:
-        """Let these nodes join."""
         effects: list[Effect] = []
         for number in numbers:
             effects += self.receive(number, JoinReq(info_of(number, capacity=capacity), b"t"), token_valid=True)
@@ -113,7 +111,6 @@ class Story:
         return seqs[-1].to_bytes(NUMBER_BYTES)
 
     def receive_updates(self, number: int, *updates: Update) -> list[Effect]:
-        """Receive a ping of node `number` with these updates."""
         return self.receive(number, self.ping(number, updates=updates))
 
     def discover(self, *numbers: int) -> None:
@@ -178,7 +175,6 @@ class Story:
         self.pass_time(20_000, answering=numbers)
 
     def entry(self, number: int) -> MemberRecord | None:
-        """Return our record of a node."""
         return self.swim._members.get(node_id(number))
 
     def status(self, number: int) -> Status | None:
@@ -187,7 +183,6 @@ class Story:
         return entry.status if entry is not None else None
 
     def queued_update(self, number: int) -> Update | None:
-        """Return the queued update about a node."""
         news = self.swim._queue.queued.get(node_id(number))
         return news.update if news is not None else None
 

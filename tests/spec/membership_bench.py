@@ -29,7 +29,6 @@ class Group(Bench):
         super().__init__(*terms, **options)  # type: ignore[arg-type]  # the bench's own options, passed through
 
     def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
-        """Run one event, and record its effects."""
         effects = super().step(event, after_ms)
         for effect in effects:
             match effect:
@@ -73,17 +72,14 @@ class Group(Bench):
             self.store(*(peer for peer in answering if peer in self.sent))
 
     def change(self, target: Configuration, change_id: int = 1) -> None:
-        """Request a change to `target`."""
         self.step(ChangeConfiguration(change_id, target))
 
     @property
     def configuration(self) -> Configuration:
-        """Return the configuration in effect."""
         return self.about.configuration
 
     @property
     def replicated_to(self) -> list[ServerId]:
-        """Return the servers that the leader replicates to."""
         return [follower.server_id for follower in self.about.followers]
 
 

@@ -122,7 +122,6 @@ class Bench:
         return self.step(Persisted(number))
 
     def receive(self, sender: ServerId, message: Message, after_ms: int = 0) -> list[Effect]:
-        """Receive a message."""
         return self.step(Received(sender, message), after_ms)
 
     def expire(self) -> list[Effect]:
@@ -135,7 +134,6 @@ class Bench:
         return effects
 
     def propose(self, *commands: bytes, proposal_id: int = 1) -> list[Effect]:
-        """Propose commands for a client."""
         return self.step(Proposed(proposal_id=proposal_id, commands=commands))
 
     def request_vote(
@@ -212,7 +210,6 @@ class Bench:
         )
 
     def refused(self, peer: ServerId, append: AppendEntries, hint: int, term: int | None = None) -> list[Effect]:
-        """Receive from `peer` a rejection of `append`, with the index to try next."""
         return self.receive(
             peer, AppendReply(term=term or append.term, success=False, next_index=hint, correlation=append.correlation)
         )

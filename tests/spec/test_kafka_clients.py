@@ -160,7 +160,6 @@ class Story:
 
     @property
     def tables(self) -> KafkaClients:
-        """Return the tables of the state."""
         return self.farm.state.kafka
 
 

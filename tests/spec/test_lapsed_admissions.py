@@ -44,7 +44,6 @@ class Story:
         return self.farm.apply(self.index, 1, ProvenRecord(record, Author(by, self.index)))
 
     def pass_time(self, duration_ms: int) -> list[AdmissionLapsed]:
-        """Pass time with clock entries, and return the lapsed admissions."""
         lapsed: list[AdmissionLapsed] = []
         for _ in range(duration_ms // PERIOD_MS):
             time_ms = self.farm.state.log_time_ms + PERIOD_MS

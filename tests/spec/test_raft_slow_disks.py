@@ -58,7 +58,6 @@ class Group:
                 self.step(each, PeerExtensions(peer, Extensions(pre_vote=True, configurations=True)))
 
     def at(self, due_ms: int, act: Callable[[], None]) -> None:
-        """Schedule an action."""
         self._number += 1
         heappush(self._agenda, (due_ms, self._number, act))
 
@@ -77,12 +76,10 @@ class Group:
                 self.now = until_ms
 
     def step(self, server: ServerId, event: Event) -> None:
-        """Run one step, and carry out its effects."""
         self._carry_out(server, self.cores[server].step(event, self.now))
 
     @property
     def leaders(self) -> list[ServerId]:
-        """Return the leaders."""
         return [server for server, core in self.cores.items() if core.describe().role is Role.LEADER]
 
     def _carry_out(self, server: ServerId, effects: list[Effect]) -> None:

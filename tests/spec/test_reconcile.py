@@ -64,7 +64,6 @@ class Story:
         self.decision = Decision()
 
     def members(self) -> tuple[FarmMember, ...]:
-        """Return the members in gossip."""
         return tuple(
             farm_member(
                 identity(number),
@@ -77,11 +76,9 @@ class Story:
         )
 
     def healthy_voters(self) -> set[int]:
-        """Return the live voters."""
         return {number for number in self.voters if self.status.get(number, ALIVE) in {ALIVE, SUSPECT}}
 
     def lead(self, number: int) -> None:
-        """Make another server the leader, with a new reconciler."""
         self.leader, self.reconciler = number, Reconciler(self.settings)
 
     def group(self) -> Group:
@@ -108,7 +105,6 @@ class Story:
         return self.decision.proposal
 
     def carry_out(self, proposal: Proposal) -> None:
-        """Apply a proposal to the farm."""
         match proposal:
             case Admit(node_id, name):
                 table, _ = admit(

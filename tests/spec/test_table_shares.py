@@ -174,12 +174,10 @@ class Story(ABC):
 
     @property
     def state(self) -> FarmState:
-        """Return the current state."""
         return self.farm.state
 
     @property
     def table(self) -> Table:
-        """Return the declaration of the tested table."""
         return declared_table(self.place)
 
     def apply(self, record: Record, author: bytes | None) -> tuple[Change, ...]:
@@ -219,18 +217,15 @@ class Servers(Story):
     floods = 3
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         server_id = FOUNDERS.index(author) + 1
         return self.apply(
             Report("farm", self.state.log_time_ms + number, server_id, RouterStatus(attached=False)), author
         )
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return (FOUNDERS.index(author) + 1) in self.state.servers
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(self.farm.tuning.forget_after_ms + 2 * PERIOD_MS)
 
@@ -246,7 +241,6 @@ class Masters(Story):
         self.reported: dict[bytes, list[str]] = {}
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         self.reported.setdefault(author, []).append(f"{author.hex()} {number}")
         return self._report(author)
 
@@ -260,11 +254,9 @@ class Masters(Story):
         return self.apply(Report("farm", self.state.log_time_ms, server_id, router, masters), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(name.startswith(author.hex()) for name in self.state.masters)
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         self.reported[author] = self.reported[author][:1]
         self._report(author)
 
@@ -276,17 +268,14 @@ class Admitted(Story):
     floods = 40
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         node_id = author[-2:] + number.to_bytes(6)
         given = next_raft_id(self.state.admitted, node_id)
         return self.apply(Admission(node_id, f"r{author[-1]}-{number}", bytes(32), given), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(by == author and self.state.admitted[at].is_member for at, by in self.state.admitted_by.items())
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(31 * 60_000)
 
@@ -298,7 +287,6 @@ class Clients(Story):
     floods = 10
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(self._entry(author, number, admitted=True), author)
 
     def _entry(self, author: bytes, number: int, *, admitted: bool) -> ClientKey:
@@ -306,11 +294,9 @@ class Clients(Story):
         return ClientKey(node_id, f"c{author[-1]}-{number}", bytes(32), (Scope.WEIGHTS,), admitted=admitted)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(each.admitted and each.admitted_by == author for each in self.state.clients.values())
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         self.apply(self._entry(author, 0, admitted=False), Z)
 
 
@@ -321,15 +307,12 @@ class Exclusions(Story):
     floods = 10
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(Exclusion(hash_of(f"{author.hex()} {number}"), excluded=True), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(by == author for by in self.state.weights.excluded_by.values())
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         self.apply(Exclusion(hash_of(f"{author.hex()} 0"), excluded=False), Z)
 
 
@@ -340,15 +323,12 @@ class Costs(Story):
     floods = 10
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(CostFactor(hash_of(f"{author.hex()} {number}"), 2), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(by == author for by in self.state.weights.costs_by.values())
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         self.apply(CostFactor(hash_of(f"{author.hex()} 0"), 1), Z)
 
 
@@ -359,15 +339,12 @@ class PipelineFactors(Story):
     floods = 10
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(Factors(self.index, "formula", {hash_of(f"{author.hex()} {number}"): 1.1}), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(each.author == author for each in self.state.weights.factors.values())
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(11 * 60_000)
 
@@ -379,11 +356,9 @@ class Producers(Story):
     floods = 40
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(ProducerStart(f"p{number}", principal=principal_hash(CLUSTER_ID, author.hex())), Z)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         user = principal_hash(CLUSTER_ID, author.hex())
         return sum(
             each.principal == user and self.state.kafka.producer(at, self.state.log_time_ms) is not None
@@ -391,7 +366,6 @@ class Producers(Story):
         )
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(PRODUCER_EXPIRY_MS + PERIOD_MS)
 
@@ -402,16 +376,13 @@ class ProducersOfNode(Producers):
     place = "KafkaClients.producers"
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(ProducerStart(f"p{number}", principal=principal_hash(CLUSTER_ID, str(number))), author)
 
     @property
     def table(self) -> Table:
-        """See `Story`."""
         return replace(super().table, share=1024)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return sum(
             each.node_id == author and self.state.kafka.producer(at, self.state.log_time_ms) is not None
             for at, each in self.state.kafka.producers.items()
@@ -425,17 +396,14 @@ class Groups(Story):
     floods = 10
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         user = principal_hash(CLUSTER_ID, author.hex())
         return self.apply(GroupOffset(f"{author.hex()} {number}", 0, principal=user), Z)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         names = (name for name in self.state.kafka.groups if name.startswith(author.hex()))
         return sum(self.state.kafka.group(name, self.state.log_time_ms) is not None for name in names)
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(GROUP_EXPIRY_MS + PERIOD_MS)
 
@@ -444,13 +412,11 @@ class GroupsOfNode(Groups):
     """Consumer groups written by one hostile node, for invented users."""
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         user = principal_hash(CLUSTER_ID, str(number))
         return self.apply(GroupOffset(f"{author.hex()} {number}", 0, principal=user), author)
 
     @property
     def table(self) -> Table:
-        """See `Story`."""
         return replace(super().table, share=200)
 
 
@@ -461,11 +427,9 @@ class Skipped(Story):
     floods = SKIPPED_MAX
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(Foreign("copy", str(Produced(10**6 + number, 0, 0))), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return self.state.kafka.skipped_of.count(author.hex())
 
     def release(self, author: bytes) -> None:
@@ -479,15 +443,12 @@ class Sessions(Story):
     floods = 2000
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         return self.apply(Foreign("request", f"session{number}-{self.index}-1"), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return self.farm.sessions.count(f"~{author.hex()}-")
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         del author
         self.pass_time(3_600_000 + 2 * PERIOD_MS)
         self.apply(Foreign("request", f"other-{self.index}-1"), Z)
@@ -500,16 +461,13 @@ class ReqidRows(Story):
     floods = 100
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """See `Story`."""
         reqid = (self.state.log_time_ms // 1000).to_bytes(4) + author[-2:] + number.to_bytes(6)
         return self.apply(Foreign("update", request_text(reqid)), author)
 
     def rows(self, author: bytes) -> int:
-        """See `Story`."""
         return len(self.farm.reqids._tables[True]._of_author.get(author, ()))
 
     def release(self, author: bytes) -> None:
-        """See `Story`."""
         self.pass_time((OLDEST_S + 60) * 1000)
         self.submit(author, 10**6)
 

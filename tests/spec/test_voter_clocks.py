@@ -34,15 +34,12 @@ class Voters:
         return changes
 
     def reports(self, clocks: dict[int, int]) -> list[Change]:
-        """Append a report of each server, dated by its clock."""
         return self.append(*(report(each, BASE_MS + ms) for each, ms in clocks.items()))
 
     def clock(self, ms: int, leader: int = 1) -> list[Change]:
-        """Append a clock entry, and return the changes."""
         return self.append(Clock(BASE_MS + ms, leader, PERIOD_MS))
 
     def configure(self, *majorities: tuple[int, ...]) -> None:
-        """Set the voters from here on."""
         self.index += 1
         self.farm.configure(self.index, self.term, majorities)
 

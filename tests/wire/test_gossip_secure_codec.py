@@ -45,7 +45,6 @@ class Node:
         self.codec = SecureCodec(signer, ring, sha512(name.encode()).digest()[:SECRETS_BYTES])
 
     def join(self, token: bytes = b"") -> bytes:
-        """Return the datagram of its JoinReq."""
         return self.codec.outgoing(JoinReq(self.info, token))
 
     def take(self, datagram: bytes, source: Address = HOME, now_ms: int = NOW) -> Received:
@@ -53,7 +52,6 @@ class Node:
         return self.codec.incoming(datagram, source, now_ms).received
 
     def refusal_of(self, datagram: bytes) -> RefusedError:
-        """Return the error for a refused datagram."""
         with pytest.raises(RefusedError) as caught:
             self.codec.incoming(datagram, HOME, NOW)
         return caught.value

@@ -87,20 +87,16 @@ class Names:
         self._topic = topic or Topic()
 
     def topic(self) -> Topic:
-        """Return the topic of the log."""
         return self._topic
 
     def local(self) -> ReplicaKey:
-        """Return the key of this replica."""
         return self._local
 
     def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
-        """Return the key of a replica that sent its id and directory."""
         static = ReplicaKey(replica_id)
         return static if static in self._keys else ReplicaKey(replica_id, directory)
 
     def voter_key(self, voter_id: int) -> ReplicaKey | None:
-        """Return the key of the voter with this id."""
         return next((key for key in self._keys if key.id == voter_id), None)
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
@@ -108,7 +104,6 @@ class Names:
         return ("10.0.0.1", 9_000 + replica.id) if replica in self._keys else None
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the listeners of this replica."""
         return (("CONTROLLER", "10.0.0.1", 9_000 + self._local.id),)
 
 

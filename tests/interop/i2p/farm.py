@@ -71,7 +71,6 @@ class NetworkFarm(Farm):
 
     @property
     def hash(self) -> bytes:
-        """Return the hash of the master destination."""
         return self.master.destination.hash
 
     def publishing(self) -> PublishingView | None:
@@ -98,7 +97,6 @@ class NetworkFarm(Farm):
         return f"{self.publishing()}\n{self.leaves()}\n{self.logs()}"
 
     def leaves(self) -> list[LeafView]:
-        """Return the leaves of all reports."""
         return [leaf for report in self.running[0].view().reports for leaf in report.leaves]
 
 

@@ -107,7 +107,6 @@ outbound.quantity = 3
 """
 
     def launch(self) -> None:
-        """Start the process."""
         at = self.directory
         command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={at}/i2pd.conf"]
         command += [f"--tunconf={at}/tunnels.conf", f"--tunnelsdir={at}/tunnels.d", f"--pidfile={at}/pid"]

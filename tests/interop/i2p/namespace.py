@@ -116,7 +116,6 @@ class ClientNamespace:
     """The connections to the open port."""
 
     def inside(self, command: Sequence[str]) -> list[str]:
-        """Return a command that runs `command` in the namespace."""
         return ["nsenter", "--target", str(self.holder), "--net", *command]
 
     def opened(self) -> dict[str, int]:

@@ -63,7 +63,6 @@ class Network:
 
     @property
     def observer(self) -> JavaRouter:
-        """Return the router of `lookup`."""
         return self.java[2]
 
     def start(self) -> None:
@@ -105,13 +104,11 @@ class Network:
                 each.start()
 
     def stop(self) -> None:
-        """End all routers."""
         for each in self.routers.values():
             if each.running:
                 each.kill()
 
     def state(self) -> str:
-        """Return one line for each router."""
         return "\n".join(each.state() for each in self.routers.values() if each.running)
 
     def tunnel(self, router: Router, name: str, port: int) -> Destination:
@@ -145,7 +142,6 @@ class Network:
         return any(new > old for new, old in zip_longest(now, before, fillvalue=0))
 
     def is_stored(self, destination_hash: bytes) -> bool:
-        """Return True if a floodfill has a lease set for a hash."""
         return any(self._stored_at_floodfills(destination_hash))
 
     def _arrives(self, hashes: Collection[bytes], before: Mapping[bytes, list[int]]) -> bool:

@@ -52,7 +52,6 @@ class Router(ABC):
 
     @property
     def running(self) -> bool:
-        """Return True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -61,11 +60,9 @@ class Router(ABC):
         return self.directory / "router.info"
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait for the end of the process."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait for the end of the process."""
         self._end(signal.SIGTERM)
 
     def _store_in_files(self, info: bytes, router_hash: bytes) -> None:

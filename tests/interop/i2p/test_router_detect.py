@@ -53,7 +53,6 @@ class LoneI2pd:
         wait_until(lambda: self._state("sam") == "on" or None, START_S, "i2pd listens", lambda: tail(self.log))
 
     def stop(self) -> None:
-        """End it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(END_S)

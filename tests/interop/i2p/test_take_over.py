@@ -46,7 +46,6 @@ class Farm:
 
     @property
     def hash(self) -> bytes:
-        """The hash of the master destination."""
         return self.keys[0].destination.hash
 
     def publishing(self) -> PublishingView | None:
@@ -54,7 +53,6 @@ class Farm:
         return next(iter(self.nodes[2].view().publishing), None)
 
     def publisher(self) -> str | None:
-        """Return the name of the publisher."""
         publishing = self.publishing()
         return None if publishing is None else publishing.publisher_name
 
@@ -72,7 +70,6 @@ class Farm:
         return names == ("site-a", "site-a") and time.time() - publishing.handed_over_s > QUIET_S
 
     def state(self) -> str:
-        """Return the ends of the logs."""
         return "\n".join(tail(each.log_file) for each in self.nodes)
 
 

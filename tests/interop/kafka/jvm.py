@@ -99,7 +99,6 @@ class Voter:
 
     @property
     def address(self) -> str:
-        """The address of the voter."""
         return f"{LOOPBACK}:{self.port}"
 
 
@@ -126,22 +125,18 @@ class KafkaServer:
 
     @property
     def address(self) -> str:
-        """The address for other servers."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def voter(self) -> Voter:
-        """The server as a voter in other servers' settings."""
         return Voter(self.node_id, self.port, self.directory_id)
 
     @property
     def log(self) -> Path:
-        """The file of its output."""
         return self.directory.with_suffix(".log")
 
     @property
     def properties(self) -> Path:
-        """The file of its settings."""
         return self.directory.with_suffix(".properties")
 
     @property
@@ -151,7 +146,6 @@ class KafkaServer:
 
     @property
     def lives(self) -> bool:
-        """True while its process runs."""
         return self.child is not None and runs(self.child)
 
     def last_words(self) -> str:
@@ -319,7 +313,6 @@ class JvmServers:
         raise ChildError(f"no server leads within {timeout_s:g} s\n{words}")
 
     async def close(self) -> None:
-        """End all processes."""
         if self._tools is not None:
             await self._tools.end()
         for server in self.servers.values():

@@ -54,16 +54,13 @@ class KafkaFarm:
 
     @property
     def addresses(self) -> str:
-        """The addresses for a client."""
         return ",".join(f"{LOOPBACK}:{port}" for port in self.ports.values())
 
     def port(self, server: Server) -> int:
-        """Return the port of the listener of one server."""
         return self.ports[server.server_id or 0]
 
     @property
     def running(self) -> list[Server]:
-        """The servers with a running process."""
         return [server for server in self.farm.servers if server.running]
 
     async def brokers(self, port: int) -> set[int]:
@@ -108,7 +105,6 @@ class KafkaFarm:
         return ",".join(f"{LOOPBACK}:{port}" for port in (first, *(it for it in self.ports.values() if it != first)))
 
     async def commit_index(self) -> int:
-        """Return the commit index of the leader."""
         return max(view.raft.commit_index for _, view in await self.farm.views())
 
     async def wait_until_committed(self, index: int) -> None:

@@ -95,22 +95,18 @@ class OurServer:
 
     @property
     def voter(self) -> Voter:
-        """The server as a voter in other servers' settings."""
         return Voter(self.node_id, self.port, self.directory_id)
 
     @property
     def properties(self) -> Path:
-        """The file of its settings."""
         return self.directory.with_suffix(".properties")
 
     @property
     def log(self) -> Path:
-        """The file of its output."""
         return self.directory.with_suffix(".log")
 
     @property
     def lives(self) -> bool:
-        """True while its process runs."""
         return self.child is not None and runs(self.child)
 
 
@@ -143,11 +139,9 @@ class MixedQuorum:
 
     @property
     def node_ids(self) -> list[int]:
-        """The ids of all servers."""
         return sorted((*self.jvm.servers, *self.ours))
 
     def is_ours(self, node_id: int) -> bool:
-        """Return True if a server is ours."""
         return node_id in self.ours
 
     def server(self, node_id: int) -> KafkaServer | OurServer:
@@ -428,7 +422,6 @@ class MixedQuorum:
             await self.kill(node_id)
 
     def summary(self) -> str:
-        """Return a summary in one line."""
         led = ", ".join(
             f"{'ours' if self.is_ours(node_id) else 'Kafka'} {node_id} {count} times"
             for node_id, count in sorted(self.seen.leaders.items())

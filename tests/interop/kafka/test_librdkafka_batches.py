@@ -42,7 +42,6 @@ class KeepingTopic(MemoryTopic):
         self.offsets = MemoryOffsets()
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """Keep the batch, and append it."""
         self.kept.append(batch)
         return await super().append(batch, principal)
 

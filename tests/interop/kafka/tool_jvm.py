@@ -73,7 +73,6 @@ class ToolJvm:
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
         return self._child.pid
 
     async def run(self) -> None:
@@ -112,7 +111,6 @@ class ToolJvm:
         return answer["ok"]
 
     async def end(self) -> None:
-        """End the process."""
         self._ending = True
         await self._child.end()
 

@@ -178,5 +178,4 @@ class Recorder:
         return next((each for each in reversed(appends) if indexes and each.previous == int(indexes[-1])), None)
 
     def last_requests(self, member: Member, count: int) -> list[Recorded]:
-        """Return the last requests of peers to a member."""
         return [each for each in self.messages if each.member == member.peer_id and each.sender is not None][-count:]

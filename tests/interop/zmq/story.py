@@ -79,7 +79,6 @@ class Updates:
                 return index
 
     async def submit_some(self, count: int, at_once: int = 16) -> None:
-        """Submit this number of updates."""
         target = len(self.payloads) + count
         async with trio.open_nursery() as nursery:
             for _ in range(at_once):
@@ -120,7 +119,6 @@ class MemberLog:
 
     @property
     def last(self) -> int:
-        """The last index."""
         return max(self.entries, default=self.snapshot_index)
 
 

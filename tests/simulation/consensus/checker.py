@@ -137,7 +137,6 @@ class Checker:
         self._accounts.request_sent(server, answer, number)
 
     def record_answer(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
-        """Check the answer to a request."""
         try:
             match answer:
                 case ReadReady(read_id, index):
@@ -251,7 +250,6 @@ class Checker:
         self._accepted[accepted.proposal_id] = position
 
     def resolved(self, server: ServerId, resolve: ProposalResolved) -> None:
-        """Check the outcome of a proposal."""
         commands = self._proposals.pop(resolve.proposal_id, None)
         if commands is None:
             raise ViolationError(f"server {server} answers proposal {resolve.proposal_id} twice")
@@ -305,7 +303,6 @@ class Checker:
         return server in newest.voter_ids | before.voter_ids and _is_majority(willing, newest)
 
     def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
-        """Check the outcome of a configuration change."""
         owner, target = self._requested.pop(resolved.change_id, (None, None))
         if owner != server or target is None:
             raise ViolationError(f"server {server} answers change {resolved.change_id} twice")

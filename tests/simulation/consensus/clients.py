@@ -119,7 +119,6 @@ class Clients:
         state.when_applied(ready.index, answer)
 
     def read_refused(self, refused: ReadRefused) -> None:
-        """Handle a refused read."""
         client, call = self._waiting.pop(refused.read_id)
         self._deliver_answer(lambda: self._refused(client, call, refused.leader))
 

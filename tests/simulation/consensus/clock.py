@@ -11,7 +11,6 @@ class Clock:
         self._ahead_ms = 0
 
     def reads(self, world_ms: int) -> int:
-        """Return the time of this clock at `world_ms`."""
         return int(world_ms * self._rate) + self._ahead_ms
 
     def shows_at(self, clock_ms: int) -> int:

@@ -98,7 +98,6 @@ class Connections:
         self.broken = 0
 
     def send_request(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
-        """Send a request."""
         connection = self._connect(asker, answerer, int(self.passes_by(asker, answerer, request)))
         if connection is None or len(connection.slots) >= _SLOTS_MAX:
             self.lost += 1
@@ -134,7 +133,6 @@ class Connections:
             self._reply_later(connection, known)
 
     def stopped(self, server: ServerId) -> None:
-        """Break all connections of a stopped server."""
         for connection in list(self._open.values()):
             if server in (connection.asker, connection.answerer):
                 self._break(connection)

@@ -40,6 +40,5 @@ class FaultyDisk(CrashDisk):
         return f"{file} at {offset_bytes}"
 
     def after_crash(self, random: Random) -> "FaultyDisk":
-        """Return the disk of the next run."""
         left = self.crash(random)
         return FaultyDisk(left.names, left.durable_names)

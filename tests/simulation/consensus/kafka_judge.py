@@ -48,7 +48,6 @@ class KafkaJudge:
         """The run number of a server and the highest high watermark that it received in this run, by server."""
 
     def stepped(self, machine: Machine, _event: Event, _effects: Sequence[Effect]) -> None:
-        """Check a step of a server."""
         if machine.run is None:
             return
         replica = machine.run.core._replica

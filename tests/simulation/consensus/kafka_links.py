@@ -180,7 +180,6 @@ class KafkaLinks:
         self.repeated = 0
 
     def send_request(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
-        """Send a request of a core."""
         node, peer, purpose = self._hosts[asker].node, replica(recipient), purpose_of(request)
         if node is None:
             return

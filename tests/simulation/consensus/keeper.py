@@ -70,7 +70,6 @@ class Keeper:
         return f"{extent.file} at {offset_bytes}"
 
     def rot_anywhere(self) -> str:
-        """Flip any bit."""
         self.rotten = True
         return self.disk.rot_anywhere(self._random)
 
@@ -79,7 +78,6 @@ class Keeper:
         self._full_until_ms = max(self._full_until_ms, until_ms)
 
     def is_full(self, now_ms: int) -> bool:
-        """Return True if the disk is full."""
         return now_ms < self._full_until_ms
 
     def break_off(self, job: WriteJob, start: int) -> int:

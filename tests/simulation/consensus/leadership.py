@@ -86,7 +86,6 @@ class Leadership:
         self._undisturbed, self._commit_at_first = server, committed
 
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
-        """Check a step of a server."""
         if self._options.lease_clock_bound_ms is not None:
             self._check_promises(machine, event, effects)
         server, run = machine.server_id, machine.run

@@ -341,7 +341,6 @@ class Machine:
             self._keeper.disk.perform(operation)
 
     def pause(self, duration_ms: int) -> None:
-        """Pause for `duration_ms`."""
         self._paused_until_ms = max(self._paused_until_ms, self._world.now + duration_ms)
 
     def jump(self, ahead_ms: int) -> None:

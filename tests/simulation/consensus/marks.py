@@ -155,7 +155,6 @@ class Marks:
         self._candidacies: set[Term] = set()
 
     def see(self, mark: str) -> None:
-        """Count a path."""
         self.counts[mark] += 1
 
     def stepped(

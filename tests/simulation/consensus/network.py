@@ -78,7 +78,6 @@ class Network:
 
     @property
     def broken(self) -> int:
-        """Return the number of broken connections."""
         return self.connections.broken + (self._sockets.broken if self._sockets else 0)
 
     @property
@@ -98,7 +97,6 @@ class Network:
             self._sockets.keep_members(server, members)
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_ms`."""
         self._timeline.after(delay_ms, action)
 
     def send(self, sender: ServerId, recipient: ServerId, message: Message) -> None:

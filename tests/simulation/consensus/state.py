@@ -122,13 +122,11 @@ class StateMachine:
         """Process applied entries that a protocol keeps in addition to the store."""
 
     def when_applied(self, index: Index, action: Callable[[], None]) -> None:
-        """Call `action` when the entry at `index` is applied."""
         self._callback_number += 1
         heappush(self._callbacks, (index, self._callback_number, action))
         self._answer()
 
     def value_of(self, key: int) -> int:
-        """Return the current value of a key."""
         return self._store.values.get(key, 0)
 
     def begin_restore(self, effect: Restore) -> ReadSnapshot:

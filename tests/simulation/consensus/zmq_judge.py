@@ -42,7 +42,6 @@ class ZmqJudge:
         self._held: dict[ServerId, tuple[Term, Index]] = {}
 
     def stepped(self, machine: Machine, _event: Event, effects: Sequence[Effect]) -> None:
-        """Check a step of a server."""
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         for persist in persists:
             for entry in persist.entries:

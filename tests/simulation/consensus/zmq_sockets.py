@@ -231,7 +231,6 @@ class ZmqSockets:
         self._pending = {key: taken for key, taken in self._pending.items() if key[0] != server}
 
     def keep_members(self, server: ServerId, members: frozenset[ServerId]) -> None:
-        """Close the server's sockets to all non-members."""
         for asker, answerer in list(self._dealers):
             if asker == server and answerer not in members:
                 dealer = self._dealers[asker, answerer]

@@ -41,7 +41,6 @@ class ChunkProgress:
 
     @classmethod
     def read(cls, path: Path | None) -> "ChunkProgress":
-        """Return the progress in a file, or none."""
         if path is None or not path.exists():
             return cls(path)
         return cls(path, **json.loads(path.read_text(encoding="utf-8")))

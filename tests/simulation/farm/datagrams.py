@@ -37,7 +37,6 @@ class MemoryDatagrams:
         return HostDatagrams(self, host)
 
     def bind(self, host: Host, address: Address) -> "DatagramSocket":
-        """Return a socket at an address of the machine."""
         if not is_own(host, address.host):
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         if address.port == 0:
@@ -50,13 +49,11 @@ class MemoryDatagrams:
         return self._bound.setdefault((host.name, address), DatagramSocket(self, host, address))
 
     def listen(self, host: Host, address: Address) -> "DatagramSocket":
-        """Return a socket at a broadcast address."""
         found = DatagramSocket(self, host, address)
         self._listening.setdefault(address, []).append(found)
         return found
 
     def close(self, closed: "DatagramSocket") -> None:
-        """Remove a socket."""
         listening = self._listening.get(closed.address, [])
         if closed in listening:
             listening.remove(closed)
@@ -88,7 +85,6 @@ class MemoryDatagrams:
         return True
 
     def forge(self, sender: Host, source: Address, datagram: bytes, target: Address) -> None:
-        """Send a datagram with any source address."""
         owner = self.network.owner(target.host)
         if owner is not None:
             self._deliver(DatagramSocket(self, sender, source), datagram, owner, target)
@@ -123,7 +119,6 @@ class HostDatagrams:
         return self._datagrams.bind(self._host, address)
 
     def bind_broadcast(self, address: Address, limit_bytes: int) -> "DatagramSocket":  # noqa: ARG002 - the port's parameter
-        """Return a socket that receives at a broadcast address."""
         return self._datagrams.listen(self._host, address)
 
     async def resolve(self, host: str, port: int) -> list[Address]:
@@ -149,7 +144,6 @@ class DatagramSocket:
 
     @property
     def address(self) -> Address:
-        """The bound address."""
         return self._address
 
     def send(self, datagram: bytes, target: Address) -> bool:

@@ -95,8 +95,6 @@ class DiskWorker:
                 raise DiskHangsError
 
     def begin(self, work: Callable[[], object], ended: Callable[[Exception | None], None]) -> None:
-        """Do `work`. `ended` is called with its exception, if any."""
-
         def report() -> None:
             if call.error is not None and not isinstance(call.error, Exception):
                 raise call.error

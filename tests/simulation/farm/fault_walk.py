@@ -100,7 +100,6 @@ class FaultWalk:
         self._world.network.heal()
 
     async def pause(self) -> None:
-        """Pause the process of a node."""
         self._world.pause("node-1")
         await trio.sleep(FAULT_S)
         self._world.resume("node-1")

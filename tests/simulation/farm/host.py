@@ -87,7 +87,6 @@ class Host:
 
     @property
     def directory(self) -> Path:
-        """The state directory of its node."""
         return self.disk.root
 
     @property
@@ -102,7 +101,6 @@ class Host:
 
     @property
     def process_id(self) -> int:
-        """The number of its process, which differs after each start."""
         return 1000 * self.number + self.starts + 2
 
     @property

@@ -204,7 +204,6 @@ class Patches:
         self._undo = undo
 
     def set(self, owner: object, name: str, value: object) -> None:
-        """Replace an attribute."""
         before = vars(owner)[name]
         setattr(owner, name, value)
         self._undo.callback(setattr, owner, name, before)

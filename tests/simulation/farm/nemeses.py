@@ -103,7 +103,6 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """The fault in one line."""
         amount = f" ({self.amount:g})" if self.amount else ""
         return f"{self.at_s:7.1f} s to {self.until_s:.1f} s: {' '.join(self.hosts)}: {self.nemesis.value}{amount}"
 

@@ -69,7 +69,6 @@ class Network:
         return host if host is not None and host.is_powered else None
 
     def hosts(self) -> Collection[Host]:
-        """Return all machines."""
         return self._hosts.values()
 
     # -- faults --------------------------------------------------------------------------------------------------------
@@ -108,7 +107,6 @@ class Network:
         return self.links.get((source.name, target.name), self.link)
 
     def delay_s(self, link: Link) -> float:
-        """Return the delay of one packet."""
         delay_s = link.delay_s + link.jitter_s * self.random.random() if link.jitter_s else link.delay_s
         if link.reordering and self.random.random() < link.reordering:
             delay_s += 20 * link.delay_s * self.random.random()

@@ -119,7 +119,6 @@ class Planted:
 
     @property
     def plan(self) -> Plan:
-        """The plan of its trial."""
         return Plan(self.seed, NODES, self.trouble_s, self.faults, has_operator=self.has_operator)
 
     @contextmanager

@@ -53,7 +53,6 @@ class Floodfills:
     _stored: dict[bytes, list[Found]] = field(default_factory=dict)
 
     def store(self, structure: MetaLeaseSet, at_s: float) -> None:
-        """Store a structure from a moment on."""
         self._stored.setdefault(structure.destination.hash, []).append(Found(at_s, structure))
 
     def find(self, master_hash: bytes) -> MetaLeaseSet | None:

@@ -33,7 +33,6 @@ class Descriptors:
         self._next = FIRST_DESCRIPTOR
 
     def add(self, thing: "Listening | End | Selector") -> int:
-        """Return a new descriptor."""
         self._next += 1
         self.open[self._next] = thing
         return self._next
@@ -52,7 +51,6 @@ class StreamSocket(trio.socket.SocketType):
 
     @property
     def family(self) -> stdlib_socket.AddressFamily:
-        """The family of its addresses."""
         return stdlib_socket.AF_INET
 
     @property
@@ -83,18 +81,15 @@ class StreamSocket(trio.socket.SocketType):
         return found
 
     def close(self) -> None:
-        """Close the socket."""
         if self._descriptor >= 0:
             self._world.close(self._descriptor, abortive=self._is_abortive)
             self._descriptor = -1
 
     async def bind(self, address: Any) -> None:
-        """Set the own address."""
         await trio.lowlevel.checkpoint()
         self._own = str(address[0]), int(address[1])
 
     def listen(self, backlog: int | None = None) -> None:
-        """Open the port."""
         host = current_host.get()
         assert host is not None
         self._thing = self._world.streams.listen(host, self._own, backlog or 128)
@@ -102,7 +97,6 @@ class StreamSocket(trio.socket.SocketType):
         self._descriptor = self._world.descriptors.add(self._thing)
 
     async def connect(self, address: Any) -> None:
-        """Connect to a port."""
         host = current_host.get()
         assert host is not None
         self._thing = await self._world.streams.connect(host, (str(address[0]), int(address[1])))
@@ -131,11 +125,9 @@ class StreamSocket(trio.socket.SocketType):
         await wait_writable(self._checked())
 
     def is_readable(self) -> bool:
-        """Return True if a read returns immediately."""
         return self._checked().is_readable
 
     async def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        """Return received bytes."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             end = self._end()
@@ -167,7 +159,6 @@ class StreamSocket(trio.socket.SocketType):
             self._end().end()
 
     def getsockname(self) -> Any:
-        """Return the own address."""
         return self._thing.own if self._thing is not None else self._own
 
     def getpeername(self) -> Any:
@@ -218,12 +209,10 @@ class PlainSocket:
         return PlainSocket(self._world, self._world.descriptors.add(end)), end.other
 
     def recv(self, limit: int, flags: int = 0) -> bytes:
-        """Return received bytes."""
         assert isinstance(self._thing, End)
         return self._thing.read(limit, peek=bool(flags & stdlib_socket.MSG_PEEK))
 
     def close(self) -> None:
-        """Close the socket."""
         if self._descriptor >= 0:
             self._world.close(self._descriptor)
             self._descriptor = -1
@@ -245,15 +234,12 @@ class Selector:
 
     @property
     def is_readable(self) -> bool:
-        """Return True if one of its sockets is readable."""
         return any(each._thing.is_readable for each in self._registered)
 
     def fileno(self) -> int:
-        """Return its descriptor."""
         return self._descriptor
 
     def register(self, thing: PlainSocket, _events: int, data: object) -> None:
-        """Add a socket."""
         self._registered[thing] = data
         end = thing._thing
         assert isinstance(end, End)
@@ -262,13 +248,11 @@ class Selector:
             self.readable.wake()
 
     def unregister(self, thing: PlainSocket) -> None:
-        """Remove a socket."""
         del self._registered[thing]
         assert isinstance(thing._thing, End)
         thing._thing.on_readable = None
 
     def select(self, _timeout_s: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the readable sockets."""
         return [
             (selectors.SelectorKey(each, each.fileno(), selectors.EVENT_READ, data), selectors.EVENT_READ)
             for each, data in self._registered.items()
@@ -276,7 +260,6 @@ class Selector:
         ]
 
     def close(self) -> None:
-        """Close the selector."""
         self._world.descriptors.open.pop(self._descriptor, None)
         self.readable.wake()
 
@@ -312,7 +295,6 @@ class Sockets:
         self.descriptors = Descriptors()
 
     def close(self, descriptor: int, *, abortive: bool = False) -> None:
-        """Close a descriptor."""
         thing = self.descriptors.open.pop(descriptor, None)
         if isinstance(thing, End):
             thing.close(abortive=abortive)
@@ -339,11 +321,9 @@ class FreePort(nullcontext["FreePort"]):
         """Take an option."""
 
     def bind(self, name: tuple[str, int]) -> None:
-        """Take an address."""
         self._name = name
 
     def getsockname(self) -> tuple[str, int]:
-        """Return the address."""
         return self._name
 
 

@@ -51,7 +51,6 @@ class Waiter:
         self._tasks: dict[trio.lowlevel.Task, None] = {}
 
     async def wait(self) -> None:
-        """Wait for `wake`."""
         task = trio.lowlevel.current_task()
         self._tasks[task] = None
 
@@ -62,7 +61,6 @@ class Waiter:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake(self) -> None:
-        """Wake all of them."""
         if self._tasks:
             tasks, self._tasks = self._tasks, {}
             for each in tasks:
@@ -161,7 +159,6 @@ class End:
         self._peer: End | None = None
 
     def join(self, peer: "End") -> None:
-        """Connect to the other end."""
         self._peer = peer
         self._out = Pipe(self._streams.network, self, peer)
 

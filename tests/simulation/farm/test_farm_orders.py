@@ -115,7 +115,6 @@ class RecordedClient(ControlClient):
     async def request(
         self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
     ) -> tuple[int, bytes]:
-        """Record and send a request."""
         if method == "POST":
             self._posted.add(target.partition("?")[0])
         return await super().request(method, target, body, limit_bytes=limit_bytes)
@@ -132,7 +131,6 @@ class CommandLine:
     _replies: "queue.SimpleQueue[object]" = field(default_factory=queue.SimpleQueue)
 
     async def run(self, *arguments: str) -> Result:
-        """Run a command to its end."""
         thread = Thread(target=lambda: self._questions.put(CliRunner().invoke(cli, arguments)), daemon=True)
         thread.start()
         while not isinstance(question := self._questions.get(timeout=20), Result):
@@ -144,7 +142,6 @@ class CommandLine:
         return question
 
     async def at(self, name: str, *arguments: str) -> Result:
-        """Run a command at a node."""
         return await self.run(*arguments, "--node", str(self.world.hosts[name].directory / SOCKET_NAME))
 
     def install(self, patch: pytest.MonkeyPatch) -> None:

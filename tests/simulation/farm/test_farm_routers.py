@@ -37,7 +37,6 @@ class Client:
         nursery.start_soon(router.serve, theirs)
 
     async def send(self, message: i2cp_router_half.Message) -> None:
-        """Send a message."""
         await self._stream.send_all(i2cp_router_half.encode(message))
 
     async def begin(self) -> None:

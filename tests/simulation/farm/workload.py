@@ -82,7 +82,6 @@ class Calls:
         """The moment of the last recovery."""
 
     def begin(self, client: str, kind: Kind, key: int = 0) -> Call:
-        """Add a call."""
         value = next(self._values) if kind is Kind.WRITE else 0
         call = Call(client, kind, next(self._moments), self._now_s(), key=key, value=value)
         self.all.append(call)
@@ -142,7 +141,6 @@ class Client:
         return self._random.choice([Kind.EXCLUDE, Kind.INCLUDE, Kind.INCLUDE, Kind.COST, Kind.TRANSFER])
 
     async def call(self, kind: Kind) -> Call:
-        """Make one call."""
         call = self._calls.begin(self.name, kind, self._random.randrange(KEYS))
         try:
             match kind:

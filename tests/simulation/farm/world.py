@@ -201,7 +201,6 @@ class World:
         await trio.lowlevel.checkpoint()
 
     async def start_all(self) -> None:
-        """Start all nodes that do not run."""
         for host in self.hosts.values():
             if host.run is None:
                 await self.start(host.name)
@@ -285,14 +284,12 @@ class World:
         self.streams.close_all(service.host, service.name)
 
     def control(self, name: str) -> ControlClient:
-        """Return a client of the node's control endpoint."""
         return ControlClient(self.hosts[name].directory / SOCKET_NAME)
 
     # -- the trace -----------------------------------------------------------------------------------------------------
 
     @property
     def time_s(self) -> float:
-        """The virtual time."""
         return self.clock.now_s
 
     def _now(self) -> float:

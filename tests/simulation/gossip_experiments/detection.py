@@ -45,7 +45,6 @@ class Detection:
 
     @property
     def mean(self) -> Figure:
-        """Return the mean of the periods."""
         return mean_of(self.periods)
 
 

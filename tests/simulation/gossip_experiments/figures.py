@@ -25,7 +25,6 @@ class Figure:
     high: float
 
     def text(self, form: str = ".3f", unit: str = "") -> str:
-        """Return the text for a table."""
         return f"{self.value:{form}}{unit} [{self.low:{form}}, {self.high:{form}}]"
 
 

@@ -62,7 +62,6 @@ class Workload:
         return self._random.randint(1, KEYS), next(self._values)
 
     def any_node(self) -> NodeProcess:
-        """Return a random node."""
         return self._random.choice(self.nodes)
 
     async def pause(self) -> None:
@@ -274,7 +273,6 @@ class ReadLog:
 
     @property
     def last(self) -> int:
-        """Return the index of the last entry."""
         return self.entries[-1][0] if self.entries else 0
 
     def add(self, index: int, data: bytes) -> None:

@@ -74,13 +74,11 @@ class History:
         self._file: TextIO | None = None if path is None else path.open("w", encoding="utf-8")
 
     def add(self, operation: Operation) -> None:
-        """Add an ended operation."""
         self.operations.append(operation)
         if self._file is not None:
             self._file.write(json.dumps(asdict(operation), default=_value) + "\n")
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

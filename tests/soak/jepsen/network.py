@@ -116,7 +116,6 @@ class Network:
             self._filter(number)
 
     def unblock(self, fault: int) -> None:
-        """End a block."""
         for number, rules in self._rules.items():
             if rules.pop(fault, None) is not None:
                 self._filter(number)

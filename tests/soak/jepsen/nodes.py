@@ -144,7 +144,6 @@ class NodeProcess:
         self._configuration = directory / f"{self.name}.toml"
 
     def start(self) -> None:
-        """Start the process."""
         assert self.process is None or self.process.poll() is not None
         self.is_paused = False
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **self.disk.environment}
@@ -173,7 +172,6 @@ class NodeProcess:
 
     @property
     def is_running(self) -> bool:
-        """Return True if the process runs, paused or not."""
         return self.process is not None and self.process.poll() is None
 
     def pause(self, *, paused: bool) -> None:
@@ -216,7 +214,6 @@ class NodeProcess:
         return ", ".join(f"{count} {kind}" for kind, count in sorted(undone.items())) or "nothing"
 
     def tail(self) -> str:
-        """Return the end of its log."""
         return self.log_file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace") if self.log_file.exists() else ""
 
     def program_faults(self) -> list[str]:

@@ -61,7 +61,6 @@ class Run:
             file.write(line + "\n")
 
     async def views(self) -> dict[str, FarmView]:
-        """Return the views of the nodes that reply."""
         found: dict[str, FarmView] = {}
 
         async def add(node: NodeProcess) -> None:
@@ -131,7 +130,6 @@ class Load:
         self.work.is_ended = True
 
     def close(self) -> None:
-        """End the consumers."""
         for consumer in self._consumers:
             consumer.kill()
             consumer.wait(END_S)

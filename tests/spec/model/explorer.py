@@ -63,7 +63,6 @@ class Numbering:
         return best
 
     def state(self, key: tuple[int, ...]) -> State:
-        """Return the state with these numbers."""
         servers = len(self.orders[0])
         nodes = tuple(self._nodes.values[number] for number in key[:servers])
         records = tuple(self._records.values[number] for number in key[servers:-2])

@@ -66,12 +66,10 @@ class Node(NamedTuple):
 
     @property
     def memory(self) -> Version:
-        """The newest version."""
         return Version(self.term, self.vote, self.log)
 
     @property
     def disk(self) -> Version:
-        """The durable version."""
         if not self.unsynced:
             return self.memory
         oldest = self.unsynced[0]
