@@ -230,6 +230,26 @@ def test_escaped_level_is_detected_without_repeating_version() -> None:
     assert "Install garlicfarm a newer one or newer" in objection
 
 
+@pytest.mark.parametrize("begin_s", [0.5, 3.2, 5.9])
+async def test_disk_alarm_is_set_in_sixth_second_of_job(
+    autojump_clock: MockClock, nursery: trio.Nursery, begin_s: float
+) -> None:
+    trace = EventLog("node", lambda: 0)
+    alarms = Alarms(trace)
+
+    def pending_ms() -> int:
+        now_s = trio.current_time()
+        return int(1000 * (now_s - begin_s)) if begin_s <= now_s < begin_s + 20 else 0
+
+    nursery.start_soon(RaftNotices(trace, alarms, lambda _: None).run, pending_ms)
+    await trio.sleep(begin_s + 4.9)
+    assert alarms.standing() == ()
+    await trio.sleep(1.2)
+    assert [each.kind for each in alarms.standing()] == ["disk-unresponsive"]
+    await trio.sleep(15)
+    assert alarms.standing() == ()
+
+
 async def test_alarm_names_server_until_rejections_stop(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)

@@ -117,6 +117,13 @@ async def test_alarm_ends_when_level_rises(mock_clock: MockClock) -> None:
     assert await stage.after(mock_clock, 3) is None
 
 
+async def test_raising_ends_at_highest_level(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.state = replace(stage.state, level=SUPPORTED_LEVEL)
+    with trio.fail_after(2 * LOOK_EVERY_S):
+        await stage.raising.run()
+
+
 @pytest.mark.parametrize(("level", "proposed"), [(SUPPORTED_LEVEL, [SUPPORTED_LEVEL]), (KAFKA_LEVEL, [])])
 async def test_leader_raises_level_announced_by_every_voter(
     mock_clock: MockClock, level: int, proposed: list[int]

@@ -246,26 +246,23 @@ def test_second_of_clock_far_ahead_ignored() -> None:
 def test_quorum_lost_after_two_and_half_periods() -> None:
     watch = QuorumWatch(now=0)
     watch.clock_committed(now=10_000)
-    assert watch.lost_for_ms(now=85_000, period_ms=30_000, election_timeout_ms=1_000) is None
-    assert watch.lost_for_ms(now=85_001, period_ms=30_000, election_timeout_ms=1_000) == 75_001
+    assert watch.left_ms(now=85_000, period_ms=30_000, election_timeout_ms=1_000) == 0
+    assert watch.left_ms(now=85_001, period_ms=30_000, election_timeout_ms=1_000) == -1
     watch.clock_committed(now=90_000)
-    assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=1_000) is None
+    assert watch.left_ms(now=90_000, period_ms=30_000, election_timeout_ms=1_000) == 75_000
 
 
 def test_election_is_not_outage_with_short_period() -> None:
     watch = QuorumWatch(now=0)
-    assert watch.lost_for_ms(now=5_000, period_ms=500, election_timeout_ms=1_000) is None
-    assert watch.lost_for_ms(now=5_001, period_ms=500, election_timeout_ms=1_000) == 5_001
+    assert watch.left_ms(now=5_001, period_ms=500, election_timeout_ms=1_000) == -1
 
 
 def test_quorum_loss_waits_three_election_timeouts() -> None:
     watch = QuorumWatch(now=0)
-    assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=30_000) is None
-    assert watch.lost_for_ms(now=90_001, period_ms=30_000, election_timeout_ms=30_000) == 90_001
+    assert watch.left_ms(now=90_001, period_ms=30_000, election_timeout_ms=30_000) == -1
 
 
 def test_started_node_waits_full_time_with_unmoved_log() -> None:
     watch = QuorumWatch(now=1_000)
     assert not watch.moved
-    assert watch.lost_for_ms(now=76_000, period_ms=30_000, election_timeout_ms=1_000) is None
-    assert watch.lost_for_ms(now=76_001, period_ms=30_000, election_timeout_ms=1_000) == 75_001
+    assert watch.left_ms(now=76_001, period_ms=30_000, election_timeout_ms=1_000) == -1

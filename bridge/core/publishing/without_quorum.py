@@ -52,11 +52,10 @@ class QuorumWatch:
         """Record that the log has advanced."""
         self._moved_at, self.moved = now, True
 
-    def lost_for_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> int | None:
-        """Return how long there has been no quorum, in milliseconds; None if it is not considered lost yet."""
+    def left_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> float:
+        """Return the milliseconds until the quorum is considered lost, unless the log moves; negative if it is lost."""
         patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, MIN_PATIENCE_MS)
-        still_ms = now - self._moved_at
-        return still_ms if still_ms > patience_ms else None
+        return self._moved_at + patience_ms - now
 
 
 class LocalObservations(Struct, frozen=True):

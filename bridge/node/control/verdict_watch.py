@@ -67,10 +67,11 @@ class VerdictWatch:
             began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
             self.check()
             is_quiet = self._reported is reported is not None and reported.kind is VerdictKind.HEALTHY
-            await sleep_to_tick(LOOK_S, SHARE * (trio.current_time() - began))
-            rests_until = began + REST_S - LOOK_S / 2
-            while is_quiet and self._trace.next_cursor == cursor and trio.current_time() < rests_until:
-                await sleep_to_tick(LOOK_S)
+            earliest_s = (ended := trio.current_time()) + SHARE * (ended - began)
+            with trio.move_on_at(began + REST_S - LOOK_S / 2):
+                while is_quiet and self._trace.next_cursor == cursor:
+                    await self._trace.news()
+            await sleep_to_tick(LOOK_S, max(0.0, earliest_s - trio.current_time()))
 
     def check(self) -> None:
         """Check once, and report changes."""

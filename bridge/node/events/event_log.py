@@ -61,7 +61,7 @@ class EventLog:
         self._next = 1
         self._recent: tuple[int, int, tuple[TraceEvent, ...]] = 0, 0, ()
         """The arguments and the result of the last call of `recent`."""
-        self._news = trio.Event()
+        self._readers = trio.lowlevel.ParkingLot()
 
     @property
     def next_cursor(self) -> int:
@@ -76,8 +76,7 @@ class EventLog:
         event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, facts)
         self._keep(event)
         self._next += 1
-        self._news.set()
-        self._news = trio.Event()
+        self._readers.unpark_all()
         self._on_event(event)
         return event
 
@@ -115,9 +114,13 @@ class EventLog:
         page = self.read(cursor, limit)
         if not page.events and limit > 0:
             with trio.move_on_after(wait_ms / 1000):
-                await self._news.wait()
+                await self.news()
             page = self.read(cursor, limit)
         return page
+
+    async def news(self) -> None:
+        """Wait for an event after the call."""
+        await self._readers.park()
 
     def _fitting(self, cursors: Iterable[int]) -> Iterator[int]:
         """Yield the first event, and the next ones while they fit in one page with it."""

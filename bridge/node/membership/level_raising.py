@@ -52,12 +52,12 @@ class LevelRaising:
         self._since_s = 0.0
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until the farm has the highest level that this node supports: levels never fall."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             if self._state().level >= SUPPORTED_LEVEL:
                 self._alarms.clear(FEATURE_LEVEL)
-                continue
+                return
             announced = self.announced()
             self._review(announced)
             level = next_level(self._state().level, announced.values()) if self._replica.leads else None

@@ -2,6 +2,7 @@
 
 `run` clears the alarm `content-rejected` when the node has not received such content for `QUIET_AFTER_S`. A notice of
 the server clears `disk-full`. An unresponsive disk is no notice: `run` polls the disk, and sets and clears that alarm.
+It does not poll before the present job, or the next one, can be late.
 """
 
 from collections.abc import Callable
@@ -112,7 +113,8 @@ class RaftNotices:
     async def run(self, disk_pending_ms: Callable[[], int]) -> None:
         """Set or clear the alarm about an unresponsive disk, and clear `content-rejected` in time, until cancelled."""
         while True:
-            await sleep_to_tick(LOOK_EVERY_S)
+            left_ms = max(0, DISK_PATIENCE_MS - disk_pending_ms())
+            await sleep_to_tick(LOOK_EVERY_S, left_ms / 1000)
             if disk_pending_ms() > DISK_PATIENCE_MS:
                 self._alarms.set(DISK_UNRESPONSIVE, DISK_UNRESPONSIVE.happened)
             else:

@@ -20,7 +20,7 @@ import trio
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.records import Report
-from bridge.core.publishing.without_quorum import LocalObservations
+from bridge.core.publishing.without_quorum import MIN_PATIENCE_MS, LocalObservations
 from bridge.node.raft.applied_state import majorities_of
 from bridge.node.tasks.task_context import TaskContext
 from consensus import EntryKind, ServerBusyError, decode_configuration, integer_id, now_ms, sleep_to_tick
@@ -72,18 +72,20 @@ class Outage:
         return self._context.replica.server_id in raft.configuration.member_ids
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Look, until cancelled, but not before the quorum can be lost, even if the period becomes shorter."""
         while True:
             await self._update()
-            await sleep_to_tick(LOOK_INTERVAL_S)
+            rest_ms = 0 if self.lasts else max(0, min(self._left_ms(), MIN_PATIENCE_MS))
+            await sleep_to_tick(LOOK_INTERVAL_S, rest_ms / 1000)
+
+    def _left_ms(self) -> float:
+        context = self._context
+        period_ms = round(1000 * context.expected_period_s)
+        return context.applied_state.quorum.left_ms(now_ms(), period_ms, context.election_timeout_ms)
 
     def is_lost(self) -> bool:
         """Return True if the log does not move at this moment; `lasts` follows it with each look."""
-        context = self._context
-        still_ms = context.applied_state.quorum.lost_for_ms(
-            now_ms(), round(1000 * context.expected_period_s), context.election_timeout_ms
-        )
-        return still_ms is not None and self.concerns_us
+        return self._left_ms() < 0 and self.concerns_us
 
     async def _update(self) -> None:
         context, lost = self._context, self.is_lost()

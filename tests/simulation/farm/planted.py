@@ -466,7 +466,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "an exclusion does not count": Planted(
         6, "excluded leaf", ((FarmState, "leaves_of", _excluded_leaves_are_eligible),)
     ),
-    "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "lost_for_ms", lambda _: lambda *_: 60_000),)),
+    "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "left_ms", lambda _: lambda *_: -1),)),
     "the alarm of isolation never ends": Planted(
         3, "healing", ((Joiner, "peers_changed", _isolation_never_ends),), LONG_ISOLATION, 22.0
     ),
