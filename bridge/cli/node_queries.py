@@ -162,20 +162,25 @@ def call_node(node: str | None, route: Route[A], body: RequestBody | None = None
 
 
 def call_current(node: str | None, route: Route[A]) -> A:
-    """Return the node's answer, with all changes acknowledged before, also by other nodes.
+    """Return the node's answer to one request, as `query_current` does."""
+    return query_current(node, lambda client: client.call(route))
+
+
+def query_current(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    """Return the node's response, with all changes acknowledged before, also by other nodes.
 
     A follower applies entries later than the leader. If the leader does not confirm the commit index, a line on
     standard error reports that changes may be missing.
     """
 
-    async def caught_up(client: ControlClient) -> A:
+    async def caught_up(client: ControlClient) -> T:
         cluster = await client.cluster()
-        if cluster.leader_id not in {None, cluster.raft_id}:
+        if cluster.voters and cluster.leader_id != cluster.raft_id:
             try:
                 await client.log(limit=0, linearizable=True)
             except ControlError as error:
                 echo(f"The last changes may be missing: {error}", err=True)
-        return await client.call(route)
+        return await question(client)
 
     with interruptible(), failures(ControlError):
         return ask_blocking(

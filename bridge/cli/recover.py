@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
 from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
-from bridge.cli.node_queries import node_option, query_node
+from bridge.cli.node_queries import node_option, query_current
 from bridge.cli.options import directory_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import FormationState, Founding
@@ -256,7 +256,7 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
 
     The backup does not contain hard state, an identity or keys: keep the farm key file and the master key separately.
     """
-    content = query_node(node, ControlClient.backup) if source is None else _of_directory(source)
+    content = query_current(node, ControlClient.backup) if source is None else _of_directory(source)
     with failures(BackupError):
         made = decode_backup(content)
     path = target / _name(made) if target.is_dir() else target

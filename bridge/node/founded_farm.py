@@ -117,13 +117,8 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
         except ServerStoppedError as error:
             raise Refused(503, "stopping", f"this node stops: {error}") from error
 
-    async def catch_up_keys(self) -> None:
-        """Begin the era of all replacements of the keys acknowledged before the call; raise `Refused` if that fails.
-
-        Without a leader it returns with the keys of the present state: the farm cannot replace keys then.
-        """
-        if self.replica.server.role.leader is not None and not self.replica.leads:
-            await self.catch_up()
+    async def wait_keys(self) -> None:
+        """Wait until this node has stored the keys of the applied log; raise `Refused` if that takes too long."""
         with trio.move_on_after(KEYS_PATIENCE_S) as limit:
             await self.identities.wait_era()
         if limit.cancelled_caught:

@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from trio.lowlevel import TrioToken
 
-from bridge.api.control import ClusterAnswer, SubmitAnswer, SubmitOutcome
+from bridge.api.control import ClusterAnswer, Refused, SubmitAnswer, SubmitOutcome
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
 from bridge.api.verdict import EXIT_STATUS
-from bridge.api.view import AlarmView, FarmView
+from bridge.api.view import AlarmView, FarmView, VoterView
 from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import Handlers
@@ -291,6 +291,22 @@ def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..
     assert not node.linearizable[-1]
     assert garlicfarm("log", "--linearizable").exit_code == 0
     assert node.linearizable[-1]
+
+
+def test_listing_without_leader_reports_missing_changes(
+    node: Node, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cluster() -> ClusterAnswer:
+        return ClusterAnswer("demo", node.cluster_id, 2, 0, 217, None, None, None, (VoterView(2, "a:1", "node-2"),))
+
+    async def refuse(*_: int, linearizable: bool) -> LogPage:
+        raise Refused(503, "no-quorum", f"no quorum {linearizable}")
+
+    monkeypatch.setattr(node, "cluster", cluster)
+    monkeypatch.setattr(node, "read_log", refuse)
+    result = garlicfarm("servers", "list")
+    assert result.exit_code == 0
+    assert "The last changes may be missing: the node refused: no quorum True" in result.stderr
 
 
 def test_submit_without_json_is_refused(node: Node, garlicfarm: Callable[..., Result]) -> None:

@@ -16,6 +16,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from bridge.api.control import Refused
 from bridge.node.inviting import listener as listening
 from bridge.node.inviting.invitations import Invitations, Joiner
 from bridge.node.inviting.listener import InvitationListener, listener_certificate, receive_body
@@ -155,6 +156,19 @@ async def test_one_grant_at_a_time_is_made(tmp_path: Path, monkeypatch: pytest.M
             for _ in range(4):
                 nursery.start_soon(redeem, token, NodeIdentity.throwaway(), "site-b")
         assert (len(node.granted), most[0]) == (4, 1)
+
+
+async def test_unconfirmed_farm_key_is_not_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage(tmp_path) as node:
+        token, identity = node.token(), NodeIdentity.throwaway()
+
+        async def refuse(_: Joiner) -> Granted:
+            raise Refused(503, "no-leader", "no leader has confirmed the commit index")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node, "granting", refuse)
+            await refused(token, "no leader .* run the command again: the token stays valid", identity)
+        assert (await redeem(token, identity, "site-b")).inviter == "site-a"
 
 
 async def test_expired_and_revoked_tokens_are_refused(tmp_path: Path) -> None:

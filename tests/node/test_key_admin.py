@@ -60,7 +60,13 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         farm_keys = FarmKeys(directory / "farm.key", farm_key, lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
-        stage.admin = GossipKeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace, stage.current)
+
+        async def catch_up() -> None:
+            await stage.current.required().catch_up()
+
+        stage.admin = GossipKeyAdmin(
+            agents[0], member_directory, farm_keys, lambda: stage.view, trace, stage.current, catch_up
+        )
         while not any(each.metadata for each in agents[0].members()):
             await next_event(agents[0])
         member_directory.refresh()
@@ -81,6 +87,7 @@ async def test_stepwise_rotation_updates_file_and_trace_without_keys(tmp_path: P
             (new, FarmKeyState.PRIMARY, 2, 2),
             (before.primary, FarmKeyState.REMOVED, 0, 0),
         ]
+        stage.view = without_role(Phase.FORMING, running=2)
         exported = parse_farm_key(await admin.export())
         assert key_id(exported.gossip_keys[0]).hex() == new
         assert exported.key_ring.merge(stage.farm_keys.filed.key_ring).primary == exported.gossip_keys[0]
@@ -228,11 +235,11 @@ async def test_invalid_step_is_refused_with_reason(tmp_path: Path) -> None:
                 await step
 
 
-class Follower:
-    """Replica, server and identities of a server that does not lead; its log has a new era."""
+class Server:
+    """Replica, server and identities of a server; its log has a new era."""
 
-    leads = False
-    role = SimpleNamespace(leader=2)
+    leads = True
+    """A former leader does not know yet that another server leads."""
 
     def __init__(self, failure: Exception | None) -> None:
         self.server = self.identities = self
@@ -255,10 +262,19 @@ class Follower:
 @in_simulated_time
 async def test_outdated_key_is_not_exported(tmp_path: Path, failure: Exception | None, text: str) -> None:
     async with staged(tmp_path) as stage:
-        node = Follower(failure)
+        node = Server(failure)
         with (
             stage.current.of(partial_farm(node, replica=node, identities=node)),
             pytest.raises(Refused, match=text) as refused,
         ):
             await stage.admin.export()
         assert refused.value.status == 503
+
+
+@pytest.mark.parametrize("phase", [Phase.OBSERVER, Phase.FOUNDED])
+@in_simulated_time
+async def test_node_without_server_exports_no_key(tmp_path: Path, phase: Phase) -> None:
+    async with staged(tmp_path) as stage:
+        stage.view = without_role(phase, running=3)
+        with pytest.raises(Refused, match="not a server of a farm yet"):
+            await stage.admin.export()

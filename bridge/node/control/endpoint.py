@@ -107,7 +107,7 @@ async def control_endpoint(
         last_verdict=verdicts.last,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current, farm.transfer)
-    keys = key_admin(provider, directory, farm_keys, view.build, local.trace, current)
+    keys = key_admin(provider, directory, farm_keys, view.build, local.trace, current, farm.catch_up)
     inviting = Inviting(
         node=node,
         current=current,

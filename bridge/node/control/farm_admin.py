@@ -217,7 +217,7 @@ class FarmAdmin:
         """
         start = max(first, 1)
         if linearizable:
-            await self._catch_up()
+            await self.catch_up()
         with trio.move_on_after(wait_ms / 1000), suppress(ServerStoppedError):
             await (await self._current.founded()).replica.server.wait_applied(start)
         farm = self._current.farm
@@ -242,7 +242,8 @@ class FarmAdmin:
             entries=shown,
         )
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
+        """Apply all entries acknowledged before the call; raise `Refused` with the reason if that fails."""
         farm = self._current.farm
         if farm is None:
             raise Refused(503, "no-leader", NO_SERVER)
@@ -341,7 +342,7 @@ class FarmAdmin:
         """Return the commands; a follower first applies all entries acknowledged before."""
         farm = self._current.required()
         if not farm.replica.leads:
-            await self._catch_up()
+            await self.catch_up()
         return self._commands(farm)
 
     async def log_time(self) -> LogTimeAnswer:

@@ -12,7 +12,7 @@ can open its messages after its return. So a removal is refused while nodes are 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -104,10 +104,11 @@ def key_admin(
     make_view: Callable[[], FarmView],
     trace: EventLog,
     current: CurrentFarm,
+    catch_up: Callable[[], Awaitable[None]],
 ) -> KeyAdmin:
-    """Return the administrator for the node's membership."""
+    """Return the administrator for the node's membership; `catch_up` applies all acknowledged entries."""
     if isinstance(membership, Group):
-        return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace, current)
+        return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace, current, catch_up)
     return StaticKeyAdmin(farm_keys)
 
 
@@ -122,8 +123,10 @@ class GossipKeyAdmin(KeyAdmin):
         make_view: Callable[[], FarmView],
         trace: EventLog,
         current: CurrentFarm,
+        catch_up: Callable[[], Awaitable[None]],
     ) -> None:
         self._current = current
+        self._catch_up = catch_up
         self._room = KeyManager(agent)
         self._own_id = agent.node_id
         self._member_directory = member_directory
@@ -199,10 +202,12 @@ class GossipKeyAdmin(KeyAdmin):
         self._trace.append("key-removed", {"key": name, "forced": force})
 
     async def export(self) -> str:
-        """Return the text of the farm key file with the present keys. Secret."""
-        if self._current.farm is not None:
-            await self._current.farm.catch_up_keys()
+        """Return the text of the farm key file with the present keys, which a leader has confirmed. Secret."""
         self._require_membership()
+        if self._current.farm is not None or self._make_view().node.phase not in _BEFORE_CREATION:
+            await self._catch_up()
+            await self._current.required().wait_keys()
+            self._require_membership()
         self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
         return farm_key_text(self._farm_keys.exported)
 

@@ -10,7 +10,6 @@ node the name of another identity: an operator decides about that.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
@@ -70,13 +69,13 @@ class Granting(Struct, frozen=True):
         return (*(each.master for each in masters.keys), *(each.destination for each in masters.keyless))
 
     async def grant(self, joiner: Joiner) -> Granted:
-        """Return the content for an identity whose use is durable. Raise OSError."""
+        """Return the content for an identity whose use is durable. Raise OSError, or `Refused` without a leader."""
         local, masters = self.node.local, self.masters()
         settings = settings_for(local.configuration, masters)
         settings.setdefault("gossip", {})["seeds"] = self.seeds()
         if self.current.farm is not None:
-            with suppress(Refused):  # The present key may still be the farm's.
-                await self.current.farm.catch_up_keys()
+            await self.current.farm.catch_up()
+            await self.current.farm.wait_keys()
         with trio.CancelScope(shield=True):
             keys = await trio.to_thread.run_sync(self.spare_keys.assign, joiner.node_id, masters)
         return Granted(bundle_text(self.node.farm_keys.exported, settings), local.configuration.name, keys)

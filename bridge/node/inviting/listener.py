@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.control import Refused
 from bridge.node.inviting.invitations import Invitation, Invitations, Joiner, RedeemError
 from bridge.wire.keys.invitation import (
     LENGTH_BYTES,
@@ -143,6 +144,9 @@ class InvitationListener:
                 return Reply(granted=await self.grant(joiner))
         except RedeemError as error:
             return self._refused(address, error.code, str(error))
+        except Refused as error:
+            text = f"{error}. Then run the command again: the token stays valid for this machine"
+            return self._refused(address, RefusalCode.FAILED, text)
         except OSError as error:
             text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
             return self._refused(address, RefusalCode.FAILED, text)
