@@ -84,10 +84,14 @@ def test_exposition_without_endpoints_omits_their_counters() -> None:
 @each_case("family", FAMILIES, ids=lambda family: family.name(family.members[0]))
 def test_reference_has_each_declared_counter(family: Family) -> None:
     text = page()
+    section = text.partition(f"\n### {family.metric}\n")[2].partition("\n#")[0]
+    if family.metric and not family.keys:
+        assert f": `{family.prefix}` and the {family.label}." in section or not family.prefix
     for member in family.members:
+        key = f"`{family.key(member)}` | " if family.keys else ""
         assert f"| `{family.name(member)}` |" in text
         assert member.meaning in text
-        assert not family.metric or f"| `{identifier(member)}` | `{family.key(member)}` |" in text
+        assert not family.metric or f"| `{identifier(member)}` | {key}{member.meaning} |" in section
 
 
 def test_metric_help_texts_are_distinct_sentences() -> None:
