@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from tests.structure.sources import ROOT, definitions_in, line_of, modules_in, problem, text_of
@@ -24,6 +25,15 @@ This page is generated from `tests/structure/raft_rules.toml` (`python -m tests.
 [consensus.md](../explanation/consensus.md) explains the design.
 """
 
+STORIES_HEAD = """
+## The stories
+
+Each story is a text file with every command and the exact effects of every server (`tests/scenarios/raft_story.py` runs
+it). Its first lines describe it:
+
+| story | content |
+|---|---|
+"""
 QUOTED = re.compile(r"\"([^\"]+)\"")
 QUOTED_RULES_MIN = 90
 SAME_WORDS = 4
@@ -95,7 +105,15 @@ def tables() -> list[Table]:
 
 
 def render() -> str:
-    return HEAD + "".join(_rendered(table) for table in tables())
+    return HEAD + "".join(_rendered(table) for table in tables()) + STORIES_HEAD + "".join(_stories())
+
+
+def _stories() -> Iterator[str]:
+    """Yield a row for each story, with the first sentence of its file."""
+    for path in sorted(STORIES.glob("*.txt")):
+        lines = takewhile(lambda line: line.startswith("#"), text_of(path).splitlines())
+        sentence, *_ = re.split(r"(?<=[.]) (?=[A-Z])", " ".join(line.lstrip("# ") for line in lines))
+        yield _row([_link(Definition(path, path.name, "")), sentence]) + "\n"
 
 
 def _rendered(table: Table) -> str:
@@ -170,10 +188,6 @@ def _untested(found: dict[str, Table]) -> Iterator[str]:
     for row in found[DECISION_TABLE].rows:
         if not named_tests(row[1]):
             yield _problem(row[0], "the decision lacks a test")
-    named = {name for table in found.values() for row in table.rows for cell in row for name in named_tests(cell)}
-    for path in STORIES.glob("*.txt"):
-        if path.name not in named:
-            yield problem(path, 1, f"{DATA.name} does not name this story")
 
 
 def _problem(rule: Cell, text: str) -> str:
