@@ -12,6 +12,8 @@ from pipeline.tables.current import SCHEMAS
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "pipeline-tables.md").read_text(encoding="utf-8")
 _NAMES = re.compile(r"`([a-z0-9_]+)`")
 TABLES = {name: schema for name, schema in ALL_TABLES.items() if not name.startswith("current_")}
+COMMON = {"farm": "string", "day": "date"}
+"""Columns of many tables, described once."""
 _TYPE_NAMES = {
     pa.int64(): "bigint",
     pa.int32(): "int",
@@ -36,7 +38,16 @@ def documented_columns(table: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("table", sorted(TABLES))
 def test_document_lists_columns_of_table(table: str) -> None:
-    assert documented_columns(table) == {field.name: type_name(field.type) for field in TABLES[table]}
+    columns = {field.name: type_name(field.type) for field in TABLES[table]}
+    implied = {name: columns[name] for name in COMMON if name in columns}
+    assert {**implied, **documented_columns(table)} == columns
+    assert {name: COMMON[name] for name in implied} == implied
+
+
+def test_document_describes_common_columns() -> None:
+    for name, kind in COMMON.items():
+        assert f"has the column `{name}` ({kind})" in re.sub(r"\s+", " ", DOCUMENT)
+    assert [table for table, schema in TABLES.items() if "farm" not in schema.names] == ["closest_floodfills"]
 
 
 def test_document_lists_current_state_tables() -> None:
