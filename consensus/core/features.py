@@ -1,16 +1,7 @@
 """The features of each wire protocol, and the extensions that two servers of this project negotiate.
 
 One `Features` describes one protocol, so that the core contains no code for a single protocol.
-
-    garlic-farm   a connection replies in the order of its requests, so many may be in flight; pre-vote, TimeoutNow,
-                  joint and learner configurations are extensions; a new leader appends its configuration, not a no-op
-    zmq-raft      one request per follower in flight, heartbeats included; all changes by joint configurations; no
-                  pre-vote and no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of
-                  12 bytes; servers of other projects stop at an append below their commit index, so the leader probes
-                  from the end of its own log
-    kraft         followers fetch, one request at a time; Vote has a pre-vote flag (KIP-996); voters change one at a
-                  time (KIP-853), but never with `KRAFT_STATIC`; servers that fetch and do not vote are observers;
-                  a resigning leader names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
+docs/reference/protocols.md compares the protocols.
 
 A wire protocol has a fixed set of messages; two servers of this project negotiate extensions when they connect
 (`Extensions`). The core never sends an extension message to a peer whose handshake excludes that extension, and uses

@@ -20,9 +20,6 @@ timeout. It no longer refuses candidates, and campaigns one slot later, or more.
 the latest election timeout the slots repeat, because the other voters may get the evidence later. Only pre-votes are
 early, so evidence in one server does not change a term. Leases and peers without pre-vote depend on the timeouts, so
 with them the evidence is ignored.
-
-*Terms.* A higher term in any message makes the server a follower. If the term is too far ahead, the server raises its
-own term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
 """
 
 from msgspec import Struct

@@ -2,9 +2,8 @@
 
     failure ──▶ next_s(): first_s, 2 * first_s, 4 * first_s, … longest_s, longest_s        success ──▶ reset()
 
-The delay doubles and is clamped at each step. A formula such as `first_s * 2**failures` looks equal but fails. After
-1,024 failures the power no longer converts to a float, and the OverflowError ends the waiting task. A router that
-refuses for a night causes that many failures.
+The delay doubles and is clamped at each step: a power of the failures would overflow
+(docs/explanation/architecture.md, "Errors of tasks").
 
 A part of each delay (`spread`) is random, so that nodes that lost the same peer do not all return in one moment.
 """

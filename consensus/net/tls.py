@@ -5,10 +5,8 @@ node's identity. A client accepts exactly the certificate with that fingerprint.
 nothing here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per
 farm, would add a secret whose theft would not be detected.
 
-The dates of these certificates are not checked either. A board without a battery-backed clock first starts in 1970. A
-certificate with dates from such a clock would be refused once the time is correct. A pin ends when the node announces
-another fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with
-its clock.
+All certificates have the same dates, from 1970 to 9999, and a client does not compare them with its clock:
+docs/explanation/security.md, "Bounds", has the reason.
 
 The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash
 leaves either the old file or the new one.

@@ -3,10 +3,8 @@
     async with open_server(…) as server:        a failed disk ends the block with OSError, not with
         …                                       ExceptionGroup(ExceptionGroup(OSError))
 
-trio wraps every error that leaves a nursery in an `ExceptionGroup`. A caller's `except VoterError` or `except OSError`
-does not catch that group, so the error would end the process. `open_server`, `open_voter`, `open_peer` and other public
-blocks open their nursery by `block_nursery`. A function with its own nursery can use `single_errors` for the same
-purpose (`docs/explanation/architecture.md`).
+docs/explanation/architecture.md ("Errors of tasks") has the reason. Public blocks open their nursery by
+`block_nursery`; a function with its own nursery can use `single_errors`.
 
 If several tasks fail, the first error is raised and has the others as notes. An interrupt takes precedence over errors.
 """

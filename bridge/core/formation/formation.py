@@ -9,10 +9,6 @@ Raft starts from a configuration that an operator writes. Here the nodes agree o
 lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
 creates two if there are more nodes than `expect`. So each founder durably promises one set, and durably endorses one
 founding. Proposals do not decide anything; they only make conflicting promises rare.
-
-The document proves that only one cluster is created. It also describes the limits against holders of the farm key
-outside the farm, the proof of its farm that a node needs, and the condition of a withdrawal. The proof does not depend
-on the delivery of notices: even an old notice reports durable state of its author.
 """
 
 from collections.abc import Mapping

@@ -16,10 +16,8 @@ delays the next structure by up to a minute after each hand-over. So a Java rout
 request, or if the structure is another publisher's first. If this node takes over within that minute, it opens a new
 session, because a Java router does not delay a session's first structure.
 
-*i2pd publishes at most once in 20 s.* While i2pd waits for a floodfill's reply to the last structure, it ignores a new
-one. At other times it publishes a new structure 20 s after it receives it, even if the last publication was almost 20 s
-before. So the node repeats the hand-over of an urgent structure every few seconds for that time. Then i2pd publishes
-the structure as soon as its interval permits.
+An urgent structure is handed over to i2pd again every few seconds: docs/explanation/publishing.md ("Reasons") explains
+why.
 
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
 transient key it gets the configuration in the key file, which the master has signed. Files of older versions lack it.
