@@ -38,7 +38,7 @@ def now_ms() -> Milliseconds:
 def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
     """Return the first multiple of the period on the loop's clock after a pause.
 
-    All periodic checks of a process use these moments, so the checks of one second wake it once.
+    Periodic checks use these moments, so one wake-up serves the checks of one second.
     """
     earliest_s = trio.current_time() + pause_s
     tick_s = (math.floor(earliest_s / period_s) + 1) * period_s

@@ -5,10 +5,11 @@
     next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server passes it to the disk
     written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
-*Order.* A Send with `after=n` leaves when Persist n is durable, in the order of emission. A Send with `after=0` leaves
-immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait, so
-the executor does not handle them. The core bounds the waiting Persists by its window; the server refuses new proposals
-while `backlog_bytes` is too high.
+*Order.* A Send with `after=n` leaves when Persist n is durable. If it depends only on term and vote, it leaves when
+these are durable, which may be earlier on a full disk. A Send with `after=0` leaves immediately: a leader's disk does
+not delay its heartbeats. Applies, replies to clients and role changes do not wait, so the executor does not handle
+them. The core bounds the waiting Persists by its window; the server refuses new proposals while `backlog_bytes` is too
+high.
 
 The order of groups, reads and snapshots, and the work during a full disk (`HardStateJob`), are in
 docs/explanation/storage.md, 'The order of disk jobs'.
@@ -85,7 +86,7 @@ class Executor:
         self._waiting_bytes += size
 
     def may_send(self, send: Send) -> bool:
-        """Return True if the message may leave now; otherwise hold it until its Persist is durable."""
+        """Return True if the message may leave now; otherwise hold it (see *Order*)."""
         if self._may_leave(send):
             return True
         self._delayed_sends.append(send)

@@ -6,7 +6,7 @@
 trio's own `to_thread` finds a thread for each call, copies its context and counts it against a shared limit. With one
 fixed thread a call costs 41 µs instead of 67 µs of processor time (docs/reference/benchmarks.md). An entry needs two
 such calls, on the leader and on the quicker follower. So `begin` uses a callback instead of a task, which would have to
-be woken before and after each call. The thread begins with the first call and ends with `close`.
+be woken before and after each call. The thread begins with the first call and ends with `run_last`, `end` or `close`.
 
 A call that has begun is finished even if its caller is cancelled, since otherwise its progress would be unknown. Only a
 call to a hung disk is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`. The time is
