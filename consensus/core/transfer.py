@@ -5,7 +5,8 @@
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
 A bounded number of proposals is held, so that the log stops growing and the target can catch up. If the transfer fails
-they are appended; if it succeeds they are refused, which is correct because they were never in the log.
+while this server leads, they are proposed again. If its term ends, they are refused, which is correct because they were
+never in the log.
 
 After TimeoutNow the target campaigns immediately and without pre-vote. A flag in its vote requests permits voters to
 grant the vote although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower

@@ -370,7 +370,7 @@ class ConsensusServer:
         return None if data is None else SnapshotChunk(snapshot.last, snapshot.size_bytes, start, data)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
-        """Store a snapshot of the state machine now and shorten the log; None if none was stored (`Snapshotting.take`)."""
+        """Store a snapshot of the state machine now and shorten the log; None if none is stored (`Snapshotting`)."""
         return await self._snapshots.take()
 
     async def wait_commit(self, index: Index) -> Index:

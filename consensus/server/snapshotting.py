@@ -82,7 +82,7 @@ class Snapshotting:
                     return  # the owner of the core raises the error
 
     async def take(self) -> SnapshotDescription | None:
-        """Store a snapshot of the state machine now; None without newer entries, without space, or if it is outdated."""
+        """Store a snapshot of the state machine now; None without new entries, without space, or if outdated."""
         async with self._one_at_a_time:
             if not self._ended:
                 with trio.CancelScope() as self._life:
