@@ -165,7 +165,7 @@ class Leader:
         )
 
     def _append_no_op_if_needed(self) -> None:
-        """Append a no-op if there is no entry of our own term yet."""
+        """Append the protocol's first entries if the log does not have an entry of our own term yet."""
         if self._replica.log.last_term != self._replica.term:
             self._replica.append(_first_entries(self._replica, self._granted_by))
             self.replication.appended()
