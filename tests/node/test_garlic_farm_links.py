@@ -7,6 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from bridge.node.settings.choices import Timing
+from bridge.node.settings.timing import profile_of
 from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.entry_data import configuration_entry
@@ -15,7 +17,7 @@ from consensus.core.features import NO_EXTENSIONS, Extensions
 from consensus.core.model import Configuration as CoreConfiguration
 from consensus.core.model import Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
-from consensus.protocols.garlic_farm.node.dialer import Dialer
+from consensus.protocols.garlic_farm.node.dialer import Dialed, Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
 from consensus.protocols.garlic_farm.node.links import LinkOptions, PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Incident, Metrics
@@ -110,8 +112,28 @@ async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, au
         sender.links.send(BOB, vote(correlation))
         await trio.sleep(0.1)
     assert sender.correlations()[-1] == 99
-    assert min(sender.correlations()) > 40
+    assert min(sender.correlations()) > 50 - 10 * LinkOptions().unsent_lifetime_s
     assert len(host.handler.requests) == len(sender.replies)
+
+
+@pytest.mark.parametrize("timing", Timing)
+async def test_vote_during_slow_dial_arrives(
+    stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, timing: Timing
+) -> None:
+    profile, dialer = profile_of(timing), stage.dialer(ALICE)
+    round_s, dial = profile.raft.election_timeout_max_ms / 1000, dialer.dial
+
+    async def slow_dial(address: PeerAddress, expected: int | None = None) -> Dialed:
+        await trio.sleep(round_s - 0.1)
+        return await dial(address, expected)
+
+    monkeypatch.setattr(dialer, "dial", slow_dial)
+    stage.add(Host(BOB))
+    sender = Sender(stage, dialer, profile.links)
+    await stage.nursery.start(sender.links.run, sender.receiver)
+    sender.links.send(BOB, vote(1))
+    await trio.sleep(round_s)
+    assert sender.correlations() == [1]
 
 
 async def test_unreachable_peer_has_bounded_queue_with_few_events(stage: Stage, autojump_clock: MockClock) -> None:

@@ -126,6 +126,7 @@ def test_reply_times_grow_with_election_timeout() -> None:
     assert (core_options((200, 300)).retry_ms, PeerTimes.for_retry(140)) == (140, PeerTimes())
     slow = PeerTimes.for_retry(core_options((2000, 3000)).retry_ms)
     assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
+    assert slow.vote_ms * slow.repeats == 3000
 
 
 async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: MockClock) -> None:

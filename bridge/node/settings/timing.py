@@ -80,7 +80,7 @@ def _i2p() -> Profile:
             reply_timeout_s=40.0,
             backoff_first_s=1.0,
             backoff_longest_s=30.0,
-            unsent_lifetime_s=10.0,
+            unsent_lifetime_s=60.0,
             owing_s=10.0,
             overtaking_s=4.0,
         ),

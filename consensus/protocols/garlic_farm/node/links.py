@@ -57,7 +57,8 @@ class LinkOptions(Struct, frozen=True):
     """Time without a reply after which a connection counts as dead: several heartbeats."""
     backoff_first_s: float = 0.05
     backoff_longest_s: float = 1.0
-    unsent_lifetime_s: float = 0.5
+    unsent_lifetime_s: float = 2.0
+    """Time that a request may wait for a connection: the longest election timeout. A slow dial then delays a vote."""
     unsent_max: int = 64
     in_flight_max: int = 256
     queue_max: int = 256

@@ -73,8 +73,16 @@ class PeerTimes(Struct, frozen=True):
 
     @classmethod
     def for_retry(cls, retry_ms: int) -> "PeerTimes":
-        """Return the times of a server that treats an append as lost after `retry_ms`, at least 140 (the defaults)."""
-        return cls(heartbeat_ms=retry_ms // 2, chunk_ms=retry_ms, configuration_ms=max(200, retry_ms))
+        """Return the times of a server that treats an append as lost after `retry_ms`, at least 140 (the defaults).
+
+        Votes are repeated for the whole election timeout, because a connection may take long.
+        """
+        return cls(
+            vote_ms=max(50, retry_ms * 3 // 20),
+            heartbeat_ms=retry_ms // 2,
+            chunk_ms=retry_ms,
+            configuration_ms=max(200, retry_ms),
+        )
 
 
 DEFAULT_TIMES: Final = PeerTimes()
