@@ -62,6 +62,8 @@ If commits are rare, these are the commits that a reader has just listed. It the
 OPENINGS = 3
 """The attempts of a reader to open a table. The second one fails only after another `CHECKPOINT_COMMITS` commits."""
 NOTHING_COMMITTED = -1
+NO_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""delta-rs would delete commits before their checkpoint is durable, and look for due work after each commit."""
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
 
@@ -113,13 +115,16 @@ class Table:
         """Raise TableDamagedError; `is_checked` is False for a repair, which opens a table without some of its rows."""
         self.spec = spec
         self.root = output / spec.name
-        with _naming_table_in_errors(self.root):
-            self._delta = _repeated(lambda: _opened(self.root)) or _created(self.root, spec)
-            self._adapt()
         self._known: dict[str, int] = {}
         """The versions of application ids in the version of the table that this process has read or committed."""
         self._files = (NOTHING_COMMITTED, list[StoredFile]())
         """The current files, with the version that has them."""
+        with _naming_table_in_errors(self.root):
+            found = _repeated(lambda: _opened(self.root))
+            self._delta = found or _created(self.root, spec)
+            before = NOTHING_COMMITTED if found is None else self._delta.version()
+            self._adapt()
+            self._sync_after(before)
         if is_checked:
             _refuse_lost_rows(self.root, self._held(), self.files())
 
@@ -196,12 +201,23 @@ class Table:
         """Merge the many small files of a day into few (OPTIMIZE)."""
         filters = [(DAY, "=", "" if day is None else day.isoformat())] if DAY in self.spec.schema.names else None
         with _naming_table_in_errors(self.root):
-            self._fresh().optimize.compact(partition_filters=filters, target_size=below_bytes)
+            before = {each.path for each in self.files()}
+            version = self._delta.version()
+            self._delta.optimize.compact(
+                partition_filters=filters, target_size=below_bytes, post_commithook_properties=NO_UPKEEP
+            )
+            if isinstance(self.root, Path):
+                # delta-rs syncs neither, and VACUUM deletes the merged files.
+                merged = [self.root / each.path for each in self.files() if each.path not in before]
+                sync(*merged, *{each.parent for each in merged})
+            self._sync_after(version)
 
     def sweep(self, *, full: bool) -> None:
         """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that the table never had."""
         with _naming_table_in_errors(self.root):
-            self._fresh().vacuum(dry_run=False, full=full)
+            version = self._fresh().version()
+            self._delta.vacuum(dry_run=False, full=full, post_commithook_properties=NO_UPKEEP)
+            self._sync_after(version)
 
     def written(self, rows: pa.Table) -> list[DataFile]:
         """Write files with these rows, which do not count without a commit."""
@@ -251,10 +267,7 @@ class Table:
                     _delta_schema(self.spec.schema),
                     [DAY] if by_day else [],
                     commit_properties=CommitProperties(app_transactions=transactions),
-                    # A look for due work takes a quarter of a commit's time.
-                    post_commithook_properties=PostCommitHookProperties(
-                        create_checkpoint=False, cleanup_expired_logs=False
-                    ),
+                    post_commithook_properties=NO_UPKEEP,
                 )
             except DeltaError:
                 # A store may have made the commit and lost the reply: the client's repetition then fails.
@@ -274,9 +287,9 @@ class Table:
         """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
         table, log = self._fresh(), self.root / "_delta_log"
         numbers = range(version + 1, table.version() + 1)
-        if isinstance(log, Path):
+        if isinstance(log, Path) and numbers:
             sync(*(log / _commit_name(each) for each in numbers), log)
-        if any(each % CHECKPOINT_COMMITS == 0 for each in numbers):
+        if any(each and each % CHECKPOINT_COMMITS == 0 for each in numbers):
             table.create_checkpoint()
             if isinstance(log, Path):
                 # The checkpoint is durable before the commits in it are deleted.
@@ -311,9 +324,10 @@ class Table:
         has = {each.name for each in self._delta.schema().fields}
         lacking = [each for each in _delta_schema(self.spec.schema).fields if each.name not in has]
         if lacking:
-            self._delta.alter.add_columns([Field(each.name, each.type, nullable=True) for each in lacking])
+            columns = [Field(each.name, each.type, nullable=True) for each in lacking]
+            self._delta.alter.add_columns(columns, post_commithook_properties=NO_UPKEEP)
         if _properties(self.spec).items() - self._delta.metadata().configuration.items():
-            self._delta.alter.set_table_properties(_properties(self.spec))
+            self._delta.alter.set_table_properties(_properties(self.spec), post_commithook_properties=NO_UPKEEP)
 
 
 class StoredTables:
@@ -444,14 +458,18 @@ def _reading_log(root: Output) -> Iterator[None]:
 
 def _created(root: Output, spec: TableSpec) -> DeltaTable:
     root.mkdir(parents=True, exist_ok=True)
-    return DeltaTable.create(
+    made = DeltaTable.create(
         str(root),
         _delta_schema(spec.schema),
         mode="ignore",
         partition_by=[DAY] if DAY in spec.schema.names else None,
         configuration={**_properties(spec)},
         storage_options=delta_options(root),
+        post_commithook_properties=NO_UPKEEP,
     )
+    if isinstance(root, Path):
+        sync(root, root.parent)
+    return made
 
 
 def _properties(spec: TableSpec) -> dict[str, str]:

@@ -268,13 +268,42 @@ def test_commit_follows_sync_of_data_files_and_is_synced(tmp_path: Path, monkeyp
 
     def recorded(descriptor: int) -> None:
         fsync(descriptor)
-        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path / "clocks")))
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
 
     monkeypatch.setattr(os, "fsync", recorded)
     table = write_batch(tmp_path, "clocks", 0, [clock(0)])
     (file,) = table.files()
-    day = str(Path(file.path).parent)
-    assert synced == [".", file.path, day, f"_delta_log/{1:020}.json", "_delta_log"]
+    day, log = str(Path(file.path).parent), "clocks/_delta_log"
+    created = ["clocks", ".", f"{log}/{0:020}.json", log]
+    assert synced == [*created, "clocks", f"clocks/{file.path}", f"clocks/{day}", f"{log}/{1:020}.json", log]
+
+
+def test_merged_files_and_their_commit_are_synced_before_upkeep_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power failure leaves neither the small files nor the merged one."""
+    monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
+    table = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds"))
+    for batch in range(CHECKPOINT_COMMITS - 1):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    root, log = tmp_path / "clocks", tmp_path / "clocks" / "_delta_log"
+    small, synced = {each.path for each in table.files()}, dict[str, bool]()
+
+    def sync(*paths: Path) -> None:
+        is_whole = all((root / each).exists() for each in small) and len([*log.glob("*.json")]) > len(small)
+        synced.update({str(each.relative_to(root)): is_whole for each in paths})
+
+    monkeypatch.setattr(delta, "sync", sync)
+    table.merge_small(NOON.date(), 1_000_000)
+    (merged,) = {each.path for each in table.files()}
+    last = CHECKPOINT_COMMITS
+    for name in (merged, f"_delta_log/{last:020}.json", f"_delta_log/{last:020}.checkpoint.parquet", "_delta_log"):
+        assert synced[name]
+    before = {each.name for each in log.glob("*.json")}
+    table.sweep(full=True)
+    assert not any((root / each).exists() for each in small)
+    assert {each.name for each in log.glob("*.json")} - before <= {Path(each).name for each in synced}
+    assert indexes(tmp_path) == [*range(CHECKPOINT_COMMITS - 1)]
 
 
 def test_unwritable_table_error_names_table(tmp_path: Path) -> None:
