@@ -38,7 +38,7 @@ import pyarrow as pa
 from pipeline.alerts.delivery import Channel, Delivery, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import Silence, Silences, SilencesError
-from pipeline.output.buckets import Output
+from pipeline.output.buckets import Output, OvertakenError
 from pipeline.serve.gaps import sentence
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import QueryError, documents, stored_gaps
@@ -131,8 +131,8 @@ class AlertStore:
     def __init__(self, output: Output) -> None:
         self._table, self._states_table = Table(output, ALERTS_SPEC), Table(output, STATES_SPEC)
         self._upkeep = Upkeep(None)
-        # The tables compare these batches later, so a writer with outdated rows is refused.
-        self._batch, _ = self._table.committed(_QUERY), self._states_table.committed(_QUERY)
+        self._batches = {each.spec.name: {each.committed(_QUERY)} for each in (self._table, self._states_table)}
+        """The possible last batches of each table: after a failed commit also the batch of that commit."""
         states = self._states_table.rows().to_pylist()
         self._states: dict[tuple[str | None, str], dict[str, Any]] = {
             (each["farm"], each["subject"]): each for each in states
@@ -165,16 +165,22 @@ class AlertStore:
         """Store the alerts and states. After a failure they remain in memory, and the next call retries."""
         states = [*self._states.values()]
         if states != self._stored_states:
-            batch = self._states_table.committed(_QUERY) + 1
-            self._states_table.replace(_QUERY, batch, pa.Table.from_pylist(states, schema=STATES_SPEC.schema))
+            self._replace(self._states_table, states)
             self._stored_states = states
         if self.alerts == self._stored:
             return
-        rows = [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts]
-        self._table.replace(_QUERY, self._batch + 1, pa.Table.from_pylist(rows, schema=ALERTS_SPEC.schema))
-        self._batch += 1
+        self._replace(self._table, [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts])
         self._stored = self.alerts
         self._upkeep.after_batch([self._table, self._states_table])
+
+    def _replace(self, table: Table, rows: list[dict[str, Any]]) -> None:
+        """Replace the rows of a table. Raise OvertakenError, also at each retry, if another process has written it."""
+        possible, last = self._batches[table.spec.name], table.committed(_QUERY)
+        if last not in possible:
+            raise OvertakenError(f"{table.root} was written by another process: let one pipeline write there")
+        possible.add(last + 1)
+        table.replace(_QUERY, last + 1, pa.Table.from_pylist(rows, schema=table.spec.schema))
+        self._batches[table.spec.name] = {last + 1}
 
 
 def note_run_without_alerts(output: Output) -> None:

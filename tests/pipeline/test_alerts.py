@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from pipeline.alerts.outages import Alert, FailedServer, message, message_id, se
 from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
+from pipeline.output.buckets import OvertakenError
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
@@ -859,6 +861,34 @@ def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: py
         store.keep(updated_alerts(store.alerts, [replace(DOWN, failures=failures)], {}, LATER))
         store.flush()
     assert swept == [f"{name} {full}" for full in (True, False) for name in ("alerts", "alerting_states")]
+
+
+def test_refused_write_of_alerts_is_refused_again(farm: Farm) -> None:
+    """The rows of another process stay, and the rows of this one never count as stored."""
+    store, other = AlertStore(farm.output), AlertStore(farm.output)
+    other.begin_run(LATER, sends=True)
+    other.keep(updated_alerts([], [DOWN], {}, LATER))
+    other.flush()
+    store.keep(updated_alerts([], [replace(DOWN, server_id=9)], {}, LATER))
+    for attempt in range(3):
+        if attempt == 2:
+            store.begin_run(LATER, sends=False)
+        with pytest.raises(OvertakenError):
+            store.flush()
+    assert AlertStore(farm.output).alerts == other.alerts
+    assert [each["state"] for each in documents(farm.output, "SELECT state FROM alerting_states")] == ["on"]
+
+
+def test_alerts_changed_after_commit_without_sync_are_stored(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = AlertStore(farm.output)
+    store.keep(updated_alerts([], [DOWN], {}, LATER))
+    with monkeypatch.context() as failing:
+        failing.setattr(Table, "_sync_after", Mock(side_effect=OSError("the disk is full")))
+        with pytest.raises(OSError, match="full"):
+            store.flush()
+    store.keep(updated_alerts(store.alerts, [replace(DOWN, failures=7)], {}, LATER))
+    store.flush()
+    assert AlertStore(farm.output).alerts == store.alerts
 
 
 def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
