@@ -52,6 +52,8 @@ PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
 
 _EVENT_ROWS = arrow_schema(EVENTS_SCHEMA)
 
+NAMED_MAX = 500_000
+"""The number of known pseudonyms, about 9 MB, above which a batch stores them again."""
 UPKEEP = "upkeep"
 """The name of the query whose batches are the drops of old rows."""
 
@@ -121,7 +123,7 @@ class Lake:
         self._watching = Watching(output, PERIODS_MS) if watch else None
         self._upkeep = Upkeep(keep_ms)
         self._named = pa.array([], pa.string())
-        """The pseudonyms that this run has stored."""
+        """Pseudonyms that this run has stored: the newest ones, of `NAMED_MAX` at least."""
         self._note = note
         self._uncounted = self._earlier_farms()
         """The farms with rows that an earlier version wrote without counting them."""
@@ -213,7 +215,8 @@ class Lake:
         if new.num_rows:
             pairs = zip(new.column(named).to_pylist(), new.column(ADDRESS).to_pylist(), strict=True)
             remember_names(self._output, dict(pairs))
-            self._named = pa.concat_arrays([self._named, pc.unique(new.column(named)).cast(pa.string())])
+            kept = self._named if len(self._named) < NAMED_MAX else self._named[:0]
+            self._named = pa.concat_arrays([kept, pc.unique(new.column(named)).cast(pa.string())])
 
     def _committed(self) -> dict[str, int]:
         return {table.spec.name: table.known_batch(LOG) for table in self._all()}

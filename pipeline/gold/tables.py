@@ -35,6 +35,7 @@ from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
 from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
+from pipeline.tables.farm_files import FarmFiles
 from pipeline.tables.files import read_file
 from pipeline.tables.specs import LOG
 from pipeline.tables.upkeep import Upkeep
@@ -104,10 +105,9 @@ class Gold:
     def __init__(self, output: Output, window_ms: int, keep_ms: int | None = None) -> None:
         self._output, self.window_ms = output, window_ms
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
-        self._windows = Table(output, WINDOWS_SPEC)
+        self._windows = FarmFiles(output, WINDOWS_SPEC)
         # The table compares this batch later, so a writer with outdated windows is refused.
-        self._windows.committed(LOG)
-        self._noted = self._windows.rows()
+        self._windows.table.committed(LOG)
         # Each is used by the thread that writes its tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
@@ -115,35 +115,14 @@ class Gold:
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
         """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written."""
-        if windows is None or not windows.num_rows or self._windows.committed(query) >= batch:
+        if windows is None or not windows.num_rows:
             return
         with self._lock:
-            through = self._made_through
-        newest = self._noted.group_by("farm", use_threads=False).aggregate([("window_start", "max")])
-        farms = pc.unique(windows.column("farm"))
-        before = newest.filter(pc.is_in(newest.column("farm"), farms))
-        touched = [
-            windows.select(["farm", "window_start"]).cast(pa.schema(list(_WINDOWS_SCHEMA)[:2])),
-            pa.table({"farm": before.column("farm"), "window_start": before.column("window_start_max")}),
-        ]
-        of_batch = pa.concat_tables(touched).group_by(["farm", "window_start"], use_threads=False).aggregate([])
-        of_batch = of_batch.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), of_batch.num_rows))
-        # Windows in all tables are dropped, except the newest window of a farm without rows in this batch.
-        other = newest.filter(pc.invert(pc.is_in(newest.column("farm"), farms)))
-        kept = self._noted.filter(
-            pc.or_(
-                pc.greater(self._noted.column("batch"), through),
-                pc.and_(
-                    pc.is_in(self._noted.column("farm"), other.column("farm")),
-                    pc.is_in(self._noted.column("window_start"), other.column("window_start_max")),
-                ),
-            )
-        )
-        rows = pa.concat_tables([kept, of_batch.select(_WINDOWS_SCHEMA.names).cast(_WINDOWS_SCHEMA)])
-        if self._windows.replace(query, batch, rows):
-            with self._lock:
-                self._noted = rows
-        self._upkeep_of_windows.after_batch([self._windows])
+            if self._windows.table.committed(query) >= batch:
+                return
+            merge = partial(_noted, batch=batch, made_through=self._made_through)
+            self._windows.commit([(query, batch)], self._windows.change(windows, merge))
+            self._upkeep_of_windows.after_batch([self._windows.table])
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
         """Bring all tables up to the batches through this one. Raise TableDamagedError."""
@@ -157,7 +136,7 @@ class Gold:
 
     def _refresh(self, batch: int, session: SparkSession | None) -> None:
         with self._lock:
-            noted = self._noted
+            noted = self._windows.table.rows()
         with Sources(self._output) as sources:
             every_window = cache(partial(self._all_windows, sources))
             for name, gold in GOLD.items():
@@ -184,12 +163,12 @@ class Gold:
 
     @property
     def noted_windows(self) -> int:
-        """The number of recorded windows; all but the newest ones are still to be made."""
-        return int(self._noted.num_rows)
+        """The number of recorded windows; the newest ones, and those of farms without new entries, may be made."""
+        return sum(each.rows for each in self._windows.table.files())
 
     def noted_through(self, query: str) -> int:
         """Return the last batch of the query with recorded windows."""
-        return self._windows.committed(query)
+        return self._windows.table.committed(query)
 
     def _made(self, name: str) -> int:
         """Return the last batch of the log in a table."""
@@ -247,6 +226,24 @@ def last_rows(output: Output, count: int) -> list[dict[str, Any]]:
         if len(rows) >= count:
             break
     return rows
+
+
+def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int) -> pa.Table:
+    """Return the recorded windows of some farms after a batch; all derived tables have the batches `made_through`."""
+    newest = known.group_by("farm", use_threads=False).aggregate([("window_start", "max")])
+    newest = newest.rename_columns(["farm", "window_start"])
+    is_touched = pc.is_in(newest.column("farm"), pc.unique(windows.column("farm")))
+    touched = pa.concat_tables([newest.filter(is_touched), windows.cast(newest.schema)])
+    of_batch = touched.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+    of_batch = of_batch.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), of_batch.num_rows))
+    # Windows in all tables are dropped, except the newest window of a farm without rows in this batch.
+    other = newest.filter(pc.invert(is_touched))
+    is_newest = pc.and_(
+        pc.is_in(known.column("farm"), other.column("farm")),
+        pc.is_in(known.column("window_start"), other.column("window_start")),
+    )
+    kept = known.filter(pc.or_(pc.greater(known.column("batch"), made_through), is_newest))
+    return pa.concat_tables([kept, of_batch.cast(_WINDOWS_SCHEMA)])
 
 
 def _of_batches(noted: pa.Table, after: int, through: int) -> pa.Table:

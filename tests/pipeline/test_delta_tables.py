@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.gold.tables import Gold
+from pipeline.gold.tables import WINDOWS_SPEC, Gold, _of_batches
 from pipeline.output.buckets import OvertakenError
 from pipeline.output.data_files import place_on_disk
 from pipeline.tables import delta, farm_files, upkeep
@@ -396,6 +396,41 @@ def test_windows_noted_by_another_writer_are_not_dropped(tmp_path: Path) -> None
     one.note(LOG, 0, windows)
     with pytest.raises(OvertakenError):
         other.note(LOG, 1, windows)
+
+
+@over_seeds(many=20, quick=2)
+def test_windows_in_files_by_farm_equal_windows_in_one_file(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory holds the windows of one file, for any number of farms."""
+    random, bound, farms = Random(seed), 7, 60
+    batches = [
+        [
+            (f"{random.randrange(farms):02}", NOON + timedelta(minutes=number + random.choice((0, 0, 1))))
+            for _ in range(9)
+        ]
+        for number in range(12)
+    ]
+
+    def noted(output: Path) -> list[set[tuple[str, datetime]]]:
+        gold = Gold(output, 60_000)
+        for batch, found in enumerate(batches):
+            farm, start = zip(*found, strict=True)
+            gold.note(LOG, batch, pa.table({"farm": pa.array(farm), "window_start": pa.array(start)}))
+            if batch == 5:
+                gold.refresh(batch)
+        kept = sum(each.num_rows for each in gold._windows._kept.values())
+        assert kept <= farm_files.FILE_ROWS
+        rows = stored_rows(output / "gold_windows", WINDOWS_SPEC.schema)
+        return [
+            {(each["farm"], each["window_start"]) for each in _of_batches(rows, made, len(batches)).to_pylist()}
+            for made in range(5, len(batches))
+        ]
+
+    whole = noted(tmp_path / "whole")
+    monkeypatch.setattr(farm_files, "FILE_ROWS", bound)
+    assert noted(tmp_path / "parts") == whole, f"seed {seed}"
+    assert len(stored_files(tmp_path / "parts" / "gold_windows")) > farms / bound
 
 
 def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:

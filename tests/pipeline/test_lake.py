@@ -18,6 +18,8 @@ from pipeline.tables import current
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
+from pipeline.tables.names import read_names
+from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
@@ -203,6 +205,16 @@ def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> No
     lake.write_outcome(outcome_for(lake, third, 1), 2)
     write_parts(tmp_path / "undisturbed", [first, second, third])
     assert tables_in(tmp_path) == tables_in(tmp_path / "undisturbed")
+
+
+def test_known_pseudonyms_are_bounded_and_all_names_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.lake.NAMED_MAX", 30)
+    lake, names = lake_at(tmp_path), {f"d-{number:012x}": f"address {number}" for number in range(500)}
+    for first in (*range(0, 500, 20), 0):
+        part = dict([*names.items()][first : first + 20])
+        lake._remember(pa.table({"destination": [*part], ADDRESS: [*part.values()]}), "destination")
+        assert len(lake._named) <= 30 + 20
+    assert read_names(tmp_path) == names
 
 
 def test_repeated_batch_of_events_is_stored_once(tmp_path: Path) -> None:
