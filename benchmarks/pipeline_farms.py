@@ -17,7 +17,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -190,14 +190,16 @@ def measure(directory: Path) -> list[Figure]:
     counts = tuple(map(int, os.environ[FARMS_VARIABLE].split(","))) if FARMS_VARIABLE in os.environ else FARMS
     figures: list[Figure] = []
     for farms in counts:
-        with _processes(1) as alone:
+        with _processes(1, save_memory) as alone:
+            alone.submit(_end_with_parent).result()
             cost = alone.submit(run, directory / str(farms), farms).result()
         figures += _figures(farms, cost)
     return figures
 
 
-def _processes(count: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent)
+def _processes(count: int, begin: Callable[[], None]) -> ProcessPoolExecutor:
+    """Return processes that call `begin` before anything else: `save_memory` works only before other imports."""
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), begin)
 
 
 def _end_with_parent() -> None:
@@ -238,7 +240,6 @@ def _figures(farms: int, cost: ManyFarmsCost) -> list[Figure]:
 def run(directory: Path, farms: int) -> ManyFarmsCost:
     """Write batches of this number of farms; return their cost."""
     directory.mkdir()
-    save_memory()
     gold = Gold(directory, WINDOW_MS, None)
     has_derived = farms <= DERIVED_MAX
     lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else note_nothing)
@@ -248,7 +249,7 @@ def run(directory: Path, farms: int) -> ManyFarmsCost:
     periods: list[Period] = []
     offset: Offset = reader.initialOffset()
     batch = 0
-    with _processes(TASK_PROCESSES) as tasks:
+    with _processes(TASK_PROCESSES, _end_with_parent) as tasks:
         list(tasks.map(_warm_up, range(TASK_PROCESSES)))
         for _ in range(PERIODS):
             made.advance()
@@ -281,6 +282,7 @@ def _period(
         task_s += took.processor_s
         results_at_s = time.process_time()
         outcome = outcome_of(results)
+        del results
         if outcome.count("reports") <= outcome.count("quarantine"):
             raise RuntimeError("the pipeline refused the generated reports")
         lake.write_outcome(outcome, batch)

@@ -5,6 +5,7 @@ module. So it imports only click; it imports the commands, with Spark, when one 
 doctor runs, and any other command reports how to install Spark.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -14,6 +15,7 @@ import click
 from pipeline import INSTALL
 from pipeline.spark.versions import VersionError, refuse_unsupported
 
+_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
 
 
@@ -48,17 +50,20 @@ def save_memory() -> None:
     """Keep pyarrow from importing pandas, which no command uses, and let it return unused memory.
 
     Without pandas a process has 35 MB less, and starts earlier. pyarrow imports it with its first array, and only once.
-    Its own allocator keeps up to 30 MB more than the system's after each batch. Spark's Python workers are other
-    processes.
+    Its own allocator keeps up to 30 MB more than the system's after each batch. `set_memory_pool` would not change it
+    for all functions in C++, such as reading a stream.
     """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
+    is_chosen = _POOL in os.environ
+    os.environ.setdefault(_POOL, "system")
     try:
-        arrow = import_module("pyarrow")
-        arrow.set_memory_pool(arrow.system_memory_pool())
-        arrow.array([0])
+        import_module("pyarrow").array([0])
     finally:
         sys.meta_path.remove(finder)
+        if not is_chosen:
+            # Other processes, such as Spark's Python workers, choose for themselves.
+            del os.environ[_POOL]
 
 
 def doctor_alone() -> click.Command:

@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -173,16 +174,23 @@ def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
 def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
     """Return the merged results of several tasks."""
     outcome, found = Outcome(), dict[str, list[pa.Table]]()
-    for named in (zip(each.column("name").to_pylist(), each.column("content"), strict=True) for each in results):
-        for name, content in named:
+    for each in results:
+        for name, content in zip(each.column("name").to_pylist(), _buffers(each.column("content")), strict=True):
             if name.startswith(FILES):
                 files = outcome.files.setdefault(name.removeprefix(FILES), [])
-                files += [DataFile(**each) for each in json.loads(content.as_py())]
+                files += [DataFile(**file) for file in json.loads(content.to_pybytes())]
             else:
                 # The rows stay in the result's memory.
-                found.setdefault(name, []).append(pa.ipc.open_stream(content.as_buffer()).read_all())
+                found.setdefault(name, []).append(pa.ipc.open_stream(content).read_all())
     outcome.rows = {name: _made_small(name, tables) for name, tables in found.items()}
     return outcome
+
+
+def _buffers(contents: pa.BinaryArray) -> Iterator[pa.Buffer]:
+    """Yield each value as a part of the array's memory; a scalar would be a copy."""
+    _, offsets, data = contents.buffers()
+    ends = pa.Int32Array.from_buffers(pa.int32(), len(contents) + 1, [None, offsets], offset=contents.offset)
+    return (data.slice(begin, end - begin) for begin, end in pairwise(ends.to_pylist()))
 
 
 def newest_rows(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Outcome:
