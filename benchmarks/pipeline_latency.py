@@ -3,9 +3,10 @@
     submit a report under an unused Raft id ──▶ committed (t0) ──▶ … ──▶ its row is in current_routers (t1)
     the farm alone, for `IDLE_S`            ──▶ share of a processor, and memory of all processes of the run
 
-Each report has a unique uptime, which identifies its row. The benchmark reads the table every 20 ms, like any reader:
-from another process, while the run writes it. The engines follow the same farm in turn, each with its default trigger
-and with derived tables, events, watch and feedback.
+Each report has a unique uptime, which identifies its row. The pause before a report is random (seeded): after a fixed
+pause, each report would have the same phase of the preview, and its latency would not be typical. The benchmark reads
+the table every 20 ms, like any reader: from another process, while the run writes it. The engines follow the same farm
+in turn, each with its default trigger and with derived tables, events, watch and feedback.
 """
 
 import sys
@@ -13,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import msgspec
 import psutil
@@ -29,8 +31,10 @@ from pipeline.tables.current import read
 COMMAND = [sys.executable, "-m", "bridge.cli.main", "pipeline"]
 SAMPLES = 20
 WARM_UP_SAMPLES = 3
-PAUSE_S = 0.7
+PAUSE_MAX_S = 5.0
+"""The longest pause before a sample: the default trigger, so samples have any phase of previews and batches."""
 POLL_S = 0.02
+PAUSE_SEED = 1
 ROW_PATIENCE_S = 180.0
 SERVER_ID = 60
 IDLE_S = 30.0
@@ -52,8 +56,12 @@ async def _follow(farm: Farm, directory: Path, engine: str) -> list[Figure]:
     nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
     command = [*COMMAND, "run", "--json", "--output", str(output), "--engine", engine, *nodes]
     process = await Child.start_foreign("the pipeline", command, output_path)
+    pauses_s = Random(PAUSE_SEED)
     try:
-        samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
+        samples = [
+            await _sample(farm, output, number, pauses_s.uniform(0.0, PAUSE_MAX_S))
+            for number in range(WARM_UP_SAMPLES + SAMPLES)
+        ]
         spent_s, began = _processor_s(process.pid), time.perf_counter()
         await trio.sleep(IDLE_S)
         share = 100 * (_processor_s(process.pid) - spent_s) / (time.perf_counter() - began)
@@ -120,7 +128,8 @@ def _processor_s(pid: int) -> float:
     return total_s
 
 
-async def _sample(farm: Farm, output: Path, number: int) -> float:
+async def _sample(farm: Farm, output: Path, number: int, pause_s: float) -> float:
+    """Return the seconds of one report, which is submitted after a pause."""
     mark = 1_000_000 + number
     report = {
         "cluster": "farm",
@@ -128,7 +137,7 @@ async def _sample(farm: Farm, output: Path, number: int) -> float:
         "id": SERVER_ID,
         "router": {"attached": False, "uptime": mark},
     }
-    await trio.sleep(PAUSE_S)
+    await trio.sleep(pause_s)
     with trio.fail_after(ROW_PATIENCE_S):
         async with ControlClient(farm.servers[0].node.directory / SOCKET_NAME) as client:
             answer = await client.submit(msgspec.json.encode(report))
