@@ -12,11 +12,13 @@ a report, plus half a minute for the pipeline. The servers' last state then does
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import groupby
 from typing import Any
+
+from msgspec.structs import replace
 
 from pipeline.serve.query import SqlQuery
 from pipeline.watch.machine import (

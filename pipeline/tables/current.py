@@ -104,7 +104,7 @@ class CurrentState:
 
 def _merged(name: str, known: pa.Table, rows: pa.Table) -> pa.Table:
     both = pa.concat_tables([known, rows.select(known.column_names).cast(known.schema)])
-    return last_rows(_filled_up(both) if name == "farm" else both, KEYS[name], ORDER[name])
+    return _filled_up(both) if name == "farm" else last_rows(both, KEYS[name], ORDER[name])
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
@@ -126,16 +126,14 @@ def read(output: Output, table: str) -> list[dict[str, Any]]:
 
 def _filled_up(both: pa.Table) -> pa.Table:
     """Complete a farm's new row by its old values, such as the leader; add up the entries."""
-    in_order = both.sort_by([("index", "ascending")])
-    known: dict[str, dict[str, Any]] = {}
-    for row in in_order.to_pylist():
-        before = known.get(row["farm"], {"entries": 0})
-        merged = {name: before.get(name) if value is None else value for name, value in row.items()}
-        parts = (before["entries"], row["entries"])
-        # A table begun by an earlier version lacks the number permanently.
-        merged["entries"] = None if None in parts else sum(parts)
-        merged["first_index"] = min(
-            (each for each in (before.get("first_index"), row["first_index"]) if each), default=None
+    others = [each for each in both.column_names if each not in {"farm", "first_index", "entries"}]
+    # A table begun by an earlier version lacks the number of entries permanently.
+    unknown_if_lacking = pc.ScalarAggregateOptions(skip_nulls=False)
+    found = (
+        both.sort_by("index")
+        .group_by("farm", use_threads=False)
+        .aggregate(
+            [*((each, "last") for each in others), ("first_index", "min"), ("entries", "sum", unknown_if_lacking)]
         )
-        known[row["farm"]] = merged
-    return pa.Table.from_pylist([*known.values()], schema=both.schema)
+    )
+    return found.rename_columns(["farm", *others, "first_index", "entries"]).select(both.column_names)

@@ -18,7 +18,10 @@ server's next report arrives before the watch detects the silence, that report p
 only on the log, not on its division into batches.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
@@ -42,8 +45,7 @@ class Rules:
 PRESENT_RULES = Rules()
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFacts:
+class ReportFacts(Struct, frozen=True, gc=False):
     """The relevant parts of a report."""
 
     index: int
@@ -70,8 +72,7 @@ class Transition:
     uptime_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RouterWatch:
+class RouterWatch(Struct, frozen=True, gc=False):
     """A server's state according to its reports so far. Times are log time; -1 is an unknown uptime."""
 
     state: str = UNKNOWN

@@ -15,13 +15,14 @@ beginning of the batch, a run without a watch came between. Then the watch start
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from operator import attrgetter
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import astuple, fields
 
 from pipeline.output.buckets import Output
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
@@ -44,14 +45,15 @@ _STATE = pa.schema(
         ("farm", pa.string()),
         ("server_id", pa.int64()),
         ("period_ms", pa.int64()),
-        *((each.name, _TYPES[each.type]) for each in fields(RouterWatch)),  # type: ignore[index]  # a class
+        *((each.name, _TYPES[each.type]) for each in fields(RouterWatch)),
     ]
 )
 STATE_SPEC = TableSpec("watch_state", _STATE, ("farm", "server_id"), "interval 1 hours")
 
 ROWS_AT_ONCE: Final = 8_192
 _SEEN: Final = pa.schema([("farm", pa.string()), ("index", pa.int64())])
-_values = attrgetter(*(each.name for each in fields(RouterWatch)))
+_FACTS: Final = tuple(each.name for each in fields(ReportFacts))
+_COLUMNS: Final = ("farm", "entry", "server_id", "period_ms", "at_ms")
 
 
 @dataclass(slots=True)
@@ -73,41 +75,43 @@ class FarmsWatch:
         silent_periods: int = SILENT_AFTER_PERIODS,
     ) -> None:
         self._period_range_ms = period_range_ms
-        self._rules = rules
-        self._silent_periods = silent_periods
+        self._rules_of = lru_cache(partial(_rules_of, rules, silent_periods))
         self.farms: dict[str, _FarmWatch] = {}
 
     def changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
         """Process rows; yield the farm, the server and the change of each transition."""
-        for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
-            name = row["farm"]
+        rows = seen.sort_by([("farm", "ascending"), ("index", "ascending")])
+        least_ms, most_ms = self._period_range_ms
+        columns = (rows.column(each).to_pylist() for each in (*_COLUMNS, *_FACTS))
+        for name, entry, server, period_ms, at_ms, *facts in zip(*columns, strict=True):
             farm = self.farms.setdefault(name, _FarmWatch())
-            farm.now_ms = row["at_ms"]
-            if row["entry"] == "clock":
-                period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
+            farm.now_ms = at_ms
+            if entry == "clock":
                 if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:
                     yield from self._silences(name, farm)
                     farm.period_ms = period_ms
                 continue
-            server, rules = row["server_id"], self._rules_of(farm)
-            watch, changes = farm.servers.get(server, RouterWatch()).after_report(_report_facts(row), rules)
+            rules = self._rules_of(farm.period_ms)
+            watch, changes = farm.servers.get(server, RouterWatch()).after_report(ReportFacts(*facts), rules)
             farm.servers[server] = watch
-            yield from ((name, server, change) for change in changes)
+            for change in changes:
+                yield name, server, change
         for name, farm in self.farms.items():
             yield from self._silences(name, farm)
 
     def _silences(self, name: str, farm: _FarmWatch) -> Iterator[tuple[str, int, Transition]]:
         """Yield the changes of servers without a report for too long, by the farm's log time."""
-        rules = self._rules_of(farm)
+        rules = self._rules_of(farm.period_ms)
         for server, watch in farm.servers.items():
             silent, changes = watch.after_silence_until(farm.now_ms, rules)
             if changes:
                 farm.servers[server] = silent
                 yield from ((name, server, change) for change in changes)
 
-    def _rules_of(self, farm: _FarmWatch) -> Rules:
-        silent_ms = farm.period_ms * self._silent_periods if farm.period_ms else SILENT_AFTER_DEFAULT_MS
-        return replace(self._rules, silent_after_ms=silent_ms)
+
+def _rules_of(rules: Rules, silent_periods: int, period_ms: int) -> Rules:
+    """Return the rules of a farm with this reporting period; 0: unknown."""
+    return replace(rules, silent_after_ms=period_ms * silent_periods if period_ms else SILENT_AFTER_DEFAULT_MS)
 
 
 class Watching:
@@ -164,8 +168,8 @@ def _stored(farms: Mapping[str, _FarmWatch]) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     for name, farm in farms.items():
         # The row of the farm itself: its log time.
-        rows.append((name, None, farm.period_ms, *_values(RouterWatch(last_ms=farm.now_ms))))
-        rows += [(name, server, farm.period_ms, *_values(watch)) for server, watch in farm.servers.items()]
+        rows.append((name, None, farm.period_ms, *astuple(RouterWatch(last_ms=farm.now_ms))))
+        rows += [(name, server, farm.period_ms, *astuple(watch)) for server, watch in farm.servers.items()]
     columns = zip(*rows, strict=True) if rows else ([] for _ in _STATE)
     return pa.Table.from_arrays(
         [pa.array(list(values), each.type) for values, each in zip(columns, _STATE, strict=True)], schema=_STATE
@@ -181,19 +185,6 @@ def _loaded(rows: pa.Table) -> dict[str, _FarmWatch]:
         else:
             farm.servers[server] = watch
     return farms
-
-
-def _report_facts(row: Mapping[str, Any]) -> ReportFacts:
-    return ReportFacts(
-        index=row["index"],
-        at_ms=row["at_ms"],
-        attached=row["attached"],
-        uptime_ms=row["uptime_ms"],
-        job_lag_ms=row["job_lag_ms"],
-        destinations=row["destinations"],
-        healthy_destinations=row["healthy_destinations"],
-        request=row["request"],
-    )
 
 
 def _rows_of(found: list[tuple[str, int, Transition]]) -> pa.Table:

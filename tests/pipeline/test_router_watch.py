@@ -1,6 +1,6 @@
 """`RouterWatch`, the state machine of one router: sessions, and health with hysteresis."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from pipeline.watch.machine import HEALTHY, SILENT, UNHEALTHY, ReportFacts, RouterWatch, Rules, Transition
 
