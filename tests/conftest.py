@@ -1,6 +1,6 @@
 """Settings of all tests: Hypothesis, the environment of child processes, and the distribution to workers.
 
-Hypothesis runs without a deadline, because the machine may be busy. It runs few examples here and many in `make soak`,
+Hypothesis measures no time, because the machine may be busy. It runs few examples here and many in `make soak`,
 which selects these tests.
 
 Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -50,7 +50,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-settings.register_profile("garlicfarm", deadline=None, print_blob=True, max_examples=EXAMPLES)
+settings.register_profile(
+    "garlicfarm",
+    deadline=None,
+    suppress_health_check=(HealthCheck.too_slow,),
+    print_blob=True,
+    max_examples=EXAMPLES,
+)
 settings.load_profile("garlicfarm")
 
 _STATE = pytest.StashKey[dict[str, object]]()
