@@ -119,6 +119,17 @@ def plan_publication(
     return PlannedPublication(Publication(master, server_id, published_s, digest), entries)
 
 
+def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Publication | None) -> bool:
+    """Return True if the next publication of server `server_id` is a refresh, or follows a change of the state."""
+    known = state.masters.get(master)
+    if known is None or known.choice.server_id != server_id:
+        return True
+    last = known.publication
+    if last is None or last != handed_over or state.unfenced_second(master) > last.published_s:
+        return False
+    return not known.forced and not _changed(known.leaves, last)
+
+
 def latest_second(state: FarmState, tuning: FarmTuning) -> int:
     """Return the last second that a publication may have now.
 

@@ -108,7 +108,7 @@ class AppliedState:
         self._on_report = on_report
         self._name_of = name_of
         self._configuration_indexes = array("q")
-        self._news = trio.Event()
+        self._waiting = trio.lowlevel.ParkingLot()
         self._history_ends: Index = 0
         self.last_for_readers: Index = 0
         """Index of the last entry for readers (`is_for_readers`).
@@ -164,14 +164,13 @@ class AppliedState:
 
     async def news(self) -> None:
         """Wait until something is applied after the call."""
-        await self._news.wait()
+        await self._waiting.park()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Apply committed entries; see `StateMachine.apply`."""
         for index, entry in enumerate(entries, first):
             self._apply(index, entry)
-        self._news.set()
-        self._news = trio.Event()
+        self._waiting.unpark_all()
 
     def snapshot(self) -> Iterator[bytes]:
         """Encode the present state: immutable parts are referenced, growing parts are copied."""
@@ -204,8 +203,7 @@ class AppliedState:
             self._on_report(server.report, self.state.masters)
         self.log_time.period_changed(snapshot.period_ms)
         self.log_time.clock_applied(self.state.log_time_ms, now_ms())
-        self._news.set()
-        self._news = trio.Event()
+        self._waiting.unpark_all()
 
     def date_ms(self) -> int:
         """Return log time if it follows the clocks of a majority; otherwise the time of this machine's clock."""

@@ -31,6 +31,7 @@ class BackgroundTasks:
 
     def __init__(self, context: TaskContext) -> None:
         self._replica = context.replica
+        self._applied_state = context.applied_state
         self.directory = context.directory
         self._outage = Outage(context)
         alarms = publishing_alarms(context.alarms)
@@ -90,6 +91,7 @@ class BackgroundTasks:
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
             nursery.start_soon(self._follow_leadership)
+            nursery.start_soon(self._follow_log)
             if self.directory is not None:
                 nursery.start_soon(self.directory.run)
             for task in self.publishing:
@@ -101,3 +103,11 @@ class BackgroundTasks:
             await self._replica.role_changes()
             self._time.leadership_changed()
             self._reporting.leadership_changed()
+
+    async def _follow_log(self) -> None:
+        """Wake the tasks whose next step may depend on the entries applied."""
+        while True:
+            await self._applied_state.news()
+            self._time.log_applied()
+            for task in self.publishing:
+                task.log_applied()

@@ -75,17 +75,18 @@ class Outage:
         """Look, until cancelled, but not before the quorum can be lost, even if the period becomes shorter."""
         while True:
             await self._update()
-            rest_ms = 0 if self.lasts else max(0, min(self._left_ms(), MIN_PATIENCE_MS))
+            rest_ms = 0 if self.lasts else max(0, min(self.left_ms(), MIN_PATIENCE_MS))
             await sleep_to_tick(LOOK_INTERVAL_S, rest_ms / 1000)
 
-    def _left_ms(self) -> float:
+    def left_ms(self) -> float:
+        """Return the milliseconds until the log counts as still, unless it moves."""
         context = self._context
         period_ms = round(1000 * context.expected_period_s)
         return context.applied_state.quorum.left_ms(now_ms(), period_ms, context.election_timeout_ms)
 
     def is_lost(self) -> bool:
         """Return True if the log does not move at this moment; `lasts` follows it with each look."""
-        return self._left_ms() < 0 and self.concerns_us
+        return self.left_ms() < 0 and self.concerns_us
 
     async def _update(self) -> None:
         context, lost = self._context, self.is_lost()

@@ -35,10 +35,10 @@ from bridge.core.membership.admission import server_name
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.arrival import LookUp
 from bridge.core.publishing.candidates import candidates_of
-from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, plan_publication
+from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, is_up_to_date, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
-from bridge.core.state.farm_state import StructureHandOver
+from bridge.core.state.farm_state import MasterState, StructureHandOver
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey, judge_key
@@ -106,6 +106,8 @@ class PublishingTurns:
 
 
 PLAN_INTERVAL_SECONDS = 1.0
+REST_INTERVAL_SECONDS = 5.0
+"""Seconds between plans if the next one is a refresh."""
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
 """Seconds between plans until a master's first publication: a new farm is about to be complete."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
@@ -142,6 +144,8 @@ class PublishingTask:
         self._accepted: PlannedPublication | None = None
         """Accepted, and not handed over to the router yet."""
         self._review = trio.Event()
+        self._seen: MasterState | None = None
+        """The state of the master after the last entries."""
         self._hand_over_due = trio.Event()
         self._handed_over: Publication | None = None
         self._not_before_s = -math.inf
@@ -188,6 +192,13 @@ class PublishingTask:
                 self._review.set()
             case _:
                 pass
+
+    def log_applied(self) -> None:
+        """Review the plan if entries have changed the state of the master, or may have a structure for a standby."""
+        known = self._context.applied_state.state.masters.get(self.master)
+        if known != self._seen or self._standby.is_active:
+            self._seen = known
+            self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
         """Return True if a leaf was excluded after the plan: its entry may be committed much later."""
@@ -282,9 +293,18 @@ class PublishingTask:
         return not is_chosen and self._handed_over is None
 
     def _plan_interval_s(self) -> float:
-        known = self._context.applied_state.state.masters.get(self.master)
-        begins = known is not None and known.publication is None and known.choice.server_id is not None
-        return FIRST_PLAN_INTERVAL_SECONDS if begins else PLAN_INTERVAL_SECONDS
+        state, own_id = self._context.applied_state.state, self._context.replica.server_id
+        known = state.masters.get(self.master)
+        if known is not None and known.publication is None and known.choice.server_id is not None:
+            return FIRST_PLAN_INTERVAL_SECONDS
+        is_settled = (
+            self._standby.is_settled
+            and is_up_to_date(state, self.master, own_id, self._handed_over)
+            and self._outage.left_ms() >= 1000 * REST_INTERVAL_SECONDS
+            and not self._outage.holds
+            and trio.current_time() >= self._not_before_s
+        )
+        return REST_INTERVAL_SECONDS if is_settled else PLAN_INTERVAL_SECONDS
 
     def _plan_alone(self) -> None:
         """Without a quorum, pass a plan directly to the router, after a plan that is already in progress."""

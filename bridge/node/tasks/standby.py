@@ -34,7 +34,7 @@ _InForce = tuple[int | None, bytes]
 
 
 class Standby:
-    """The role of this node for one master. Call `review` about once a second, and `serve` if it returns True."""
+    """The role of this node for one master. Call `review` each second until it settles, `serve` if it returns True."""
 
     def __init__(self, context: TaskContext, key: PublishingKey) -> None:
         self._context = context
@@ -60,6 +60,11 @@ class Standby:
         """Return True if this node, which published until now, becomes the standby and keeps its session."""
         self._change(active=self._is_named())
         return self.is_active
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no change of the role is pending, and the session of an active standby is ready."""
+        return self._differs_since_s is None and self.is_ready is self.is_active
 
     def review(self, *, is_allowed: bool) -> bool:
         """Change the role after some time. Return True if `serve` has to be called."""

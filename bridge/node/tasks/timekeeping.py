@@ -11,6 +11,7 @@ delayed.
 The commit time of each entry shows if the election timeout is long enough (`BroadcastTime`).
 """
 
+import math
 from collections import deque
 
 import trio
@@ -22,7 +23,7 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
-from consensus import Outcome, next_tick_s, now_ms
+from consensus import Outcome, now_ms
 
 MEASURED = 8
 SHARE = 5
@@ -68,8 +69,6 @@ class BroadcastTime:
 
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
-STEP_LOOK_S = 1.0
-"""Seconds between a leader's checks for a step of log time; at least four times in a period."""
 
 
 class TimekeepingTask:
@@ -78,6 +77,7 @@ class TimekeepingTask:
     def __init__(self, context: TaskContext) -> None:
         self._context = context
         self._led = trio.Event()
+        self._news = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._looked: tuple[int, int] | None = None
         """This machine's time and log time at the last check of the clocks."""
@@ -87,6 +87,11 @@ class TimekeepingTask:
     def leadership_changed(self) -> None:
         """Wake the loop when another server leads, or this one."""
         self._led.set()
+        self._news.set()
+
+    def log_applied(self) -> None:
+        """Wake a leader: reports may allow a step of log time."""
+        self._news.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -102,7 +107,7 @@ class TimekeepingTask:
                 pause_s = context.period_ms / 1000
                 if await self._write_clock():
                     with trio.move_on_after(pause_s):
-                        await self._make_a_step(min(STEP_LOOK_S, pause_s / 4))
+                        await self._make_a_step()
                 else:
                     with trio.move_on_after(min(pause_s, CLOCK_RETRY_S)):
                         await self._led.wait()
@@ -111,14 +116,15 @@ class TimekeepingTask:
                 self._broadcast.forget()
                 await self._led.wait()
 
-    async def _make_a_step(self, look_s: float) -> None:
+    async def _make_a_step(self) -> None:
         """Write a further clock entry when reports allow a step of log time; return only when leadership changes."""
         stepped = False
         while not self._led.is_set():
-            if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
-                stepped = await self._write_clock()
-            with trio.move_on_at(next_tick_s(look_s)):
-                await self._led.wait()
+            self._news = trio.Event()
+            is_due = self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds())
+            stepped = stepped or (is_due and await self._write_clock())
+            with trio.move_on_after(CLOCK_RETRY_S if is_due and not stepped else math.inf):
+                await self._news.wait()
 
     def _own_reading(self) -> tuple[int, int, int]:
         return now_ms(), self._context.clock_ms(), self._context.replica.server_id
