@@ -108,6 +108,11 @@ class FakeLeader:
 
     announced: dict[int, int | None] = field(default_factory=dict)
     """The feature level that each other server announces."""
+    linked: frozenset[int] = frozenset()
+
+    def connected(self) -> frozenset[int]:
+        """Return the connected servers."""
+        return self.linked
 
     def __post_init__(self) -> None:
         directory: Any = SimpleNamespace(members=lambda: members_at(self.announced))

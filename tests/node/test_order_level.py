@@ -70,6 +70,12 @@ async def test_order_does_not_raise_level_if_farm_would_stop(
     assert (stage.requested, stage.state.level) == ([], FIRST_LEVEL)
 
 
+async def test_follower_without_gossip_counts_connected_voters() -> None:
+    stage = OldFarm((), leads=False)
+    stage.linked = frozenset({2, 3})
+    check_level(stage.farm, REMOVAL)
+
+
 async def test_removal_of_running_voter_that_supports_level_is_permitted() -> None:
     stage = OldFarm({2, 3, LOST}, SUPPORTED_LEVEL)
     await reach_level(stage.farm, REMOVAL)

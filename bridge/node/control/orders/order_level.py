@@ -10,7 +10,7 @@ if a majority needs the vote of this server, the level's entry would stop the fa
 therefore refused while the server runs: the operator can update it or stop it.
 
 The check commits nothing and does not move leadership, so a dry run gives the same answer. Only the leader knows which
-voters answer; any other node counts the voters that gossip reaches.
+voters answer; any other node counts the voters that gossip or a connection of its Raft server reaches.
 """
 
 from msgspec import Struct
@@ -80,4 +80,6 @@ def _answering(farm: FoundedFarm, voters: frozenset[int]) -> frozenset[int]:
     own_id = frozenset((farm.replica.server_id,))
     if farm.replica.leads:
         return own_id | group_of(farm.replica.server.describe().raft, farm.contact_within_ms).answering
-    return own_id | {each for each in voters if farm.is_present(each, farm.contact_within_ms / 1000)}
+    present = {each for each in voters if farm.is_present(each, farm.contact_within_ms / 1000)}
+    # A follower may be connected to a dead server: the leader repeats the check, and refuses the order.
+    return own_id | present | farm.replica.connected()
