@@ -97,8 +97,11 @@ def interruptible(state: Callable[[], str] = str) -> Iterator[None]:
 
 @contextmanager
 def failures(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn exceptions of these kinds into reasons for people; any other exception is a bug and shows a traceback."""
+    """Turn exceptions of these kinds into reasons for people, also those of tasks; others are bugs with a traceback."""
+    ends: list[str] = []
     try:
         yield
-    except kinds as error:
-        fail(reason_of(error))
+    except* kinds as group:
+        ends.extend(reasons(group))
+    if ends:
+        fail("; ".join(dict.fromkeys(ends)))

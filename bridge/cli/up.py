@@ -23,7 +23,7 @@ import trio
 from msgspec import Struct
 
 from bridge.api.events import EventStory, event_sentence, story_line
-from bridge.cli.failure import fail, reasons
+from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
 from bridge.cli.options import RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
@@ -102,14 +102,12 @@ def up(
 ) -> None:
     """Run a farm of several nodes on this machine's loopback."""
     options = Options(nodes, directory, for_seconds, exit_when_published, timeout_seconds, _program())
-    ends: list[str] = []
-    try:
-        with locked(directory), written_apart():
-            trio.run(_run, options)
-    except* (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as group:
-        ends.extend(reasons(group))
-    if ends:
-        fail("; ".join(dict.fromkeys(ends)))
+    with (
+        failures(LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError),
+        locked(directory),
+        written_apart(),
+    ):
+        trio.run(_run, options)
 
 
 async def _run(options: Options) -> None:

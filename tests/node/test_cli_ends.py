@@ -1,7 +1,9 @@
 """The ends of `run`, `up` and `withdraw`: the last line is the reason, and the exit code shows the outcome."""
 
 import json
+import os
 from collections.abc import Awaitable, Callable
+from errno import ENOSPC
 from pathlib import Path
 
 import click
@@ -13,6 +15,7 @@ from bridge.api.control import WithdrawnAnswer
 from bridge.cli import main as main_module
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
+from bridge.cli.failure import failures
 from bridge.cli.main import cli
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.local.supervisor import Child, Command
@@ -90,6 +93,20 @@ def test_ctrl_c_before_signal_handling_is_not_a_fault(end_node: Callable[[BaseEx
 
 def up(directory: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["up", "--nodes", "1", "--state-dir", str(directory), *arguments])
+
+
+def test_failed_task_of_command_prints_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail_in_task() -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    async def command() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_in_task)
+            nursery.start_soon(fail_in_task)
+
+    with pytest.raises(SystemExit), failures(OSError):
+        trio.run(command)
+    assert capsys.readouterr().err == "garlicfarm: No space left on device\n"
 
 
 def test_up_names_program_on_path_by_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
