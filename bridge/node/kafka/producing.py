@@ -252,9 +252,7 @@ class Producing:
                 text = f"producer {named.producer_id} belongs to another user: request a separate producer id"
                 return self._refused(ProduceRefusal.FOREIGN, ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
             case ProducedStatus.OUT_OF_ORDER | ProducedStatus.NEW | ProducedStatus.DUPLICATE:
-                text = (
-                    f"sequence {named.sequence} of producer {named.producer_id} does not follow the committed records"
-                )
+                text = f"sequence {named.sequence} is not the next one of producer {named.producer_id}"
                 return self._refused(ProduceRefusal.OUT_OF_ORDER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
             case _:
                 assert_never(status)
