@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from bridge.api.control_routes import HISTORY, VIEWS
+from bridge.api.json import DocumentError, decode, encode
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.observations.perspectives import NodePerspective, PerspectivesAnswer
 from bridge.api.view import Severity
@@ -45,6 +46,16 @@ ANSWER = HistoryAnswer(
     ),
     spans_left_out=3,
 )
+
+
+ROW_WITHOUT_SPANS: dict[str, object] = {"kind": "leader", "name": None, "owner": None, "spans": []}
+
+
+@pytest.mark.parametrize("changed", [{"fromMs": 0}, {"toMs": 2**62}, {"stepMs": 0}, {"rows": [ROW_WITHOUT_SPANS]}])
+def test_malformed_history_is_refused(changed: dict[str, object]) -> None:
+    document = json.loads(encode(ANSWER)) | changed
+    with pytest.raises(DocumentError, match=r"a window from|a row without a span"):
+        decode(json.dumps(document).encode(), HistoryAnswer)
 
 
 def perspective(name: str, *, answered: bool = True, **statuses: MemberStatus) -> NodePerspective:

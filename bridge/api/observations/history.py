@@ -18,12 +18,14 @@ from bridge.api.json import Document, Record
 from bridge.api.view import FarmView, LeafView, MemberView, ServerRole, Severity, counted_members
 from bridge.api.words import FAULT_WORDS, SERVER_FAULT, faults_text
 from bridge.core.formation.member import MemberStatus
-from bridge.core.history.records import ALARMS_MAX, LEAVES_MAX, NODES_MAX, Row, RowKind, SeriesKind, State
+from bridge.core.history.records import ALARMS_MAX, LEAVES_MAX, MINUTE_MS, NODES_MAX, Row, RowKind, SeriesKind, State
 from bridge.core.history.timeline import Timeline
 from bridge.core.membership.admission import server_label
 
 HOURS_DEFAULT: Final = 24
 HOURS_MAX: Final = 24 * 31
+WINDOW_MAX_MS: Final = (HOURS_MAX + 1) * 60 * MINUTE_MS
+"""The start of a window is rounded down to a step."""
 UNITS: Final[Mapping[SeriesKind, str]] = {
     SeriesKind.ROUND_TRIP: "ms",
     SeriesKind.COMMIT_LAG: "ms",
@@ -103,6 +105,14 @@ class HistoryAnswer(Document, frozen=True):
     """Number of older spans beyond these limits."""
     rows_left_out: int = 0
     """Number of rows beyond these limits."""
+
+    def __post_init__(self) -> None:
+        """Refuse a window that the recorder never makes: its axis could not be drawn."""
+        length_ms = self.to_ms - self.from_ms
+        if self.from_ms < 0 or not 0 <= length_ms <= WINDOW_MAX_MS or self.step_ms < 1:
+            raise ValueError(f"a window from {self.from_ms} to {self.to_ms} in steps of {self.step_ms} ms")
+        if not all(each.spans for each in self.rows):
+            raise ValueError("a row without a span")
 
 
 def observed(view: FarmView) -> dict[Row, State]:
