@@ -230,4 +230,5 @@ def test_stopped_router_is_one_problem(tmp_path: Path) -> None:
     assert "no router answers" in alone.text
     assert alone.action.startswith("follow the line `router` above"), "doctor does not advise to run doctor"
     assert (broken.cause, "its service does not answer the probe" in broken.text) == ("", True)
+    assert known_causes([alone, broken, *others, router]) == [broken, router, alone, *others]
     assert [each.cause for each in known_causes([replace(router, result=CheckResult.OK), alone])] == ["", ""]

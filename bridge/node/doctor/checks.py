@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -77,12 +77,26 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
 
 
 def known_causes(checks: Sequence[Check]) -> list[Check]:
-    """Return the checks without the causes that were not found, or that are less severe than their consequence."""
+    """Return the checks, each followed by its consequences.
+
+    A cause is removed if it was not found, or is less severe than its consequence.
+    """
     severity = list(CheckResult).index
     found: dict[str, int] = {}
     for each in checks:
         found[each.name] = max(severity(each.result), found.get(each.name, 0))
-    return [each if severity(each.result) <= found.get(each.cause, 0) else replace(each, cause="") for each in checks]
+    known = [each if severity(each.result) <= found.get(each.cause, -1) else replace(each, cause="") for each in checks]
+    consequences: dict[str, list[Check]] = {}
+    for each in known:
+        consequences.setdefault(each.cause, []).append(each)
+
+    def with_consequences(check: Check) -> Iterator[Check]:
+        yield check
+        if severity(check.result) == found[check.name]:
+            for each in consequences.pop(check.name, ()):
+                yield from with_consequences(each)
+
+    return [each for check in consequences.pop("", ()) for each in with_consequences(check)]
 
 
 def python_check(version: tuple[int, ...]) -> Check:
