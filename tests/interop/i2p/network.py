@@ -23,7 +23,6 @@ from tests.interop.i2p.i2pd_router import I2pdRouter
 from tests.interop.i2p.java_router import JavaRouter
 from tests.interop.i2p.router import Router
 
-READY_S: Final = 90.0
 START_S: Final = 420.0
 I2PD_FLOODFILLS: Final = 3
 I2PD_OTHERS: Final = 13
