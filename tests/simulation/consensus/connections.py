@@ -9,12 +9,13 @@ oldest request has waited too long for its reply. Everything in transit is lost 
 opens another connection. A reply belongs to the connection of its request, and is lost with it.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from consensus.core.messages import AppendEntries, Message, Reply, Request
 from consensus.core.model import ServerId
@@ -26,6 +27,8 @@ _OVERTAKING_MS = 20
 """The delays of production links, see `LinkOptions`."""
 _RECONNECT_MS = 30
 _RETRANSMISSION_MS = 150
+_RESETS = 0.3
+"""The rate of lost packets that end their connection."""
 
 
 class Wiring(Enum):
@@ -60,6 +63,60 @@ class Way(Protocol):
 
     def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
         """Deliver a message; return False if the recipient is down."""
+
+
+class Breakable(Protocol):
+    """A connection of `TcpConnections`."""
+
+    is_broken: bool
+
+
+C = TypeVar("C", bound=Breakable)
+
+
+class TcpConnections(ABC, Generic[C]):
+    """The delays, losses and ends of connections that carry the frames of another protocol."""
+
+    def __init__(self, random: Random, way: Way) -> None:
+        self._random = random
+        self._way = way
+        self.lost = 0
+        self.broken = 0
+        self.repeated = 0
+
+    @abstractmethod
+    def _is_up(self, server: ServerId) -> bool:
+        """Return True if a server runs."""
+
+    @abstractmethod
+    def _break(self, connection: C) -> None:
+        """End a connection."""
+
+    def _is_whole(self, connection: C, sender: ServerId, recipient: ServerId) -> bool:
+        """Return True if a message arrives; break a connection that cannot deliver it."""
+        if connection.is_broken:
+            self.lost += 1
+            return False
+        if not self._way.reaches(sender, recipient) or not self._is_up(recipient):
+            self.lost += 1
+            self._break(connection)
+            return False
+        return True
+
+    def _arrival_ms(self, connection: C, not_before_ms: int) -> int:
+        """Return the arrival time of a message sent now.
+
+        A lost packet is sent again and delays all later ones, or the connection ends.
+        """
+        delay_ms = self._way.draw_delay_ms()
+        if self._way.draw_loss():
+            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
+            if self._random.random() < _RESETS:
+                self._way.after(delay_ms // 2, lambda: self._break(connection))
+        return max(not_before_ms, self._way.now + delay_ms)
+
+    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
+        self._way.after(moment_ms - self._way.now, action)
 
 
 @dataclass(slots=True, eq=False)

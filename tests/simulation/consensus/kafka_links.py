@@ -56,15 +56,13 @@ from consensus.protocols.kraft.wire.mapping import (
 )
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import ViolationError
-from tests.simulation.consensus.connections import Way
+from tests.simulation.consensus.connections import TcpConnections, Way
 from tests.simulation.consensus.kafka_node import KafkaNode, host_of
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.profile import KafkaRates, Profile
 
 _CLIENT_ID: Final = "raft-client"
 _WAITING_MAX: Final = 64
-_RETRANSMISSION_MS: Final = 150
-_RESETS: Final = 0.3
 """Share of lost packets that end the connection; the others arrive late."""
 _LATE_ANSWER_MS: Final = 4
 
@@ -151,7 +149,7 @@ class _Taken:
     node: KafkaNode
 
 
-class KafkaLinks:
+class KafkaLinks(TcpConnections[_Connection]):
     """All connections of one history."""
 
     def __init__(
@@ -164,20 +162,16 @@ class KafkaLinks:
         marks: Marks,
         way: Way,
     ) -> None:
-        self._random = random
+        super().__init__(random, way)
         self._rates = rates
         self._timeout_ms = profile.reply_timeout_ms
         self._hosts = hosts
         self._judge = judge
         self._marks = marks
-        self._way = way
         self._lanes: dict[tuple[ServerId, ReplicaKey, Purpose], _Lane] = {}
         self._taken: dict[tuple[ServerId, int], _Taken] = {}
         # A forger's messages have correlation 1.
         self._correlation = 1
-        self.lost = 0
-        self.broken = 0
-        self.repeated = 0
 
     def send_request(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
         node, peer, purpose = self._hosts[asker].node, replica(recipient), purpose_of(request)
@@ -389,34 +383,11 @@ class KafkaLinks:
         if is_kept and lane.connection is None:
             self._in_run(lane.node, lane.asker, action)
 
-    def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
-        """Return True if a message arrives; break a connection that cannot deliver it."""
-        if connection.is_broken:
-            self.lost += 1
-            return False
-        if not self._way.reaches(sender, recipient) or self._hosts[recipient].node is None:
-            self.lost += 1
-            self._break(connection)
-            return False
-        return True
+    def _is_up(self, server: ServerId) -> bool:
+        return self._hosts[server].node is not None
 
     def _is_open(self, one: ServerId, other: ServerId) -> bool:
         return self._way.reaches(one, other) and self._way.reaches(other, one)
-
-    def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
-        """Return the arrival time of a message sent now.
-
-        A lost packet is sent again and delays all later ones, or the connection ends.
-        """
-        delay_ms = self._way.draw_delay_ms()
-        if self._way.draw_loss():
-            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
-            if self._random.random() < _RESETS:
-                self._way.after(delay_ms // 2, lambda: self._break(connection))
-        return max(not_before_ms, self._way.now + delay_ms)
-
-    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
-        self._way.after(moment_ms - self._way.now, action)
 
     def _break(self, connection: _Connection) -> None:
         if connection.is_broken:

@@ -45,7 +45,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     RequestVoteRpc,
 )
 from tests.simulation.consensus.checker import ViolationError
-from tests.simulation.consensus.connections import Way
+from tests.simulation.consensus.connections import TcpConnections, Way
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.profile import Profile
 
@@ -54,8 +54,6 @@ _NO_MEMBERS = Configuration(())
 _REMEMBERED = 4
 _RECONNECT_MS = 30
 _UNSENT_MS = 20
-_RETRANSMISSION_MS = 150
-_RESETS = 0.3
 """Share of lost packets that end the connection; the others arrive late."""
 _NEAR_THE_LAST_ID = MAX_MESSAGE_ID - 40
 
@@ -150,7 +148,7 @@ class _Transfer:
     waiting: _Taken | None = None
 
 
-class ZmqSockets:
+class ZmqSockets(TcpConnections[_Connection]):
     """The sockets of all servers of one history."""
 
     def __init__(
@@ -162,12 +160,11 @@ class ZmqSockets:
         marks: Marks,
         way: Way,
     ) -> None:
-        self._random = random
+        super().__init__(random, way)
         self._profile = profile
         self._hosts = hosts
         self._judge = judge
         self._marks = marks
-        self._way = way
         self._dealers: dict[tuple[ServerId, ServerId], _Dealer] = {}
         self._taken: dict[tuple[ServerId, ServerId], _Taken] = {}
         self._transfers: dict[tuple[ServerId, ServerId], _Transfer] = {}
@@ -177,9 +174,6 @@ class ZmqSockets:
         self._unread: dict[ServerId, deque[tuple[_Connection, list[bytes]]]] = {}
         # A forger's messages have correlation 1.
         self._correlation = 1
-        self.lost = 0
-        self.broken = 0
-        self.repeated = 0
 
     def send_request(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
         """Send a request of a core; it replaces the pending one."""
@@ -270,8 +264,7 @@ class ZmqSockets:
         return dealer.connection
 
     def _is_open(self, one: ServerId, other: ServerId) -> bool:
-        is_up = self._hosts[other].configuration is not None
-        return is_up and self._way.reaches(one, other) and self._way.reaches(other, one)
+        return self._is_up(other) and self._way.reaches(one, other) and self._way.reaches(other, one)
 
     def _arrive(self, connection: _Connection, frames: list[bytes]) -> None:
         if self._is_whole(connection, connection.asker, connection.answerer):
@@ -421,31 +414,8 @@ class ZmqSockets:
             message_id=request.message_id, term=request.term, success=False, conflict_index=hint
         )
 
-    def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
-        """Return True if a message arrives; break a connection that cannot deliver it."""
-        if connection.is_broken:
-            self.lost += 1
-            return False
-        if not self._way.reaches(sender, recipient) or self._hosts[recipient].configuration is None:
-            self.lost += 1
-            self._break(connection)
-            return False
-        return True
-
-    def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
-        """Return the arrival time of a message sent now.
-
-        A lost packet is sent again and delays all later ones, or the connection ends.
-        """
-        delay_ms = self._way.draw_delay_ms()
-        if self._way.draw_loss():
-            delay_ms += self._random.randrange(_RETRANSMISSION_MS)
-            if self._random.random() < _RESETS:
-                self._way.after(delay_ms // 2, lambda: self._break(connection))
-        return max(not_before_ms, self._way.now + delay_ms)
-
-    def _at(self, moment_ms: int, action: Callable[[], None]) -> None:
-        self._way.after(moment_ms - self._way.now, action)
+    def _is_up(self, server: ServerId) -> bool:
+        return self._hosts[server].configuration is not None
 
     def _break(self, connection: _Connection) -> None:
         if connection.is_broken:
