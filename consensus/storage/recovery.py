@@ -57,6 +57,7 @@ from consensus.storage.records import (
 )
 
 _CHUNK_BYTES = 1024 * 1024
+_ZEROS = bytes(_CHUNK_BYTES)
 _REBUILD = (
     "The server stops here on purpose: entries that it acknowledged are missing, and a restart could lose them for"
     " the whole farm. Move the directory away and let the node join again as a new server; the other servers give it"
@@ -337,9 +338,8 @@ class _Scanner:
         used = segment.end_bytes
         for offset in range(segment.end_bytes, segment.size_bytes, _CHUNK_BYTES):
             chunk = self._reader.read(segment.file, offset, min(_CHUNK_BYTES, segment.size_bytes - offset))
-            stripped = len(chunk.rstrip(b"\0"))
-            if stripped:
-                used = offset + stripped
+            if chunk != _ZEROS[: len(chunk)]:  # a comparison is a hundred times as fast as `rstrip`
+                used = offset + len(chunk.rstrip(b"\0"))
         return used
 
     def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:

@@ -74,7 +74,7 @@ def read_ring(data: bytes) -> Stored:
 
 def _region_at(data: bytes, place: int) -> Region | None:
     region_bytes = data[place * REGION_BYTES : (place + 1) * REGION_BYTES]
-    if not region_bytes.strip(b"\0"):
+    if region_bytes == bytes(len(region_bytes)):
         return None
     region = decode_region(region_bytes)
     if (region.sequence - 1) % REGIONS != place:
