@@ -13,10 +13,11 @@ from gossip.core.events import Received
 from gossip.core.member import Address, Incarnation, Status
 from gossip.core.messages import Payload, PingRequest, VerdictUpdate
 from gossip.core.options import SwimOptions
-from tests.effort import GROUP_SEEDS
+from tests.effort import GROUP_SEEDS, IS_SOAK
 from tests.simulation.gossip_network import GossipNetwork, Node, node_id
 
 OPTIONS = replace(SwimOptions.lan(), first_hand_verdicts=True)
+ATTACK_MS = 60_000 if IS_SOAK else 20_000
 ATTACKER = Address("10.9.9.9", 7_669)
 
 
@@ -55,20 +56,20 @@ def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int)
 @pytest.mark.parametrize("every_ms", [20, 170, 1_000])
 def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
     network, nodes = formed(seed, 5)
-    flood(network, nodes[2], every_ms, 60_000)
+    flood(network, nodes[2], every_ms, ATTACK_MS)
     assert network.ever(Status.DEAD) == network.ever(Status.SUSPECT) == []
 
 
 @pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_forged_verdicts_under_loss_do_not_declare_death(seed: int) -> None:
     network, nodes = formed(seed, 5, loss=0.05)
-    flood(network, nodes[2], 170, 60_000)
+    flood(network, nodes[2], 170, ATTACK_MS)
     assert network.ever(Status.DEAD, nodes[2]) == []
 
 
 def test_forged_verdicts_without_first_hand_rule_declare_death() -> None:
     network, nodes = formed(1, 5, SwimOptions.lan())
-    flood(network, nodes[2], 170, 60_000)
+    flood(network, nodes[2], 170, ATTACK_MS)
     assert network.ever(Status.DEAD, nodes[2])
 
 
@@ -88,7 +89,7 @@ def test_forged_verdicts_alarm_ends_after_attack(seed: int) -> None:
 @pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_lost_datagrams_do_not_raise_forged_verdicts_alarm(seed: int) -> None:
     network, nodes = formed(seed, 8, loss=0.1)
-    network.run(600_000)
+    network.run(600_000 if IS_SOAK else 150_000)
     assert not [each for node in nodes for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS]
 
 

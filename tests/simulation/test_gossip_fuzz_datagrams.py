@@ -33,8 +33,8 @@ def _rounds(count: int) -> Tally:
 
 
 def test_group_disagrees_after_burst_then_agrees() -> None:
-    tally = _rounds(3)
-    assert (tally.torn, len(tally.periods)) == (3, 3)
+    tally = _rounds(2)
+    assert (tally.torn, len(tally.periods)) == (2, 2)
     assert 0 < min(tally.periods) <= max(tally.periods) <= PERIODS_TO_AGREE
     assert tally.outcomes["burst: accepted"] > 0
 

@@ -56,12 +56,6 @@ def test_small_group_forms_mesh_without_suspicion(size: int, random_seed: int) -
     assert network.ever(Status.SUSPECT) == [], f"random seed {random_seed}"
 
 
-def test_group_of_50_forms_full_mesh() -> None:
-    network = GossipNetwork(1)
-    network.start(50)
-    must(network, network.is_full_mesh, within_ms=10_000, what="a full mesh of 50")
-
-
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_loopback_group_of_3_forms_mesh_within_a_second(random_seed: int) -> None:
     network = GossipNetwork(random_seed, SwimOptions.loopback())
@@ -98,8 +92,10 @@ def test_crash_is_known_to_every_member(size: int, random_seed: int) -> None:
     assert {line.split(" saw ")[1] for line in network.ever(Status.DEAD)} == {"1 DEAD"}
 
 
-def test_crash_in_group_of_50_is_known_to_every_member() -> None:
-    network, nodes = formed(1, 50)
+def test_group_of_50_forms_full_mesh_and_detects_crash() -> None:
+    network = GossipNetwork(1)
+    nodes = network.start(50)
+    must(network, network.is_full_mesh, within_ms=10_000, what="a full mesh of 50")
     network.kill(nodes[7])
     must(network, known_everywhere(network, nodes[7], Status.DEAD), within_ms=30_000, what="the death known to all")
 
@@ -165,10 +161,11 @@ def test_partition_into_halves_heals_automatically(random_seed: int) -> None:
     assert len(network.ever(Status.DEAD)) == deaths, f"random seed {random_seed}: healing itself declared deaths"
 
 
-def test_node_isolated_for_an_hour_rejoins() -> None:
+@pytest.mark.parametrize("minutes", [10, pytest.param(60, marks=pytest.mark.soak)])
+def test_node_isolated_for_long_rejoins(minutes: int) -> None:
     network, nodes = formed(1, 3)
     network.partition(nodes[:2], nodes[2:])
-    network.run(3_600_000)
+    network.run(minutes * 60_000)
     network.heal()
     must(network, network.is_full_mesh, within_ms=60_000, what="one full mesh again")
 
