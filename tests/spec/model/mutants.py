@@ -174,7 +174,10 @@ MUTANTS = (
     ModelMutant("match-by-index-only", _MatchByIndexOnly(), _TWO_LEADERS, "Log Matching"),
     ModelMutant("cut-before-every-append", _CutBeforeEveryAppend(), replace(_TWO_TERMS, entries=2), "Majority Reached"),
     ModelMutant(
-        "commit-beyond-match", _CommitBeyondMatch(), replace(_TWO_TERMS, entries=2, learns=True), "State Machine Safety"
+        "commit-beyond-match",
+        _CommitBeyondMatch(),
+        replace(_TWO_LEADERS, terms=2, entries=1, learns=True),
+        "State Machine Safety",
     ),
     ModelMutant(
         "change-during-change",
