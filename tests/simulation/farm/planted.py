@@ -595,7 +595,9 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "the level is raised without the old voters": Planted(
         1, "true alarm", ((level_raising, "next_level", _own_level),), OLD_VOTERS
     ),
-    "an acknowledgement names another index": Planted(1, "acknowledged index", ((Submitting, "_submit", _next_index),)),
+    "an acknowledgement names another index": Planted(
+        1, "acknowledged index", ((Submitting, "_submit", _next_index),), (), 10.0
+    ),
     "a correction of log time does not count": Planted(
         1, "completed action", ((Farm, "apply", _without_record(Correction)),), WRONG_LOG_TIME, 60.0, has_operator=True
     ),

@@ -1,16 +1,30 @@
 """A removal that needs a higher feature level, in a farm that may need the vote of the old server."""
 
+from collections.abc import Callable
+
 import pytest
 import trio
 
 from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest, RemovalOrder
+from bridge.api.view import FarmView
 from bridge.core.log.feature_level import FIRST_LEVEL
 from bridge.node.control.client import ControlError
+from tests.simulation.farm.fault_walk import until_healthy
 from tests.simulation.farm.world import World, simulate
 
 OLD, LOST = "node-3", "node-4"
 REMOVE_OLD = CommandRequest(removal=RemovalOrder(OLD, removed=True))
+
+
+async def _until(world: World, is_reached: Callable[[FarmView], bool]) -> None:
+    """Wait until the view of node 1 satisfies a condition."""
+    with trio.fail_after(90):
+        while True:
+            async with world.control("node-1") as client:
+                if is_reached(await client.view()):
+                    return
+            await trio.sleep(1)
 
 
 async def _refused(world: World, name: str, reason: str) -> None:
@@ -32,29 +46,29 @@ def test_removal_of_old_server_keeps_the_majority() -> None:
             for host in world.hosts.values():
                 host.level = FIRST_LEVEL
             await world.start_all()
-            await trio.sleep(30)
+            await until_healthy(world)
             await world.join(4)
-            await trio.sleep(60)
+            await _until(world, lambda view: len(view.raft.voters) == len(world.hosts))
+            await until_healthy(world)
             for name in ("node-1", "node-2"):
                 await world.stop(name)
                 world.hosts[name].level = None
                 await world.start(name)
-                await trio.sleep(15)
+                await until_healthy(world)
             await world.kill(LOST)
-            await trio.sleep(15)
+            await _until(world, lambda view: LOST in view.verdict.text)
             for name in ("node-1", "node-2"):
                 await _refused(world, name, "node-3 runs, .* update it, or stop it first")
             await world.start(LOST)
-            await trio.sleep(15)
+            await until_healthy(world)
             await _refused(world, "node-1", "node-3 runs, .* update it, or stop it first")
             await world.kill(OLD)
-            await trio.sleep(30)
+            await _until(world, lambda view: OLD in view.verdict.text)
             async with world.control("node-1") as client:
                 await client.check(COMMANDS, REMOVE_OLD)
                 await client.command(REMOVE_OLD)
-            await trio.sleep(30)
+            await _until(world, lambda view: len(view.raft.voters) == len(world.hosts) - 1)
             async with world.control("node-1") as client:
-                assert len((await client.view()).raft.voters) == len(world.hosts) - 1
                 assert (await client.nodes()).level > FIRST_LEVEL
 
     simulate(7, story)

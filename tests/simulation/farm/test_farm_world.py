@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.api.control import SubmitOutcome
-from bridge.api.view import VerdictKind
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.fault_walk import farm_with_faults
 from tests.simulation.farm.host import Run
@@ -19,26 +17,6 @@ from tests.simulation.farm.oracle import LATE_S, Truth
 from tests.simulation.farm.world import World, simulate
 
 SEED = 33
-FORMED_S = 25.0
-
-
-async def formed_farm_with_entry() -> None:
-    async with World.open(SEED) as world:
-        await world.start_all()
-        await trio.sleep(FORMED_S)
-        async with world.control("node-2") as client:
-            answer = await client.submit(b'{"number": 1}')
-            assert answer.outcome is SubmitOutcome.COMMITTED, f"seed {SEED}"
-        for name in world.hosts:
-            async with world.control(name) as client:
-                view = await client.view()
-            assert view.verdict.kind is VerdictKind.HEALTHY, f"seed {SEED}, {name}"
-
-
-def test_three_nodes_form_a_farm_and_commit() -> None:
-    simulate(SEED, formed_farm_with_entry)
-
-
 SOME = ("power_cut", "bad_link")
 """Faults that draw random numbers and restart a process."""
 

@@ -476,7 +476,7 @@ def simulate(seed: int, main: Callable[[], Awaitable[T]]) -> T:
         _RUN.set((clock, order))
         return await main()
 
-    was_enabled = gc.isenabled()
+    was_enabled, had_frozen = gc.isenabled(), bool(gc.get_freeze_count())
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -484,6 +484,7 @@ def simulate(seed: int, main: Callable[[], Awaitable[T]]) -> T:
         with ordered_by(order):
             return trio.run(run, clock=clock.for_trio)
     finally:
-        gc.unfreeze()
+        if not had_frozen:
+            gc.unfreeze()  # Otherwise each later collection would visit the modules that a test run has frozen.
         if was_enabled:
             gc.enable()
