@@ -1,7 +1,6 @@
 """The simulator's connections of a KRaft quorum: transmission, delays, refusals and retries."""
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -32,6 +31,7 @@ from tests.simulation.consensus.kafka_links import KafkaLinks
 from tests.simulation.consensus.kafka_node import KafkaCommands, KafkaNode, named_for_kafka
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.profile import STRATEGIES, KafkaRates, draw_ids, draw_profile, is_successor
+from tests.simulation.consensus.quiet_way import WAY_MS, QuietWay
 
 ONE, TWO, ANOTHER_TWO = (ReplicaKey(number, bytes([place]) * 16) for number, place in ((1, 1), (2, 2), (2, 3)))
 VOTERS = Configuration(named_for_kafka([ONE, TWO]))
@@ -47,7 +47,6 @@ FETCH = Fetch(
     correlation=701,
     cluster_id=CLUSTER,
 )
-WAY_MS = 5
 RATES = KafkaRates(static=False, old_versions=0, busy=0, lost_directories=0, loser=1, batch_records=5, late_answers=0)
 
 
@@ -76,20 +75,17 @@ class SimulatedHost:
         self.extensions.append(event)
 
 
-class Wire:
-    """A network of two servers that delivers every message after 5 ms."""
+class Wire(QuietWay):
+    """The connections of two servers."""
 
     def __init__(self, second: ReplicaKey = TWO, rates: KafkaRates = RATES) -> None:
-        self.now = 0
-        self.is_cut = False
+        super().__init__()
         self.responses: list[QuorumResponse] = []
         self.hosts = {ONE: SimulatedHost(ONE), second: SimulatedHost(second)}
         profile = dataclasses.replace(draw_profile(Random(1), STRATEGIES["kraft"]), reply_timeout_ms=300)
         hosts: dict[ServerId, SimulatedHost] = {host.key: host for host in self.hosts.values()}
         self.marks = Marks()
         self.links = KafkaLinks(Random(1), profile, rates, hosts, self, self.marks, self)
-        self._delivered: list[Message] = []
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
 
     # The judge's interface.
 
@@ -98,34 +94,6 @@ class Wire:
 
     def response_received(self, *_details: object) -> None:
         """Ignore a received response."""
-
-    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue) + self.now * 1_000, action))
-
-    def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
-        """Return True if the link is open."""
-        return not self.is_cut
-
-    def draw_delay_ms(self) -> int:
-        """Return the same delay for every message."""
-        return WAY_MS
-
-    def draw_loss(self) -> bool:
-        return False
-
-    def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        self._delivered.append(message)
-        return True
-
-    def run(self, for_ms: int) -> list[Message]:
-        """Advance the time; return the deliveries."""
-        until_ms = self.now + for_ms
-        self._delivered.clear()
-        while self._queue and self._queue[0][0] <= until_ms:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-        self.now = until_ms
-        return list(self._delivered)
 
     def taken(self, request: Request) -> Message:
         """Send a request from server 1 over a new connection; return the request that server 2 receives."""

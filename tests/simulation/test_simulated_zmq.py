@@ -1,7 +1,6 @@
 """The simulator's ØMQ sockets: losses on the wire, repetitions, and servers of the package."""
 
 import dataclasses
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -13,6 +12,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Server, Ser
 from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.profile import STRATEGIES, draw_profile
+from tests.simulation.consensus.quiet_way import QuietWay
 from tests.simulation.consensus.zmq_sockets import ZmqSockets, members_in_reply
 
 ONE, TWO, THREE = (Server(f"peer {number}", f"tcp://10.0.0.{number}:7669") for number in (1, 2, 3))
@@ -38,19 +38,16 @@ class SimulatedHost:
         action()
 
 
-class Wire:
-    """A network of two servers that delivers every message after 5 ms; `package`: the follower acts as the package."""
+class Wire(QuietWay):
+    """The sockets of two servers; `package`: the follower acts as the package."""
 
     def __init__(self, *, package: bool = False) -> None:
-        self.now = 0
+        super().__init__()
         self.package = package
         self.end = 0
-        self.delivered: list[Message] = []
         profile = dataclasses.replace(draw_profile(Random(1), STRATEGIES["zmq"]), repeat_ms=REPEAT_MS)
         self.hosts: dict[ServerId, SimulatedHost] = {server: SimulatedHost(self) for server in (LEADER, FOLLOWER)}
         self.sockets = ZmqSockets(Random(1), profile, self.hosts, self, Marks(), self)
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
-        self._sequence = 0
 
     # The judge's interface.
 
@@ -69,35 +66,6 @@ class Wire:
     def end_of(self, _server: ServerId) -> Index:
         """Return the last index of the follower's log."""
         return self.end
-
-    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
-
-    def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
-        """Return True: every link is open."""
-        return True
-
-    def draw_delay_ms(self) -> int:
-        """Return the same delay for every message."""
-        return 5
-
-    def draw_loss(self) -> bool:
-        return False
-
-    def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        self.delivered.append(message)
-        return True
-
-    def run(self, for_ms: int) -> list[Message]:
-        """Advance the time; return the deliveries."""
-        until_ms = self.now + for_ms
-        self.delivered.clear()
-        while self._queue and self._queue[0][0] <= until_ms:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-        self.now = until_ms
-        return list(self.delivered)
 
     def taken(self, previous: Index, *entries: Entry, commit: Index = 0) -> AppendEntries:
         """Send an append from the leader; return the request that the follower receives."""
