@@ -67,6 +67,8 @@ LONG_FARMS = (
 )
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The slowest groups, slowest first."""
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 CLOCK = "autojump_clock"
 YOUNG_OBJECTS = 20_000
 """Threshold of garbage collections: with Python's 700, collections need a tenth of the processor time."""
@@ -79,10 +81,27 @@ def _group(nodeid: str) -> str:
     return SPARK if path.startswith(f"{SPARK}/") else path
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Start each folder at a different file in each worker: workers in a new clone compile different files."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.result:
+        start = len(report.result) * WORKER // WORKERS % len(report.result)
+        report.result = [*report.result[start:], *report.result[:start]]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slow groups first and keep the order within groups; mark Hypothesis tests for `make soak`."""
-    items.sort(key=lambda item: LONG.index(group) if (group := _group(item.nodeid)) in LONG else len(LONG))
+    """Put the slow groups first, in the same order in each worker; mark Hypothesis tests for `make soak`."""
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        group = _group(item.nodeid)
+        return (LONG.index(group) if group in LONG else len(LONG)), item.nodeid.partition("::")[0]
+
+    items.sort(key=place)
     for item in items if IS_SOAK else ():
         if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
             item.add_marker(pytest.mark.search)
