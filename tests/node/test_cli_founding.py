@@ -33,7 +33,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.keys.invitation import Granted, InviterAddress, Token, parse_token
 from deploy import example_configuration
 from gossip.node import NodeIdentity
-from tests.effort import few_of
+from tests.effort import IS_SOAK, few_of
 
 BIND = ("--bind", "127.0.0.1:17668")
 NOW_S = 1_800_000_000
@@ -42,6 +42,8 @@ CHANGES = frozenset({"os.link", "os.rename", "os.remove", "os.mkdir", "os.chmod"
 """Audit events of changes in a file system."""
 KILLED = 99
 STEPS_MAX = 80
+STRIDE = 1 if IS_SOAK else 4
+"""`make test` kills at each fourth change of a file, `make soak` at each one."""
 
 Call = Callable[..., Result]
 
@@ -197,6 +199,7 @@ def start_again(places: Places) -> None:
         places.configuration.write_text(f'# own text\nstate_dir = "{places.state_dir}"\nfarm_key = "farm.key"\n')
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("places", few_of(PLACES, "service"), indirect=True)
 def test_join_is_repeated_after_kill_at_each_step(
     places: Places, garlicfarm: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +219,7 @@ def test_join_is_repeated_after_kill_at_each_step(
     monkeypatch.setattr(join_command, "redeem", redeem)
     token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
     command = ("join", token, "--name", "site-b", *BIND, "--no-start")
-    for step in range(STEPS_MAX):
+    for step in range(0, STEPS_MAX, STRIDE):
         start_again(places)
         identities.write_text("")
         if not killed(lambda: garlicfarm(*command), step):
@@ -234,10 +237,11 @@ def test_join_is_repeated_after_kill_at_each_step(
     assert step > 5
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("places", few_of(PLACES, "user"), indirect=True)
 def test_init_is_repeated_after_kill_at_each_step(places: Places, garlicfarm: Call) -> None:
     command = ("init", "--name", "site-a", *BIND, "--no-start")
-    for step in range(STEPS_MAX):
+    for step in range(0, STEPS_MAX, STRIDE):
         start_again(places)
         if not killed(lambda: garlicfarm(*command), step):
             break
