@@ -145,6 +145,7 @@ def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_da
     )
 
 
+@pytest.mark.soak
 def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
     of_days: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +247,7 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     assert last_rows(grown_days, 1_000) == rows
 
 
+@pytest.mark.soak
 def test_farms_in_batches_have_rows_of_each_farm_alone(of_generated: Rows, tmp_path: Path) -> None:
     other = generated_log(3, 0.1, 2)
     other.cluster_id = "ff" * 16

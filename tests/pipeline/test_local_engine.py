@@ -48,7 +48,7 @@ from tests.pipeline.made_tables import tables_of_entries
 from tests.processes import END_S
 from tests.soak.pipeline_tables import differences, same_pseudonyms, tables_of
 
-KILLS = 60 if IS_SOAK else 3
+KILLS = 60 if IS_SOAK else 2
 BATCH = 40
 
 
@@ -95,6 +95,7 @@ def settings_of(output: Path, address: str) -> RunSettings:
     return RunSettings(output, source, watch=True, events={"node": address})
 
 
+@pytest.mark.search
 def test_tables_are_equal_after_kills_at_any_step(tmp_path: Path) -> None:
     log, random = three_servers(minutes=2), Random(7)
     for number in range(20):

@@ -15,7 +15,7 @@ from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
 from pipeline.planned_failures import APART_MS, DAY_MS, KINDS, Kind, Label, Signal
 
-ROUTERS, DAYS, SEED = 6, 4.0, 9
+ROUTERS, DAYS, SEED = 4, 3.0, 9
 PERIODS_OF_A_RESTART = 8
 """The longest restart in periods, including an overlapping restart of the leader."""
 Figures = dict[str, float]
@@ -108,7 +108,7 @@ def test_farm_without_kinds_is_unlabeled() -> None:
 def test_generate_writes_labels_reproducibly(tmp_path: Path) -> None:
     def generated(name: str) -> str:
         labels = tmp_path / f"{name}.jsonl"
-        arguments = ["generate", "--routers", "5", "--days", "1", "--output", str(tmp_path / name)]
+        arguments = ["generate", "--routers", "5", "--days", "0.6", "--output", str(tmp_path / name)]
         result = CliRunner().invoke(pipeline, [*arguments, "--labels", str(labels)])
         assert result.exit_code == 0, result.output
         assert f"labels in {labels}" in result.output

@@ -35,26 +35,25 @@ from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
 Damaging = Callable[[Path], object]
+Rows = dict[str, list[dict[str, Any]]]
 UNNAMED = {"current_farm": ("name", "batch_id")}
 """Columns that a repair cannot restore."""
 
 
-def write(output: Path, first_batch: int = 0, last_batch: int = len(BATCHES) - 1) -> None:
-    """Write batches like a run: Spark's offsets before a batch, its commit after it."""
-    log = two_days()
+def write(output: Path, batch: int) -> None:
+    """Write a batch like a run: Spark's offsets before it, its commit after it."""
+    log, (first, last) = two_days(), BATCHES[batch]
     output.mkdir(exist_ok=True)
     claim_layout(output)
-    for batch in range(first_batch, last_batch + 1):
-        first, last = BATCHES[batch]
-        for directory in ("offsets", "commits"):
-            (output / "checkpoint" / directory).mkdir(parents=True, exist_ok=True)
-        offset = json.dumps({"farms": {log.cluster_id: last + 1}})
-        (output / "checkpoint" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}\n")
-        tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch)
-        (output / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}\n")
+    for directory in ("offsets", "commits"):
+        (output / "checkpoint" / directory).mkdir(parents=True, exist_ok=True)
+    offset = json.dumps({"farms": {log.cluster_id: last + 1}})
+    (output / "checkpoint" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}\n")
+    tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch)
+    (output / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}\n")
 
 
-def rows_in(output: Path) -> dict[str, list[dict[str, Any]]]:
+def rows_in(output: Path) -> Rows:
     """Return all rows, without the columns that a repair cannot restore."""
     found = {}
     for spec in TABLES:
@@ -122,16 +121,32 @@ DAMAGES = {
 
 
 @pytest.fixture(scope="module")
-def undamaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("undamaged")
-    write(output)
-    return output
+def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return copies of one output directory, one after each batch."""
+    made = tmp_path_factory.mktemp("states")
+    found = []
+    for batch in range(len(BATCHES)):
+        write(made / "tables", batch)
+        found.append(shutil.copytree(made / "tables", made / str(batch)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def undamaged(states: list[Path]) -> Path:
+    return states[-1]
+
+
+@pytest.fixture(scope="module")
+def undamaged_rows(undamaged: Path) -> Rows:
+    return rows_in(undamaged)
 
 
 @pytest.mark.parametrize(
     "damage", few_of(DAMAGES, "empty-middle-commit", "damaged-file", "damaged-log-of-ranges", "lost-checkpoint")
 )
-def test_damaged_tables_are_refused_and_repaired(damage: Damaging, undamaged: Path, tmp_path: Path) -> None:
+def test_damaged_tables_are_refused_and_repaired(
+    damage: Damaging, undamaged: Path, undamaged_rows: Rows, tmp_path: Path
+) -> None:
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
     damage(output)
@@ -139,7 +154,7 @@ def test_damaged_tables_are_refused_and_repaired(damage: Damaging, undamaged: Pa
     assert found
     repair_from(output, two_days())
     assert not examine(output)
-    assert rows_in(output) == rows_in(undamaged)
+    assert rows_in(output) == undamaged_rows
     assert is_complete(output)
     # the next run continues
     assert Lake(output, 60_000).first_batch in {0, len(BATCHES)}
@@ -188,7 +203,7 @@ def test_repair_refuses_layout_of_another_version(undamaged: Path, tmp_path: Pat
     assert (result.exit_code, (output / LAYOUT_FILE).read_text()) == (0, content)
 
 
-def test_gone_entries_are_recorded_and_shown(undamaged: Path, tmp_path: Path) -> None:
+def test_gone_entries_are_recorded_and_shown(undamaged: Path, undamaged_rows: Rows, tmp_path: Path) -> None:
     # given a farm that compacted its log up to entry 9
     output = tmp_path / "tables"
     shutil.copytree(undamaged, output)
@@ -198,7 +213,7 @@ def test_gone_entries_are_recorded_and_shown(undamaged: Path, tmp_path: Path) ->
     lines = repair_from(output, compacted)
     assert any("Entries 1 to 9 of farm" in line and "gone" in line for line in lines)
     assert not examine(output)
-    expected = [row for row in rows_in(undamaged)["reports"] if row["index"] >= 10]
+    expected = [row for row in undamaged_rows["reports"] if row["index"] >= 10]
     assert rows_in(output)["reports"] == expected
     days = documents(output, answer_sql("completeness"))
     assert sum(row["gone"] for row in days) == 9
@@ -224,21 +239,18 @@ def test_checkpoint_older_than_tables_is_replaced(undamaged: Path, tmp_path: Pat
     assert Lake(output, 60_000).first_entries == starts
 
 
-def test_tables_older_than_checkpoint_are_read_up_to_it(tmp_path: Path) -> None:
+def test_tables_older_than_checkpoint_are_read_up_to_it(states: list[Path], tmp_path: Path) -> None:
     # given all tables of an earlier day, and the checkpoint of today
-    output = tmp_path / "tables"
-    write(output, 0, 1)
-    shutil.copytree(output, tmp_path / "backup")
-    write(output, 2, 3)
-    shutil.rmtree(tmp_path / "backup" / "checkpoint")
-    shutil.move(output / "checkpoint", tmp_path / "backup")
-    repair_from(tmp_path / "backup", two_days())
-    lake = Lake(tmp_path / "backup", 60_000)
+    output = shutil.copytree(states[1], tmp_path / "tables")
+    shutil.rmtree(output / "checkpoint")
+    shutil.copytree(states[-1] / "checkpoint", output / "checkpoint")
+    repair_from(output, two_days())
+    lake = Lake(output, 60_000)
     assert (lake.first_batch, lake.first_entries) == (2, {two_days().cluster_id: 10})
 
 
-def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, 0, 1)
+def test_interrupted_batch_is_not_damage(states: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(states[1], tmp_path, dirs_exist_ok=True)
 
     def killed(*_: Any) -> bool:
         raise KeyboardInterrupt
@@ -246,7 +258,7 @@ def test_interrupted_batch_is_not_damage(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(BatchNotes, "end", killed)
         with pytest.raises(KeyboardInterrupt):
-            write(tmp_path, 2, 2)
+            write(tmp_path, 2)
     assert not examine(tmp_path)
     # when the checkpoint is lost as well
     shutil.rmtree(tmp_path / "checkpoint")
@@ -321,14 +333,20 @@ def test_damaged_derived_table_is_made_again(
     assert gold_rows(output, "router_health") == rows
 
 
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("watched")
+    for batch, (first, last) in enumerate(BATCHES[:2]):
+        tables_of(MadeUpLog(entries=two_days().entries[first - 1 : last]), output, batch, watch=True)
+    return output
+
+
 @pytest.mark.parametrize("damage", [drop_commit("watch_state"), remove("watch_state"), remove("transitions")])
-def test_damaged_watch_is_refused(damage: Damaging, tmp_path: Path) -> None:
-    log = two_days()
-    for batch, (first, last) in enumerate(BATCHES):
-        tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), tmp_path, batch, watch=True)
+def test_damaged_watch_is_refused(damage: Damaging, watched: Path, tmp_path: Path) -> None:
+    shutil.copytree(watched, tmp_path, dirs_exist_ok=True)
     damage(tmp_path)
     with pytest.raises(TableDamagedError, match=r"(watch_state|transitions) lost commits or files"):
-        repair_from(tmp_path, log)
+        repair_from(tmp_path, two_days())
 
 
 @pytest.mark.parametrize(
@@ -349,19 +367,11 @@ def test_damaged_notes_of_batches_are_restored_not_repaired(tmp_path: Path) -> N
         examine(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return copies of one output directory, one after each batch."""
-    made = tmp_path_factory.mktemp("states")
-    found = []
-    for batch in range(len(BATCHES)):
-        write(made / "tables", batch, batch)
-        found.append(shutil.copytree(made / "tables", made / str(batch)))
-    return found
-
-
-@over_seeds(8, quick=1)
-def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tmp_path: Path) -> None:
+@pytest.mark.soak
+@over_seeds(8)
+def test_no_restored_state_loses_rows_silently(
+    seed: int, states: list[Path], undamaged_rows: Rows, tmp_path: Path
+) -> None:
     """Some tables, or the checkpoint, return to an earlier state: the tables are right, or refused and repaired."""
     choice, output = random.Random(seed), tmp_path / "tables"
     shutil.copytree(states[-1], output)
@@ -372,8 +382,8 @@ def test_no_restored_state_loses_rows_silently(seed: int, states: list[Path], tm
         shutil.copytree(earlier / name, output / name)
     note = f"seed {seed}: {', '.join(f'{name} of batch {earlier.name}' for name, earlier in chosen.items())}"
     if not examine(output):
-        assert rows_in(output) == rows_in(states[-1]), note
+        assert rows_in(output) == undamaged_rows, note
         return
     repair_from(output, two_days())
-    assert rows_in(output) == rows_in(states[-1]), note
+    assert rows_in(output) == undamaged_rows, note
     assert is_complete(output), note

@@ -307,7 +307,7 @@ def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
     write_derived(
         tmp_path,
         "router_health",
-        [health(minute, server, in_minute(minute, server)) for minute in range(600) for server in range(1, 16)],
+        [health(minute, server, in_minute(minute, server)) for minute in range(600) for server in range(1, 6)],
     )
     page = report.make_report(tmp_path, NOON + 600 * MINUTE, show_destinations=False, objective_percent=99.0)
     budget = section(page, "Error budget")
@@ -318,7 +318,7 @@ def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
         ("bad", "server 3", "used up, burns 15 times too fast"),
         ("warn", "server 4", "burns 3 times too fast, gone in 7 d"),
     ]
-    assert "3 of 15 budgets shown, the worst; the rest: at least 50% left." in budget
+    assert "3 of 5 budgets shown, the worst; the rest: at least 50% left." in budget
     assert "The objective is 99% good" in budget
 
 
@@ -421,7 +421,7 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
         for server in range(1, 1001)
     ]
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": reports})
-    flapping = [health(n, server, (n * server) % 3 / 2, server) for n in range(120) for server in range(1, 1001)]
+    flapping = [health(n, server, (n + server) % 3 / 2, server) for n in range(30) for server in range(1, 1001)]
     write_derived(
         tmp_path, "router_health", [row for row in flapping if row["server_id"] != 777 or row["window_start"] < NOON]
     )
@@ -440,11 +440,11 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
     assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
     # The strips of the worst servers change their color in each window, and the page is still small.
-    assert len(page) < 2_000_000
+    assert len(page) < 1_000_000
 
 
 def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
-    windows = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
+    windows = [(n, server) for n in range(500) for server in range(1, 12) if server != 7 or n < 251]
     write_derived(tmp_path, "router_health", [health(n, server, 1.0, 1234.0) for n, server in windows])
     reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
     write_derived(tmp_path, "publishers", [{"master": master, **reign} for master in ("d-1", "d-2")])
@@ -452,9 +452,9 @@ def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
     (strips,) = wide(section(page, "Availability by server"))
     marks = re.findall("<title>(.*?)</title>", strips)
     assert [mark for mark in marks if "server 7" in mark] == [
-        "server 7, 01-01 12:00 to 01-02 04:26: 100.0%",
-        "server 7, 01-02 04:26 to 01-02 04:43: 88.2%",
-        "server 7, 01-02 04:43 to 01-02 21:20: 0.0%",
+        "server 7, 01-01 12:00 to 01-01 16:10: 100.0%",
+        "server 7, 01-01 16:10 to 01-01 16:15: 20.0%",
+        "server 7, 01-01 16:15 to 01-01 20:20: 0.0%",
     ]
     assert len(marks) == 3 + 10, "one strip for each healthy server"
     assert strips.index(">server 7<") < strips.index(">server 1<"), "worst first"

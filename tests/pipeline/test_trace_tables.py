@@ -185,10 +185,11 @@ def derive_in_one_batch(output: Path, batches: list[tuple[str, Rows]]) -> dict[s
     return tables(output)
 
 
-@over_seeds(10, quick=1)
+@pytest.mark.soak
+@over_seeds(10)
 def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    batches, run = [*steps(random, hours=24 if IS_SOAK else 12)], Run(tmp_path / "grown")
+    batches, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
     for table, rows in batches:
         run.write(table, rows)
         if random.random() < 0.7:
@@ -205,9 +206,10 @@ def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> 
     assert all(row["last_contact"] for row in detections)
 
 
+@pytest.mark.search
 def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(9)
-    batches = [*steps(random, hours=24 if IS_SOAK else 6)]
+    batches = [*steps(random, hours=24 if IS_SOAK else 4)]
     expected = derive_in_one_batch(tmp_path / "once", batches)
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 
@@ -286,6 +288,7 @@ def test_copies_in_one_batch_count_once_with_known_date(tmp_path: Path) -> None:
     assert [row["suspect_at"] for row in made["detections"]] == [NOON + timedelta(seconds=10)]
 
 
+@pytest.mark.soak
 def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [*steps(Random(5), hours=6)]
     events = [rows for table, rows in batches if table == "events"]

@@ -16,6 +16,7 @@ from pipeline.gold.tables import Gold
 from pipeline.run import RunSettings, run_once
 from pipeline.serve.query import documents
 from pipeline.source.log_client import FarmLogError
+from tests.effort import few_of
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 from tests.pipeline.made_tables import tables_of as write_tables
 from tests.processes import END_S
@@ -39,7 +40,7 @@ def reports(tmp_path: Path) -> dict[str, list[int]]:
     return {row["farm"]: row["indexes"] for row in documents(tmp_path / "tables", sql)}
 
 
-@pytest.mark.parametrize("first_index", [1, 5])
+@pytest.mark.parametrize("first_index", few_of({"from-start": 1, "compacted": 5}, "compacted"))
 def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     run_farms(tmp_path, "blog", log)
@@ -76,7 +77,7 @@ def test_renamed_farm_continues_under_new_name(tmp_path: Path) -> None:
     assert documents(tmp_path / "tables", NAMED) == [{"name": "shop"}]
 
 
-@pytest.mark.parametrize("begin", [AUTUMN, SPRING], ids=["autumn", "spring"])
+@pytest.mark.parametrize("begin", few_of({"autumn": AUTUMN, "spring": SPRING}, "autumn"))
 def test_tables_do_not_depend_on_summer_time(begin: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = MadeUpLog(log_time_ms=int(begin.timestamp() * 1000))
     for period in range(24):
@@ -97,6 +98,7 @@ def test_tables_do_not_depend_on_summer_time(begin: datetime, tmp_path: Path, mo
     assert (differences(found, other), found["router_health"].total()) == ([], 5)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a file system: needs root")
 def test_read_only_directory_is_read_and_not_written(tmp_path: Path) -> None:
     output, log = tmp_path / "tables", three_servers(minutes=1)

@@ -16,6 +16,7 @@ from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import LOG, TRANSITIONS_SPEC
 from pipeline.watch import watching as module
 from pipeline.watch.watching import STATE_SPEC, Watching
+from tests.effort import over_seeds
 
 FARM, OTHER = "a" * 32, "b" * 32
 REPORT = {
@@ -134,7 +135,7 @@ def test_watch_after_gap_starts_again(tmp_path: Path) -> None:
     assert [(row["server_id"], row["reason"]) for row in found] == [(1, "first report")]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over_seeds(3, quick=1)
 def test_rows_do_not_depend_on_division_into_batches(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
