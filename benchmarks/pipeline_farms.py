@@ -142,17 +142,19 @@ class MadeFarms:
         self.unread = Unread()
         self._count = count
         self._periods = 0
+        self._logs: dict[str, SelectedLog] = {}
 
     def advance(self) -> None:
         """Add a reporting period to each log."""
         self._periods += 1
+        places = (Place(f"farm-{number}", MadeRanges(number, self._periods)) for number in range(self._count))
+        logs = (SelectedLog(place, place.ranges.status(), 1) for place in places)
+        self._logs = {log.status.cluster: log for log in logs}
 
     def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
         """Return all logs."""
         del next_entries, thorough
-        places = (Place(f"farm-{number}", MadeRanges(number, self._periods)) for number in range(self._count))
-        logs = (SelectedLog(place, place.ranges.status(), 1) for place in places)
-        return {log.status.cluster: log for log in logs}
+        return self._logs
 
     def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
         """Return an empty set."""

@@ -129,7 +129,7 @@ def _processor_s(pid: int) -> float:
 
 
 async def _sample(farm: Farm, output: Path, number: int, pause_s: float) -> float:
-    """Return the seconds of one report, which is submitted after a pause."""
+    """Return the seconds from the commit of a report, after a pause, to its row."""
     mark = 1_000_000 + number
     report = {
         "cluster": "farm",

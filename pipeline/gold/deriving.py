@@ -24,7 +24,7 @@ from pipeline.spark.failures import is_lost_start
 from pipeline.spark.lost_starts import LostStarts
 
 REST_TIMES = 4.0
-REST_TIMES_LOCAL = 24.0
+REST_TIMES_LOCAL = 49.0
 POOL = "derived"
 
 

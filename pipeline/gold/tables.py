@@ -163,7 +163,7 @@ class Gold:
 
     @property
     def noted_windows(self) -> int:
-        """The number of recorded windows; the newest ones, and those of farms without new entries, may be made."""
+        """The number of recorded windows, including the newest windows, which the tables may already have."""
         return sum(each.rows for each in self._windows.table.files())
 
     def noted_through(self, query: str) -> int:

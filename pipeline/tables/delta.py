@@ -285,7 +285,8 @@ class Table:
 
     def _sync_after(self, version: int) -> None:
         """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
-        table, log = self._fresh(), self.root / "_delta_log"
+        self._update()
+        table, log = self._delta, self.root / "_delta_log"
         numbers = range(version + 1, table.version() + 1)
         if isinstance(log, Path) and numbers:
             sync(*(log / _commit_name(each) for each in numbers), log)
@@ -301,12 +302,18 @@ class Table:
 
     def _fresh(self) -> DeltaTable:
         """Return the current table: another program may have optimized it. Raise OvertakenError."""
-        # `update_incremental` lists the entire log, and most calls follow no commit.
-        if (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
-            with _reading_log(self.root):
-                self._delta.update_incremental()
+        if self._update():
             self._refuse_overtaken()
         return self._delta
+
+    def _update(self) -> bool:
+        """Read newer commits; return False if there are none."""
+        # `update_incremental` lists the entire log, and most calls follow no commit.
+        if not (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
+            return False
+        with _reading_log(self.root):
+            self._delta.update_incremental()
+        return True
 
     def _refuse_overtaken(self) -> None:
         """Raise OvertakenError if newer commits have other batches or rows than this process knows."""

@@ -30,6 +30,8 @@ DAY = "day"
 UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The name of the directory of rows with a NULL partition, from Hive."""
 COMPRESSION = "zstd"
+PLAIN_ROWS = 200
+"""The number of rows up to which a file is not compressed: compression doubles its time, and upkeep merges it."""
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
@@ -55,57 +57,38 @@ class DataFile:
     stats: str
 
 
-@dataclass(slots=True)
-class _Range:
-    least: Any = None
-    most: Any = None
-    nulls: int = 0
-
-
 class _Part:
     """One open file."""
 
-    def __init__(self, root: Output, day: date | None, schema: pa.Schema, *, by_day: bool) -> None:
+    def __init__(self, root: Output, day: date | None, schema: pa.Schema, compression: str, *, by_day: bool) -> None:
         self.day = None if day is None else day.isoformat()
         directory = f"{DAY}={self.day or UNKNOWN_DAY}/" if by_day else ""
         self.path = f"{directory}part-{uuid.uuid4()}.parquet"
         self.root, self.file = root, place_on_disk(root, self.path)
         make_folder(root, self.file)
-        self.writer = pq.ParquetWriter(self.file, schema, compression=COMPRESSION)
-        self.rows = 0
-        self.ranges = {each.name: _Range() for each in schema if _is_counted(each)}
+        self.footer: list[pq.FileMetaData] = []
+        self.counted = [each.name for each in schema if _is_counted(each)]
+        self.writer = pq.ParquetWriter(self.file, schema, compression=compression, metadata_collector=self.footer)
 
     def write(self, rows: pa.Table) -> None:
         """Write one more row group."""
         self.writer.write_table(rows)
-        self.rows += rows.num_rows
-        for name, seen in self.ranges.items():
-            column = rows.column(name)
-            seen.nulls += column.null_count
-            found = pc.min_max(column).as_py()
-            if found["min"] is not None:
-                seen.least = found["min"] if seen.least is None else min(seen.least, found["min"])
-                seen.most = found["max"] if seen.most is None else max(seen.most, found["max"])
 
     def close(self) -> DataFile:
         """Complete the file."""
         self.writer.close()
         make_durable(self.root, self.path)
-        known = {name: each for name, each in self.ranges.items() if each.least is not None}
-        stats = {
-            "numRecords": self.rows,
-            "minValues": {name: _in_statistics(each.least, up=False) for name, each in known.items()},
-            "maxValues": {name: _in_statistics(each.most, up=True) for name, each in known.items()},
-            "nullCount": {name: each.nulls for name, each in self.ranges.items()},
-        }
-        return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats, ensure_ascii=False))
+        (footer,) = self.footer
+        stats = json.dumps(_statistics(footer, self.counted), ensure_ascii=False)
+        return DataFile(self.path, self.file.stat().st_size, footer.num_rows, self.day, stats)
 
 
 class PartWriter:
     """The writer of a table's rows, with a file per day (or one file, if the table is not partitioned)."""
 
-    def __init__(self, root: Output, schema: pa.Schema) -> None:
+    def __init__(self, root: Output, schema: pa.Schema, compression: str = COMPRESSION) -> None:
         self._root = root
+        self._compression = compression
         self._by_day = DAY in schema.names
         self._schema = pa.schema([each for each in schema if each.name != DAY])
         self._parts: dict[date | None, _Part] = {}
@@ -114,7 +97,7 @@ class PartWriter:
         """Add rows, which have all columns of the table."""
         for day, found in self._by_days(rows):
             if day not in self._parts:
-                self._parts[day] = _Part(self._root, day, self._schema, by_day=self._by_day)
+                self._parts[day] = _Part(self._root, day, self._schema, self._compression, by_day=self._by_day)
             self._parts[day].write(found.select(self._schema.names).cast(self._schema))
 
     def close(self) -> list[DataFile]:
@@ -135,7 +118,7 @@ class PartWriter:
 
 def write_files(root: Output, schema: pa.Schema, rows: pa.Table) -> list[DataFile]:
     """Write all rows, with a file per day."""
-    writer = PartWriter(root, schema)
+    writer = PartWriter(root, schema, COMPRESSION if rows.num_rows > PLAIN_ROWS else "none")
     writer.write(rows)
     return writer.close()
 
@@ -201,6 +184,29 @@ def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = Non
         else:
             columns.append(pa.nulls(found.num_rows, each.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _statistics(footer: pq.FileMetaData, counted: Iterable[str]) -> dict[str, Any]:
+    """Return the ranges of these columns in Delta Lake's form, from those of the row groups."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls = dict.fromkeys(counted, 0)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for column in (group.column(number) for group in groups for number in range(group.num_columns)):
+        name, found = column.path_in_schema, column.statistics
+        if name in nulls:
+            nulls[name] += found.null_count
+            if found.has_min_max:
+                least[name], most[name] = (
+                    min(least.get(name, found.min), found.min),
+                    max(most.get(name, found.max), found.max),
+                )
+    return {
+        "numRecords": footer.num_rows,
+        "minValues": {name: _in_statistics(each, up=False) for name, each in least.items()},
+        "maxValues": {name: _in_statistics(each, up=True) for name, each in most.items()},
+        "nullCount": nulls,
+    }
 
 
 def _is_counted(field: pa.Field) -> bool:
