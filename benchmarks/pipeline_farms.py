@@ -82,7 +82,8 @@ def _template() -> _Template:
 
 
 def _cluster(number: int) -> str:
-    return f"{number:032x}"
+    # The last digits first: the first digit of an id is as random as in a farm's own id.
+    return f"{number:032x}"[::-1]
 
 
 class MadeRanges:
@@ -163,7 +164,7 @@ class MadeFarms:
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters."""
-        return {each: Place(f"farm-{int(each, 16)}", MadeRanges(int(each, 16))) for each in clusters}
+        return {each: self._logs[each].place for each in clusters}
 
 
 class Period(NamedTuple):

@@ -340,19 +340,16 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         for cluster in removed:
             del self._newest[cluster]
         self._removed = (self._removed | removed) - self._newest.keys()
-        ends = self._ends(logs)
-        counts = {
-            cluster: max(ends.get(cluster, 0) - next_entries.get(cluster, each.begin), 0)
-            for cluster, each in logs.items()
-        }
+        counts = self._counts(logs, next_entries)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
             chosen = in_turn(counts, limit.max_rows, self._turn)
             self._turn = next(reversed(chosen), "") if len(chosen) < len(counts) else self._turn
             counts = fair_shares(chosen, limit.max_rows)
         begins = {
-            cluster: {"next": each.begin} | ({} if each.covered is None else {"snapshot": each.covered})
-            for cluster, each in logs.items()
-            if cluster not in next_entries and cluster in counts and (counts[cluster] or each.covered is not None)
+            cluster: {"next": logs[cluster].begin}
+            | ({} if (covered := logs[cluster].covered) is None else {"snapshot": covered})
+            for cluster, count in counts.items()
+            if cluster not in next_entries and (count or logs[cluster].covered is not None)
         }
         moved = {
             cluster: next_entries.get(cluster, logs[cluster].begin) + count
@@ -360,7 +357,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             if count or cluster in begins
         }
         ends_read = {**next_entries, **moved}
-        self._read = entries_before({"farms": {each: ends_read[each] for each in self._newest.keys() & ends_read}})
+        gone = ends_read.keys() - self._newest.keys()
+        self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in gone)
         if not moved:
             return start
         known, found = _known(start), {**start.get("times", {})}
@@ -371,22 +369,30 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         also = {name: value for name, value in (("begins", begins), ("times", found)) if value}
         return {"farms": ends_read, **also}
 
-    def _ends(self, logs: Mapping[str, SelectedLog]) -> Mapping[str, int]:
-        """Return the limit of reading in each farm."""
-        ends = {cluster: self._end(each.status.commit_index) for cluster, each in logs.items()}
-        if not self._available_now:
-            return ends
-        if self._stop_before is None:
-            # A run with `availableNow` ends at the end of the logs when its first batch was planned.
-            newest = max((each.status.commit_index for each in logs.values()), default=0)
-            last = None if self._selection.indexes.end is None else self._selection.indexes.end - 1
-            if last is not None and newest < last:
-                raise FarmLogError(
-                    f"entries up to {last} are wanted and the log is known to be committed up to"
-                    f" {newest} only; choose an earlier end, or wait",
-                )
-            self._stop_before = {**ends}
-        return self._stop_before
+    def _counts(self, logs: Mapping[str, SelectedLog], next_entries: Mapping[str, int]) -> dict[str, int]:
+        """Return the number of new entries of each farm that has some, or that is new with a snapshot."""
+        if self._available_now and self._stop_before is None:
+            self._stop_before = self._present_ends(logs)
+        counts: dict[str, int] = {}
+        for cluster, each in logs.items():
+            end = self._end(each.status.commit_index)
+            if self._stop_before is not None:
+                end = self._stop_before.get(cluster, 0)
+            count = max(end - next_entries.get(cluster, each.begin), 0)
+            if count or (each.covered is not None and cluster not in next_entries):
+                counts[cluster] = count
+        return counts
+
+    def _present_ends(self, logs: Mapping[str, SelectedLog]) -> dict[str, int]:
+        """Return the ends of a run with `availableNow`: the ends of the logs when its first batch is planned."""
+        newest = max((each.status.commit_index for each in logs.values()), default=0)
+        last = None if self._selection.indexes.end is None else self._selection.indexes.end - 1
+        if last is not None and newest < last:
+            raise FarmLogError(
+                f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
+                " earlier end, or wait",
+            )
+        return {cluster: self._end(each.status.commit_index) for cluster, each in logs.items()}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the newest known entries, and the problem of each farm, for the query's progress."""

@@ -33,7 +33,8 @@ def entries_before(offset: Mapping[str, Any]) -> int:
     """Return the number of the entries before an offset, also of entries that were never read."""
     if "shards" in offset:
         return int(offset["read"])
-    return sum(entry - 1 for entry in offset.get("farms", {}).values())
+    farms: dict[str, int] = offset.get("farms", {})
+    return sum(farms.values()) - len(farms)
 
 
 def entries_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> int:

@@ -6,9 +6,10 @@
 Spark stores an offset as one line of JSON, and passes it through the JVM several times a batch and in each report of
 the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
 
-The hash of a cluster id determines the shard of a farm. The hash of its content is the name of a shard. So a shard
-without new entries is not written again, and equal offsets are equal texts. A shard is durable before its offset is
-returned, so a repeated batch finds it. Shards that no offset of the checkpoint names are removed.
+The first digit of a cluster id determines the shard of a farm, so farms that take turns change few shards. The hash of
+its content is the name of a shard. So a shard without new entries is not written again, and equal offsets are equal
+texts. A shard is durable before its offset is returned, so a repeated batch finds it. Shards that no offset of the
+checkpoint names are removed.
 """
 
 import json
@@ -16,14 +17,12 @@ import re
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document, sync
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
 
-SHARDS: Final = 16
 SWEEP_OFFSETS: Final = 100
 """The number of stored offsets between two removals."""
 FOLDER: Final = "shards"
@@ -46,11 +45,13 @@ class OffsetShards(WholeOffsets):
         """Store the shards of an offset with many farms; return the offset with their names."""
         if len(offset["farms"]) <= WHOLE_FARMS:
             return offset
-        shards: list[Offset] = [{} for _ in range(SHARDS)]
+        shards: dict[str, Offset] = {}
         for part in _PARTS:
             for cluster, value in offset.get(part, {}).items():
-                shards[crc32(cluster.encode()) % SHARDS].setdefault(part, {})[cluster] = value
-        contents = [json.dumps(each, separators=(",", ":"), sort_keys=True).encode() for each in shards]
+                shards.setdefault(cluster[:1], {}).setdefault(part, {})[cluster] = value
+        contents = [
+            json.dumps(each, separators=(",", ":"), sort_keys=True).encode() for _, each in sorted(shards.items())
+        ]
         names = tuple(blake2b(each, digest_size=16).hexdigest() for each in contents)
         folder = self._checkpoint / FOLDER
         if isinstance(folder, Path) and not folder.is_dir():
