@@ -145,6 +145,9 @@ class Membership:
         self.get: Final = self._entries.get
         """Return the entry of a known member, or None."""
 
+        self.ids: Final = self._entries.keys()
+        """The ids of all known members."""
+
         self.links: Final[dict[NodeId, MemberRecord]] = {}
         """The peers by id (not to be changed elsewhere)."""
 

@@ -42,11 +42,11 @@ def _overlay(play: Play) -> list[tuple[str, str]]:
 
 def _detection(play: Play) -> list[tuple[str, str]]:
     crashes = play.crashes
-    judged = [crash for crash in crashes if crash.unaware is not None]
+    judged = [(crash.peers, crash.unaware) for crash in crashes if crash.unaware is not None]
     suspected = [crash.first_suspected for crash in crashes if crash.first_suspected is not None]
     declared = [crash.first_declared for crash in crashes if crash.first_declared is not None]
-    unaware = sum(crash.unaware or 0 for crash in judged)
-    unaware_peers = sum(crash.unaware_peers or 0 for crash in judged)
+    unaware = sum(len(nodes) for _, nodes in judged)
+    unaware_peers = sum(len(peers & nodes) for peers, nodes in judged)
     unit = "median / 99 % / last, in periods after the crash"
     return [
         ("crashes", f"{len(crashes):,}"),

@@ -14,7 +14,8 @@ only a sample of the messages is encoded, with the production encoder, and repre
 nothing; the bytes of seal and signatures are added to the sizes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +26,7 @@ from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from gossip.core.options import SwimOptions
-from gossip.simulation.network import GossipNetwork, Node
+from gossip.simulation.network import GossipNetwork, Node, node_id
 from gossip.wire.encoder import encode
 from gossip.wire.identity import CREDENTIAL_BYTES
 from gossip.wire.seal import OVERHEAD_BYTES
@@ -139,10 +140,8 @@ class Crash:
     first_declared: float | None = None
     declared_by_peers: list[float] = field(default_factory=list)
     declared_by_directories: list[float] = field(default_factory=list)
-    unaware: int | None = None
-    """The number of nodes that still listed it as live `JUDGED_AFTER_PERIODS` later."""
-    unaware_peers: int | None = None
-    """The number of these that were its peers at the crash."""
+    unaware: set[int] | None = None
+    """The nodes that still listed it as live `JUDGED_AFTER_PERIODS` later."""
 
 
 class Play:
@@ -159,7 +158,7 @@ class Play:
         self.parts = 0
         self._crash_of: dict[NodeId, Crash] = {}
         self._judged = 0
-        self._members = 0
+        self._up: list[Node] = []
 
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Play it from beginning to end; call `progress` after each period."""
@@ -167,21 +166,19 @@ class Play:
             self._direct(period)
             self.network.run(self.scenario.options.probe_period_ms)
             self._judge()
-            self.load.end_of_period(len(self.network.up))
+            self.load.end_of_period(len(self._up))
             if progress is not None:
                 progress(period + 1)
         self.parts = parts(self.network)
 
     def _direct(self, period: int) -> None:
         story, network = self.scenario, self.network
-        while self._members < story.members * (period + 1) // max(story.formed_by, 1) and self._members < story.members:
+        while len(network.nodes) < min(story.members, story.members * (period + 1) // max(story.formed_by, 1)):
             self._join()
         if story.settled_by <= period < story.churned_by:
             start, steps = period - story.settled_by, story.churned_by - story.settled_by
             churn_count = round(story.members * story.churn)
-            for _ in range(churn_count * start // steps, churn_count * (start + 1) // steps):
-                self._crash()
-                self._join()
+            self._churn(churn_count * (start + 1) // steps - churn_count * start // steps)
         if story.partition and period == story.churned_by:
             up = network.up
             cut = round(len(up) * story.partition)
@@ -195,27 +192,24 @@ class Play:
 
     def _join(self) -> None:
         """Start the next node, which joins through a few running ones."""
-        network = self.network
-        number = len(network.nodes)
-        seeds: set[int] = set()
-        if number:
-            up = network.up if self.crashes else None
-            for _ in range(_SEEDS_OF_A_JOINER):
-                seeds.add(network.random.choice(up).number if up else network.random.randrange(number))
-        network.add(number, seeds=tuple(sorted(seeds)), capacity=self.scenario.capacity)
-        self._members += 1
+        network, up = self.network, self._up
+        seeds = {network.random.choice(up).number for _ in range(_SEEDS_OF_A_JOINER if up else 0)}
+        up.append(network.add(len(network.nodes), seeds=tuple(sorted(seeds)), capacity=self.scenario.capacity))
 
-    def _crash(self) -> None:
+    def _churn(self, count: int) -> None:
+        """Crash members at the same moment, with a new member for each."""
         network = self.network
-        victim = network.random.choice(network.up)
-        peers: set[int] = set()
-        directories: set[int] = set()
-        for node in self._listing(victim):
-            (peers if victim.node_id in node.core.membership.links else directories).add(node.number)
-        crash = Crash(victim.number, network.now, peers, directories)
-        self.crashes.append(crash)
-        self._crash_of[victim.node_id] = crash
-        network.kill(victim)
+        crash_of: dict[NodeId, Crash] = {}
+        for _ in range(count):
+            victim = self._up.pop(network.random.randrange(len(self._up)))
+            crash_of[victim.node_id] = Crash(victim.number, network.now, set(), set())
+            network.kill(victim)
+            self._join()
+        for node, victim_id in self._listing(crash_of.keys()):
+            crash = crash_of[victim_id]
+            (crash.peers if victim_id in node.core.membership.links else crash.directories).add(node.number)
+        self.crashes += crash_of.values()
+        self._crash_of |= crash_of
 
     def _watch(self, node: Node, effect: Effect) -> None:
         if isinstance(effect, Send):
@@ -242,24 +236,24 @@ class Play:
             elif node.number in crash.directories:
                 crash.declared_by_directories.append(after)
 
-    def _listing(self, member: Node) -> list[Node]:
-        """Return the running nodes that list a member as live."""
-        found = []
-        for node in self.network.nodes.values():
-            if node.swim is not None and node is not member:
-                entry = node.swim.membership.get(member.node_id)
+    def _listing(self, victims: AbstractSet[NodeId]) -> Iterator[tuple[Node, NodeId]]:
+        """Yield each running node with each victim that it lists as live, in one pass over all directories."""
+        for node in self._up if victims else ():
+            membership = node.core.membership
+            for victim in victims & membership.ids:
+                entry = membership.get(victim)
                 if entry is not None and entry.is_live:
-                    found.append(node)
-        return found
+                    yield node, victim
 
     def _judge(self) -> None:
         due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.options.probe_period_ms
+        due: dict[NodeId, set[int]] = {}
         while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
             crash = self.crashes[self._judged]
-            unaware = {node.number for node in self._listing(self.network.nodes[crash.victim])}
-            crash.unaware = len(unaware)
-            crash.unaware_peers = len(unaware & crash.peers)
+            due[node_id(crash.victim)] = crash.unaware = set()
             self._judged += 1
+        for node, victim in self._listing(due.keys()):
+            due[victim].add(node.number)
 
 
 def parts(network: GossipNetwork) -> int:
