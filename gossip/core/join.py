@@ -274,19 +274,21 @@ class Joiner:
             seed.next_at = now + self._backoff_ms(seed.failures)
 
     def _candidates(self) -> list[MemberRecord]:
-        members = self._members
-        free = self._options.joins_in_flight - len(self._joins)
-        missing_links = min(members.capacity, members.live_count) - len(members.links)
+        members, joins = self._members, self._joins
+        missing_links = min(members.capacity, members.live_count) - len(members.links) - len(joins)
+        count = min(self._options.joins_in_flight - len(joins), missing_links)
+        if count <= 0:
+            return []
         others = [
             entry
             for entry in members.unlinked()
             if entry.status is Status.ALIVE
-            and entry.address not in self._joins
-            and entry.address != self._local.info.address
+            and entry.info.address not in joins
+            and entry.info.address != self._local.info.address
         ]
         with_room = [entry for entry in others if entry.peer_count is None or entry.has_room]
         pool = with_room or others
-        return self._random.sample(pool, max(min(free, missing_links - len(self._joins), len(pool)), 0))
+        return self._random.sample(pool, min(count, len(pool)))
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 

@@ -234,15 +234,16 @@ class Membership:
 
     def _dispensable(self) -> MemberRecord | None:
         """Return the member that makes room for a newcomer; the order is in the module docstring."""
-
-        def rank(place: int, entry: MemberRecord) -> tuple[int, int]:
-            if entry.confirmed:
-                return 2, entry.mentioned_ms
-            return (1, -place) if entry.is_live else (0, entry.mentioned_ms)
-
-        others = (each for each in enumerate(self._entries.values()) if each[1].node_id not in self.links)
-        found = min(others, key=lambda each: rank(*each), default=None)
-        return None if found is None else found[1]
+        lost = [entry for status in (Status.DEAD, Status.LEFT) for entry in self._standing[status]]
+        unmet = [entry for entry in lost if not entry.confirmed]
+        met: list[MemberRecord] = []
+        # In a full directory, nearly always one of the newest members was never met.
+        for entry in () if unmet else reversed(self._entries.values()):
+            if entry.node_id not in self.links:
+                if not entry.confirmed:
+                    return entry
+                met.append(entry)
+        return min(unmet or reversed(met), key=lambda entry: entry.mentioned_ms, default=None)
 
     def remove(self, node_id: NodeId) -> None:
         """Remove a member from the directory."""
