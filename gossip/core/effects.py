@@ -49,7 +49,7 @@ class OfferToken(Struct, frozen=True):
 
 
 class MembershipChanged(Struct, frozen=True):
-    """The status, metadata or incarnation of a member changed in this node's view (never sent for this node itself)."""
+    """This node's view of another member changed: its description, status, incarnation or equivocation."""
 
     info: NodeInfo
     status: Status
@@ -120,7 +120,7 @@ class AlarmKind(Enum):
     ISOLATED = "isolated"
     """This node receives no reply from peers or seeds."""
     KEY_RETIRED = "key-retired"
-    """The group refuses this node's key: a rotation replaced it while the node was away."""
+    """The group refuses this node's key, or a node of this farm seals with a key that this node lacks."""
     KEYRING_NOT_STORED = "keyring-not-stored"
     """New keys are in use and could not be stored: after a restart this node would use the old keys."""
     GENERATION_NOT_STORED = "generation-not-stored"
@@ -128,7 +128,7 @@ class AlarmKind(Enum):
     EQUIVOCATION = "equivocation"
     """A member signed two different descriptions of one incarnation: different nodes get different descriptions."""
     FORGED_VERDICTS = "forged-verdicts"
-    """Many verdicts against members that reply: a holder of the group's key invents them."""
+    """Many false verdicts: members lose datagrams, or a holder of the group's key forges verdicts."""
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised or returned an invalid result: the joiner was refused."""
     FOREIGN_VERSION = "foreign-version"
@@ -204,7 +204,7 @@ class Context:
         self.dropped: Counter[CountedDrop] = Counter()
         self.effects: list[Effect] = []
         self.unproved_sources: tuple[Address, ...] = ()
-        """The possible source addresses of the current datagram, all unproved."""
+        """The possible source addresses of the current ping; replies to an unproved one are limited in size."""
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
         """Send a message and count it. Without a recipient it is for the node at the address."""

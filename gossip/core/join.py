@@ -3,17 +3,17 @@
 docs/reference/gossip-protocol.md ("Joining") has the messages, the receiver's decisions in their order, and the
 rewiring of a full overlay after a partition.
 
-*The joiner* has three sources of addresses. Seeds from an operator are kept and retried without end, since a whole site
-may return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's
-name. The third source is its own directory. A node with fewer peers than its capacity looks for more, which makes a
+*The joiner* retries seeds from an operator without end, since a whole site may return after hours. It drops hints from
+broadcasts, and former addresses of a seed's name, after a few failures. A node with fewer peers than its capacity also
+looks for more in its own directory, which makes a
 small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
 the same seed must not return to it at the same time. If a search finds only members at capacity (one vacancy in the
 group remains), the search slows down in the same way.
 
-*The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, the receiver
-splits a link, so a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded
-as dead, or with a later incarnation, or at a different address with the same incarnation. This would break the
-precedence rule.
+*The receiver* stores data of a joiner only after the joiner returns a token. If all known members are full, the
+receiver splits a link for a joiner with two vacancies. The receiver does not yet accept a joiner that it has recorded
+as dead, or with a later incarnation, or at a different address with the same incarnation: the precedence rule forbids
+it.
 """
 
 from collections import deque
@@ -49,9 +49,9 @@ _UNREADABLE_BEFORE: Final = 3
 _UNREADABLE_SOURCES: Final = 4
 _UNREADABLE_JOINS_PER_SECOND: Final = 0.5
 _UNREADABLE_JOINS_BURST: Final = 2
-"""Limit of JoinReqs to such senders. It is lower than the limit of joins under way, so the seeds are still tried."""
+"""Limit of JoinReqs to senders with an unknown key. The burst is below `joins_in_flight`, so seeds are still tried."""
 _UNREADABLE_ALARM_MS: Final = 120_000
-"""The alarm ends after this time without such datagrams; members announce themselves about every 30 s."""
+"""The alarm ends after this time without datagrams under an unknown key."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
 """A function that returns the reason to refuse a joiner with a valid token, or None."""
@@ -79,9 +79,7 @@ class _Join(Struct):
     tokens: int = 0
     redirects: int = 0
     answers_unreadable: bool = False
-    """True if this join sends only one JoinReq: its address may be forged, and one datagram must not cause several
-    there.
-    """
+    """True if this join does not repeat a JoinReq without a reply: its address may be forged."""
     tried: set[Address] = field(default_factory=set)
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 
@@ -507,7 +505,7 @@ class Joiner:
         self._context.send(target, nak, node_id)
 
     def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
-        """Return True if `proof` is the link's secret or the number of our last ping, which address forgers lack."""
+        """Return True if `proof` is the link's secret or the number of a recent ping, which address forgers lack."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
         return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 

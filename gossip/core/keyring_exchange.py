@@ -4,8 +4,8 @@
     every ping and ack carries the keyring's digest; if they differ, both send their keyring, at a bounded rate
 
 The flood is quick but may miss a member; the digests reveal this within a few periods. The missed member cannot read
-this node's datagrams after this node has begun to seal with the new key. This node detects the member, because its
-datagrams are sealed with an open key that is no longer the primary. It replies with the keyring, sealed with that key.
+this node's datagrams after this node has begun to seal with the new key. The missed member seals with an open key that
+is no longer the primary. So this node detects it, and replies with the keyring, sealed with that older key.
 
 *Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
 So a keyring is merged only if at least one open key stays open. After several such steps two members may still lack a

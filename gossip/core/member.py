@@ -15,8 +15,8 @@ then the halves of a healed partition could never reunite, because each half has
 dead.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
-starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because
-otherwise its updates would never win again.
+starts is probably older than the group's record (a restored backup). It then takes the next generation, because
+otherwise its updates would not win again.
 """
 
 from collections.abc import Mapping
@@ -92,8 +92,8 @@ class NodeInfo(Struct, frozen=True, gc=False):
     """A node's description of itself, signed as a whole.
 
     `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).
-    `credential` is the wire layer's proof of authorship (identity key and signature); the core passes it on unchanged
-    and never reads it. It is empty for the node's own description until the wire signs.
+    `credential` is the wire layer's proof of authorship (identity key and signature); the core passes it on unchanged.
+    It is empty for the node's own description until the wire signs.
     """
 
     node_id: NodeId

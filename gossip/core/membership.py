@@ -105,7 +105,7 @@ class Member(Struct, frozen=True):
 
     @property
     def node_id(self) -> NodeId:
-        """The member's name."""
+        """The member's id."""
         return self.info.node_id
 
     @property

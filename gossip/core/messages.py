@@ -2,7 +2,7 @@
 
     joining    JoinReq -> JoinNak (with a token) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
-    gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; `payload` rides on both
+    gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; both carry a `payload`
     presence   Broadcast
     ours       QueryReply (a reply to an application's query), KeyringUpdate (the farm's keyring)
 
@@ -43,7 +43,7 @@ class RefusalCode(IntEnum):
     AT_CAPACITY = 7116
     """No room here; a JoinRedirect names members with room, a JoinNak is sent if none is known."""
     LINK_REJECTED = 7117
-    """Answers a direct ping of an unlinked node that treats the sender as its peer: a link must be symmetrical."""
+    """The receiver treats the sender as its peer, but the sender does not: a link must be symmetrical."""
     EDGE_SPLIT = 7118
     """Sent to a peer whose link is given to a newcomer: join the newcomer at the address of the JoinRedirect."""
     KEY_RETIRED = 7119
@@ -136,7 +136,7 @@ class JoinReq(Struct, frozen=True, gc=False):
 
 
 class JoinNak(Struct, frozen=True, gc=False):
-    """Refuses a join. `domain` names the space of `code`; `etag` is a short text or, for TOKEN_EXPECTED, the token."""
+    """Refuses a join or a link. `etag` depends on `code`: a token, the proof of a link, or an application's offer."""
 
     domain: str
     code: int

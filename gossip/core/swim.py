@@ -200,7 +200,7 @@ class Swim:
         self._context.received[type(message).__name__] += 1
         match message:
             case PingRequest():
-                # Among the other messages only a JoinReq gets a reply: a token, or, with a valid token, the decision.
+                # Of the other messages from unproved sources only a JoinReq gets a reply: a token.
                 self._context.unproved_sources = source, message.requester or source
                 self._receive_ping(source, message)
             case PingResponse():

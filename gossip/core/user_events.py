@@ -12,8 +12,7 @@ recorded JoinAck is useless: it names an earlier generation. A member that recei
 the event `gossip:clock`.
 
 Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
-is not repaired, so each one is sent twice as many times as an update. In a test with ten events in a group of twenty
-that loses a tenth of its datagrams, all reach every member.
+is not repaired, so each one is sent twice as many times as an update.
 
 User messages are not signed: a holder of the farm's key can send them in any member's name, as it can send false claims
 about members. The queue and the record of names are bounded; a full queue drops the most frequently sent message.

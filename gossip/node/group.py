@@ -10,9 +10,8 @@ before any further send. A separate task stores keys (docs/explanation/gossip.md
 
 Waiting datagrams go through each stage as a batch: all are opened and decoded, then the core steps through them, then
 all replies are sealed, then sent. Handling one datagram runs more code than fits in the L1 cache. If datagrams were
-handled one by one, each would load all of this code again. That costs a quarter of the total (Blackwell, "Speeding up
-Protocols for Small Messages", SIGCOMM 1996). The core cannot detect the difference, and to the network it looks as if
-the batch had arrived slightly later.
+handled one by one, each would load all of this code again (Blackwell, "Speeding up Protocols for Small Messages",
+SIGCOMM 1996).
 
 The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
 are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always
@@ -77,10 +76,7 @@ from gossip.wire.identity import Signer
 
 EVENTS_LIMIT: Final = 1_024
 KEYRING_WAIT_S: Final = 2.0
-"""Longest wait in seconds for the disk.
-
-If it takes longer, it is faulty; `change_keyring` returns anyway, because the change itself succeeded.
-"""
+"""Longest wait for the disk; `change_keyring` then returns, because the change itself succeeded."""
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 

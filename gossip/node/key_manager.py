@@ -35,10 +35,7 @@ _CLOCKS_DIFFER_MS: Final = 1_000
 If a forged clock was merged, members accept a further change only when their time of day permits it.
 """
 _SURVEYS: Final = 5
-"""The limit of surveys.
-
-A reply is one datagram, and with a loss of one in twenty even three surveys miss some members.
-"""
+"""The limit of surveys: a reply is one datagram, which the network may lose."""
 _STORE_SURVEYS: Final = 3
 _STORE_PAUSE_S: Final = 0.2
 """A member replies before its disk has the keys, which takes some milliseconds."""

@@ -28,9 +28,9 @@ from typing import Final
 
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 STEP_NS: Final = 500_000_000
-"""The smallest step that counts: more than a slewing time service corrects, less than the age of any snapshot."""
+"""The smallest step that counts: more than a slewing time service corrects between two datagrams."""
 BOOT_ID_EVERY_NS: Final = 1_000_000_000
-"""The period of reading the boot id: it takes 100 times the time of reading the clocks."""
+"""The period of reading the boot id, which takes much longer than reading the clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ResumptionWatch:
         return stepped or boot_id != before
 
     def fresh_secrets(self, size: int) -> bytes:
-        """Return `size` secret bytes that differ from all earlier ones, even with a restored random source."""
+        """Return `size` secret bytes; with a restored random source they differ from earlier ones by the clocks."""
         clocks = self._wall(), self._monotonic(), 0 if self._boot is None else self._boot()
         seed = b"%d %d %d " % clocks + self._boot_id + os.urandom(32)
         blocks = (

@@ -11,8 +11,8 @@ docs/reference/gossip-library.md ("The state directory") has the rules for damag
 The generation must never repeat. Peers accept the higher (generation, number) as the newer claim, and a node that
 returns under an old generation loses against claims of its previous run. So the file is written under another name,
 fsynced and renamed over the old one, and the directory is fsynced. A crash leaves the old number or the new one. Peers
-may also report a higher generation of the running node. It adopts the next one and sends no datagram before that is on
-the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two.
+may also report a higher generation of the running node. The node adopts the next one and sends no datagram before that
+is on the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two runs.
 
 New keys are used before they are stored, so that a node with a full disk does not also lose its group.
 """
@@ -271,7 +271,7 @@ class GenerationKeeper:
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
         self.current = generation
         if failed:
-            text = f"generation {generation} of this node is kept now: it speaks again"
+            text = f"generation {generation} of this node is stored now: the node sends again"
             publish(Alarm(AlarmKind.GENERATION_NOT_STORED, text, over=True))
 
     @staticmethod

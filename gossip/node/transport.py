@@ -6,11 +6,9 @@
 
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
-The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes.
-Entering a scope for each datagram would take the same time as opening its seal. With a reader task and a queue, the
-event loop would switch tasks twice, often for a single datagram. A switch takes half the time of the work on a
-datagram. Only the broadcast socket has a separate task, since a task can wait for one socket only, and presence is
-rare.
+The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes. With
+a reader task and a queue, the event loop would switch tasks twice, often for a single datagram. Only the broadcast
+socket has a separate task, since a task can wait for one socket only.
 
 A batch holds the queued broadcasts and at most `BATCH` datagrams of the node's socket, so that a flood does not block
 other tasks and deadlines. Later datagrams wait in the kernel, which drops the excess.
@@ -55,7 +53,7 @@ AnswerBudget = list[int]
 
 
 class DatagramTransport:
-    """The datagrams of one node. All drops here are counted."""
+    """The datagrams of one node, and the counters of dropped ones."""
 
     def __init__(
         self,

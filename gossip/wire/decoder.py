@@ -4,8 +4,7 @@ The RFC names codes and fields and leaves the bodies open. docs/reference/gossip
 
 cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against the structs
 below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can send a
-datagram, so `decode` either returns a message or raises `DatagramError`. A hand-written reader was less than a fifth
-faster in measurements, so it does not exist.
+datagram, so `decode` either returns a message or raises `DatagramError`.
 
 `encoder.py` is the opposite direction, `identity.py` decides whether a node really signed its info, and `seal.py`
 whether the sender has the farm's key.

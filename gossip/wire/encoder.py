@@ -4,7 +4,7 @@ Piggybacked gossip (samples, user messages, updates, redirect addresses) is drop
 a message that still does not fit raises `DatagramError`. The core budgets its gossip too, but only the wire has the
 true size of credentials and addresses. A datagram above the limit would be fragmented, and lost as a whole.
 
-Pings are written piece by piece, which takes half the time or less; all other messages are rare and use `cbor2.dumps`.
+Pings are frequent, and are written piece by piece, which is faster; all other messages use `cbor2.dumps`.
 """
 
 from functools import lru_cache

@@ -51,12 +51,7 @@ PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
 LIFE_BYTES: Final = 16
 VERIFIED_LIMIT: Final = 1024
-"""The size of the cache.
-
-Each entry keeps an info of 0.8 kB, which in a large group the directory holds as another object. Several members send
-the same update within seconds; for that this limit is enough. In a larger group, samples cause a few verifications a
-second.
-"""
+"""The size of the cache: several members send the same update within seconds."""
 SIGNED_LIMIT: Final = 8
 
 

@@ -1,4 +1,4 @@
-"""Sealed datagrams: only holders of the farm's key can read or write them, and each is accepted once.
+"""Sealed datagrams: only holders of the farm's key can read or write them, and a window refuses repeated ones.
 
 docs/reference/gossip-protocol.md has the bytes ("Messages") and the rules for salts, replays and retired keys
 ("Sealing").

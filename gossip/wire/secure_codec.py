@@ -166,7 +166,7 @@ class SecureCodec:
         return Incoming(received, left_out, opened.outdated_key_id)
 
     def is_boxed(self, datagram: bytes) -> bool:
-        """Return True if it must be opened with the identity's key, at 20 times the cost of a seal."""
+        """Return True if it must be opened with the identity's key, which costs more than opening a seal."""
         return self._sealed is not None and is_boxed(datagram, self._sealed.label)
 
     def _opened(self, datagram: bytes) -> Opened:

@@ -252,7 +252,7 @@ class Farm:
         changes: list[Change] = []
         match verdict:
             case RequestStatus.NEW if isinstance(record, Foreign):
-                pass  # most entries are opaque data of users, which do not need a signature
+                pass  # data of users, which do not need a signature
             case RequestStatus.NEW:
                 reason = self.without_effect(entry)
                 if reason is not None:
@@ -459,7 +459,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         # needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
-    # Log time is behind the true time by at most one period, because it advances only once a period.
+    # Log time advances once a period, so it is usually behind the true time by at most one period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
     offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms

@@ -57,7 +57,7 @@ class MetaStatus(Struct, frozen=True):
     last_published_time_ms: int
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
-    """Second at which its (transient) signing key ends; None without a key, so it can never publish."""
+    """Second at which its (transient) signing key ends; None without a key, so it cannot publish."""
     publish_failure: str | None = None
     """The reason why its router did not accept the last structure, or never does. The choice ignores it."""
     standby: bool = False
@@ -146,7 +146,7 @@ class Report(Struct, frozen=True, cache_hash=True):
 
     def part_in(self, master: str) -> MetaStatus | None:
         """Return its part in publishing `master`."""
-        for each in self.masters:  # a generator takes three times as long; this is called for all servers per report
+        for each in self.masters:  # quicker than a generator; this is called for all servers per report
             if each.destination == master:
                 return each
         return None
@@ -336,7 +336,7 @@ KafkaRecord = ProducerStart | GroupOffset
 """Entries that nodes write for clients of their Kafka listeners."""
 
 ServerRecord = Report | Clock | Publication
-"""Records that a server writes about itself."""
+"""Records that contain the Raft id of their author."""
 
 LeadersRecord = Clock | IdentityRecord
 """Entries that only the leader writes."""
@@ -346,10 +346,7 @@ Record = EntryRecord | Foreign
 
 
 def request_of(record: Record) -> str | None:
-    """Return the sender's name of the request.
-
-    None for clock entries, publications and entries about identities, which are never submitted twice.
-    """
+    """Return the sender's name of the request; None for kinds without one."""
     return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
 
 

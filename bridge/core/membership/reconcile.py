@@ -8,7 +8,7 @@
 docs/explanation/changing-servers.md ("How a farm decides about changes") has the rules and their reasons. Gossip alone
 does not admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping have no effect:
 a server must be alive, or dead, for an unbroken time. A suspicion does not interrupt that time, but it delays the step.
-A server that answers the leader is alive.
+A server that answers the leader is alive, unless it has left.
 
 The leader measures times from its first observation. A new leader starts these times again, which only delays
 decisions. The core does not store anything else, so its decisions follow from its inputs.
@@ -142,7 +142,7 @@ class Reconciler:
     def decide(
         self, now_ms: int, members: tuple[FarmMember, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
-        """Return the present decision; call it often, since it detects flapping only between calls."""
+        """Return the present decision; call it often, since it observes the members only in calls."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
         seen = {member.node_id: member for member in members}
         self._note(now_ms, seen, admitted, group)

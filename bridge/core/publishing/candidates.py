@@ -8,7 +8,7 @@ The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part
 follows the log: an unable publisher is replaced immediately. A candidate with `publishConfig` on replaces one without
 it immediately, too. Otherwise the best candidate takes over only after the best score has led by the margin at several
 clock entries in a row. If the best candidate always took over, each small change of a job queue would change the
-publisher. Each change of the publisher requires a signature and a publication, and for a while two structures compete.
+publisher. Each change of the publisher requires a signature and a publication.
 
 The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
 ready. Reports show the present standby, so that all servers select the same one. Another candidate replaces it if it

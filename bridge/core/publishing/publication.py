@@ -15,8 +15,7 @@ second.
 
 The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
 fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the
-longest wait between two publications. So a published structure is always valid for 15 more minutes while the publisher
-runs.
+longest wait between two publications of a running publisher.
 """
 
 import hashlib

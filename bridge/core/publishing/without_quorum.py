@@ -36,8 +36,7 @@ One entry may be late, and an election may delay the next.
 """
 PATIENCE_ELECTIONS = 3
 MIN_PATIENCE_MS = 5_000
-"""Minimum limit, so that an ordinary election is never treated as an outage, for any reporting period and any distance
-between servers."""
+"""Minimum limit, so that an ordinary election is not treated as an outage with a short reporting period."""
 
 
 class QuorumWatch:

@@ -126,7 +126,7 @@ class FarmState(Struct, frozen=True):
     rekeying: Rekeying = field(default_factory=Rekeying)
     level: int = FIRST_LEVEL
     clients: Mapping[bytes, Client] = field(default_factory=dict)
-    """Client keys by author name, removed ones included."""
+    """Client keys by NodeId, removed ones included."""
     numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
     """The numbers of each author's entries that had effect."""
     clocks: VoterClocks = field(default_factory=VoterClocks)
@@ -137,7 +137,7 @@ class FarmState(Struct, frozen=True):
     """The leader that signed the admission of each Raft id, from `BOUNDS_LEVEL` on."""
 
     def after(self, index: int, term: int) -> "FarmState":
-        """Return this state after one more entry, without `replace`, which takes several times as long."""
+        """Return this state after one more entry, without `replace`, which is slower."""
         return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:

@@ -15,11 +15,11 @@ the reason for a table apart from sessions. Sequences count records and begin ag
 the last records are kept as runs of adjacent entries: a client that repeats a batch receives the index of its first
 copy.
 
-In a full table the author with the most rows loses rows; among authors with equally many, the first in order. So all
-servers choose the same rows, regardless of the order in which a table was built or restored. Rows expire by log time,
-so they expire on all servers at the same entry. Only the newest skipped indexes are kept, since the list is in each
-snapshot. It also has the copies of other requests (`consensus.sessions`), so a reader of the topic sees each of them
-once, on every server.
+In a full table of producers or skipped indexes, the author with the most rows loses rows; among authors with equally
+many, the first in order. So all servers choose the same rows, regardless of the order in which a table was built or
+restored. A full table of groups refuses a new one. Producers and groups expire by log time, so they expire on all
+servers at the same entry. The skipped indexes include copies of other requests (`consensus.sessions`). Only the newest
+are kept, since the list is in each snapshot.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ One pair of numbers is kept for each change of log time, at most `MOMENTS_MAX` o
 30 s periods in 8 MB. The times of older entries are unknown.
 
 An operator can set log time back. Between two such corrections times rise, so each of these stretches is searched by
-bisection. A scan of all moments would block the event loop for tens of milliseconds at each compaction.
+bisection. A scan of all moments would block the event loop.
 """
 
 from array import array
