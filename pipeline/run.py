@@ -342,7 +342,7 @@ def start_query(
             ).start()
 
         def write_entries(entries: Iterable[pa.RecordBatch], number: int) -> None:
-            # One task for the whole batch: parts of it, each with a few rows, would take five times as long.
+            # One task for the whole batch: parts of it, each with a few rows, would take longer.
             write(work(lake.plan, entries), number)
 
         # A bucket charges for each request.

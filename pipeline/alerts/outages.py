@@ -10,8 +10,8 @@ change. So a repeated batch, a restarted run and a backlog of days do not add me
 gets the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
 A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of its earlier
-alerts. A killed run sends a message again with the same id, so a receiver can drop repeated messages. Its form is that
-of Alertmanager's webhook (version 4), which many receivers accept.
+alerts. A killed run sends a message again with the same id, so a receiver can drop repeated messages. A message has the
+form of Alertmanager's webhook (version 4), which many receivers accept.
 """
 
 import hashlib

@@ -49,9 +49,9 @@ class _WithoutPandas(MetaPathFinder):
 def save_memory() -> None:
     """Keep pyarrow from importing pandas, which no command uses, and let it return unused memory.
 
-    Without pandas a process has 35 MB less, and starts earlier. pyarrow imports it with its first array, and only once.
-    Its own allocator keeps up to 30 MB more than the system's after each batch. `set_memory_pool` would not change it
-    for all functions in C++, such as reading a stream.
+    Without pandas a process uses less memory and starts earlier. pyarrow imports pandas with its first array, and only
+    once. pyarrow's own allocator keeps more memory than the system's after each batch. `set_memory_pool` would not
+    replace that allocator for all functions in C++, such as reading a stream.
     """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)

@@ -4,10 +4,9 @@
                                 └──▶ a struct for each kind    made of the entries of that kind, then spread over the
                                                                rows: NULL for entries of other kinds
 
-Columns are filled one after another, each from a list. A loop in Python over rows and columns would take as much time
-as all of Spark. A record batch costs milliseconds, even for one row, so it may have rows of many logs. It ends after
-four thousand rows, or earlier when its bodies grow large: a few entries of ten megabytes must not become one
-allocation.
+Columns are filled one after another, each from a list, because a loop in Python over rows and columns is slow. A record
+batch costs milliseconds, even for one row, so it may have rows of many logs. It ends after `ROWS_PER_RECORD_BATCH`
+rows, or earlier when its bodies grow large: a few entries of ten megabytes must not become one allocation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +35,7 @@ from pipeline.decode.entries import (
 from pipeline.schemas import ENTRIES, FIGURE_COLUMNS, LATEST_MS, arrow_schema
 
 ROWS_PER_RECORD_BATCH = 4_000
-"""Two megabytes of reports, which fit a processor's cache. With ten thousand rows, each row takes a third longer."""
+"""Two megabytes of reports, which fit a processor's cache."""
 BYTES_PER_RECORD_BATCH = 32 * 1024 * 1024
 
 Row = tuple[int, int, str, int | None, bytes]

@@ -132,7 +132,7 @@ def decoded(kind: str, body: bytes) -> Decoded:
 def address_of(destination: str) -> str:
     """Return the b32 address (52 characters, without `.b32.i2p`) of a destination; raise ValueError for any other text.
 
-    A farm's reports repeat the same destinations, and parsing one takes as long as the remainder of a report.
+    A farm's reports repeat the same destinations, and parsing one takes long, so results are cached.
     """
     return hash_of(checked_destination(destination))
 

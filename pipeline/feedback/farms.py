@@ -9,7 +9,7 @@ that has waited the longest, and a farm has one thread at a time. An unreachable
 (`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So at least
 `WORKERS` - `SLOW_WORKERS` threads stay free for the other farms, for any number of hanging farms. Only the first batch
 of each hanging farm occupies one of these threads for some seconds. A queue keeps the newest `QUEUE_BATCHES` batches of
-a farm, which are more than the twenty minutes that count.
+a farm.
 
 Each farm has separate smoothed figures, and an entry for it is made from its log alone: `throughIndex` and the
 cluster id fence it.

@@ -68,7 +68,7 @@ PRESENT = Setting()
 class ReportRow:
     """A server's report. `leaves` are pairs of a destination's hash and its health.
 
-    The log may hold a report several times under one `request`; like the farm, we count the first. The last part of
+    The log may hold a report several times under one `request`; the first one counts, as in the farm. The last part of
     `request` numbers the sender's submissions, so a number that is not above the last one is a repetition.
     """
 

@@ -3,8 +3,8 @@
     files of each table, read once ──▶ view `all_NAME` ──▶ SQL of a derived table
     one instance with settings and macros ──▶ a cursor for each derived table, with its own temporary views
 
-Starting an instance takes the same time as a query of a small batch. A cursor shares the instance, and its views end
-with it. All derived tables of a refresh see the same files of a source, even if a batch is written at that time.
+A cursor shares the instance, and its views end with it. All derived tables of a refresh see the same files of a source,
+even if a batch is written at that time.
 
 `MACROS` gives DuckDB the functions that have other names in Spark.
 """

@@ -121,7 +121,7 @@ class FarmLog:
     def statuses(self, cluster: str | None = None, patience_s: float | None = None) -> list[LogStatus]:
         """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise as `status`.
 
-        They are queried concurrently, so many hanging nodes take no longer than one.
+        `QUERIES_AT_ONCE` of them are queried concurrently.
         """
         failures = _Failures()
         found: list[LogStatus] = []
@@ -286,7 +286,7 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 def _entry(item: dict[str, Any]) -> LogEntry:
     index, term, time_ms, kind = item["index"], item["term"], item["logTimeMs"], item["kind"]
-    # One expression, since it runs a hundred thousand times a second.
+    # One expression, since it runs for each entry.
     if (
         type(index) is not int
         or type(term) is not int

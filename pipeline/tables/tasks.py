@@ -11,8 +11,7 @@ Results that need all rows in one place, such as the last row of a server, are r
 
 The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows
 of the source `farm` were passed to `mapInArrow`, each would go to the JVM, become a Spark row there, and return to
-another Python process. That would be half of a batch's work. Only rows of other sources, such as Kafka, are processed
-in that way.
+another Python process. Only rows of other sources, such as Kafka, are processed in that way.
 
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
 which the driver writes, instead of one per task. A backfill uses every core of Spark, on every machine, with a few

@@ -11,8 +11,7 @@ No cause has more than a quarter of the ring: beyond that, an event replaces the
 sender that continuously causes events of one kind cannot displace events of other kinds. Replaced events count as lost,
 like events that the ring has moved past. A cause is a kind of event; each alarm is a separate cause.
 
-The ring stores each event as JSON, a quarter of the size of the objects. Four thousand events are kept, and few of them
-are ever read.
+The ring stores each event as JSON, which takes less memory than the objects.
 """
 
 import json

@@ -40,7 +40,7 @@ PENDING_MAX: Final = 2_000
 PAGE_WAIT_S: Final = 5.0
 """Limit for a request that waits for the disk."""
 PAGE_AGE_S: Final = 5.0
-"""A page is used again for later requests within this time: reading two megabytes takes a tenth of a second."""
+"""A page is used again for later requests within this time, because reading the whole file takes long."""
 _COMMIT_LAG: Final = Row(SeriesKind.COMMIT_LAG)
 
 

@@ -43,10 +43,7 @@ from gossip import Address
 
 READ_ENTRIES: Final = 4_096
 CACHE_BYTES: Final = 4 * 1024 * 1024
-"""Room for about 10,000 entries of 256 bytes: enough for all consumers that follow the log.
-
-A small node has only 80 MB for everything.
-"""
+"""Room for about 10,000 entries of 256 bytes: enough for all consumers that follow the log."""
 PRESENT_S: Final = 9.0
 """Seconds without contact until a node is no longer listed as a broker, like Kafka's `broker.session.timeout.ms`."""
 NO_ID: Final = 0

@@ -63,7 +63,7 @@ class StoredFarmError(Exception):
 StoredRow = tuple[int, int, str, int | None, bytes]
 """One committed entry, as from the control endpoint: index, term, kind, log time, bytes.
 
-A plain tuple: a reader makes millions of them, and a frozen dataclass costs three times as much.
+A plain tuple: a reader makes millions of them, and a frozen dataclass costs more.
 """
 
 

@@ -1,7 +1,7 @@
 """Notices of the Raft server as events and alarms: roles, members, a full disk, rejected content (`farm_content`).
 
 `run` clears the alarm `content-rejected` when the node has not received such content for `QUIET_AFTER_S`. A notice of
-the server clears `disk-full`. An unresponsive disk is no notice: `run` polls the disk, and sets and clears that alarm.
+the server clears `disk-full`. The server does not report an unresponsive disk: `run` polls the disk for that alarm.
 It does not poll before the present job, or the next one, can be late.
 """
 
