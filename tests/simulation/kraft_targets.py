@@ -251,6 +251,14 @@ def _bombs() -> list[tuple[Compression, bytes]]:
     ]
 
 
+@cache
+def _sealed_bombs() -> list[bytes]:
+    """Return batches of bombs, and of many large records."""
+    mega = (Record(0, None, bytes(2**20)),) * _MEGABYTES
+    large = [encode_batch(RecordBatch(0, 0, mega, compression=kind)) for kind in Compression if kind]
+    return [*(_sealed(kind, body, 1 + at) for at, (kind, body) in enumerate(_bombs())), *large]
+
+
 class BatchTarget(Subject[bytes]):
     """Record batches from a leader, a producer or a disk."""
 
@@ -263,9 +271,7 @@ class BatchTarget(Subject[bytes]):
     def __init__(self) -> None:
         source = Random(3)
         self._known = [encode_batch(_any_batch(source)) for _ in range(300)]
-        self._bombs = [_sealed(kind, body, 1 + at) for at, (kind, body) in enumerate(_bombs())]
-        mega = (Record(0, None, bytes(2**20)),) * _MEGABYTES
-        self._bombs += [encode_batch(RecordBatch(0, 0, mega, compression=kind)) for kind in Compression if kind]
+        self._bombs = _sealed_bombs()
 
     def make(self, random: Random) -> bytes:
         """Return mutated batches, mostly with corrected checksum and length, and some bombs."""

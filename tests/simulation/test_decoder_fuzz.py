@@ -24,6 +24,7 @@ from consensus.protocols.kafka.wire.scram import ScramServer
 from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, _Budget
 from consensus.protocols.zmq_raft.wire import codec
+from tests.effort import IS_SOAK
 from tests.simulation import garlic_farm_targets as garlic_farm
 from tests.simulation import i2cp_fuzz, kraft_targets, meta_lease_set_fuzz, sam_fuzz, structure_exchange_fuzz
 from tests.simulation import zmq_raft_targets as zmq
@@ -39,33 +40,37 @@ from tests.simulation.zmq_endpoint_target import IDENTITIES
 from tests.simulation.zmq_endpoint_target import EndpointTarget as ZmqEndpoint
 
 INPUTS: dict[Callable[[], Subject[Any]], tuple[int, set[str] | None]] = {
-    MetaLeaseSets: (4_000, None),
-    StructureExchange: (4_000, None),
-    I2cpFrames: (4_000, None),
-    SamParsers: (4_000, None),
-    Applied: (800, None),
+    MetaLeaseSets: (1_500, None),
+    StructureExchange: (1_500, None),
+    I2cpFrames: (800, None),
+    SamParsers: (1_500, None),
+    Applied: (250, None),
     garlic_farm.UpgradeTarget: (600, {"server refused", "introductions"}),
     garlic_farm.RequestTarget: (1_200, {"refused", "decoded"}),
     garlic_farm.ReplyTarget: (2_000, {"refused", "decoded"}),
     garlic_farm.JsonTarget: (2_000, {"Foreign", "Report"}),
     kraft_targets.RequestTarget: (2_000, {kraft_targets.REFUSED, "accepted by the core"}),
     kraft_targets.ResponseTarget: (2_000, {kraft_targets.REFUSED, "accepted by the core"}),
-    kraft_targets.BatchTarget: (2_000, {kraft_targets.REFUSED, "headers"}),
-    kraft_targets.EntriesTarget: (2_000, {kraft_targets.REFUSED, "nothing"}),
+    kraft_targets.BatchTarget: (600, {kraft_targets.REFUSED, "headers"}),
+    kraft_targets.EntriesTarget: (800, {kraft_targets.REFUSED, "nothing"}),
     kraft_targets.LoginTarget: (2_000, {"logged in", "proof refused", "server refused"}),
-    KraftEndpoint: (60, {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED}),
+    KraftEndpoint: (25, {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED}),
     zmq.RequestTarget: (3_000, None),
     zmq.ReplyTarget: (3_000, None),
     zmq.BroadcastTarget: (3_000, None),
-    ZmqEndpoint: (150, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
+    ZmqEndpoint: (60, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
 }
 """Number of inputs in `make test`, and the outcomes that must occur among so few (None: all)."""
+SOAK_FACTOR = 10
+"""Quotient of the numbers of inputs in `make soak` and in `make test`."""
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("subject", INPUTS)
 def test_fuzz_hostile_input_raises_only_its_error(subject: Callable[[], Subject[Any]]) -> None:
     tally, fuzzed = Tally(), subject()
-    count, required = INPUTS[subject]
+    quick, required = INPUTS[subject]
+    count = quick * SOAK_FACTOR if IS_SOAK else quick
     seed = randrange(2**32)
     play(fuzzed, seed, count, tally)
     found, expected = tally.outcomes.keys(), fuzzed.expected
