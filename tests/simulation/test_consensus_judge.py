@@ -86,6 +86,7 @@ def _no_commits(world: World) -> Iterator[None]:
         yield
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("planted", [_no_campaigns, _no_commits])
 def test_planted_bug_found_despite_lost_server(
     planted: Callable[[World], AbstractContextManager[None]],

@@ -125,6 +125,7 @@ def restlessness(series: list[float]) -> list[float]:
     return [pstdev(settled(series, after_s, until_s)) for after_s, until_s in PHASES]
 
 
+@pytest.mark.search
 def test_feedback_loop_after_load_step_does_not_oscillate() -> None:
     more_restless = []
     for seed in SEEDS:

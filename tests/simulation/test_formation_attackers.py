@@ -38,6 +38,7 @@ from bridge.core.formation.messages import (
 from tests.effort import IS_SOAK
 from tests.members import farm_member
 
+pytestmark = pytest.mark.search
 RUNS = int(os.environ.get("FORMATION_RUNS", "150" if IS_SOAK else "60"))
 FIRST_SEED = int(os.environ.get("FORMATION_SEED", "1"))
 STEPS = 400

@@ -10,6 +10,7 @@ FIRST_SEEDS = {"stale readings count": 20}
 """First seed of the search for rarely detected bugs; `--mutants` begins with the first seed for all."""
 
 
+@pytest.mark.search
 def test_log_time_with_wrong_clocks_stays_within_bounds() -> None:
     assert first_broken(SEEDS) is None
 

@@ -257,6 +257,7 @@ def test_sample_entries_are_effective(sample: Record) -> None:
     assert story.farm.state.numbers[node_id(HOSTILE)].highest == story.numbers[HOSTILE]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda each: type(each).__name__)
 def test_entry_numbers_cannot_break_farm(sample: Record) -> None:
     assert failures_of_entries(sample) == []
