@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from functools import cache
 from pathlib import Path
 
 from bridge.api import events
@@ -213,35 +214,41 @@ def test_line_of_node_fact_names_its_node() -> None:
     assert story_line(event("member-dead", "node-2", member="node-3", id="ff")) == "member-dead: node-3 is dead"
 
 
+@cache
+def words_of_nodes() -> tuple[set[str], set[str]]:
+    """Return the kinds that the nodes' code appends to a trace, and all of its texts."""
+    appended, words = set[str](), set[str]()
+    for path in (ROOT / "bridge" / "node").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            words |= _constants(node)
+            if (
+                isinstance(node, ast.Call)
+                and node.args
+                and ast.unparse(node.func).endswith(("trace.append", "self._append"))
+            ):
+                appended |= _constants(node.args[0])
+    return appended, words
+
+
+def trees_of_changes() -> list[ast.Module]:
+    """Return the syntax of the functions that convert changes of the farm's state to events."""
+    return [ast.parse(inspect.getsource(each)) for each in (events.change_event, events._weights_event)]
+
+
 def test_farm_event_kinds_are_recorded_by_nodes() -> None:
     """Rename a kind here when the node's code renames it."""
-    recording = [path.read_text(encoding="utf-8") for path in (ROOT / "bridge" / "node").rglob("*.py")]
-    recording += [inspect.getsource(made) for made in (events.change_event, events._weights_event)]
-    words = {
-        node.value
-        for source in recording
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    _, words = words_of_nodes()
+    changes = {word for tree in trees_of_changes() for node in ast.walk(tree) for word in _constants(node)}
     made = {f"member-{status}" for status in ("alive", "suspect", "dead", "left")}
-    assert OF_THE_FARM - made <= words
+    assert OF_THE_FARM - made <= words | changes
 
 
 def test_recorded_kinds_all_have_sentence() -> None:
     """Every kind in a call of a trace's `append`, or returned for a change, has a sentence that is not its facts."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "bridge" / "node").rglob("*.py")]
-    appended = {
-        kind
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args
-        if ast.unparse(node.func).endswith(("trace.append", "self._append"))
-        for kind in _constants(node.args[0])
-    }
-    made = [ast.parse(inspect.getsource(each)) for each in (events.change_event, events._weights_event)]
+    appended, _ = words_of_nodes()
     changes = {
         kind
-        for tree in made
+        for tree in trees_of_changes()
         for node in ast.walk(tree)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
         for kind in _constants(node.value.elts[0])
@@ -252,7 +259,7 @@ def test_recorded_kinds_all_have_sentence() -> None:
     assert {kind for kind, sentence in events.SENTENCES.items() if sentence is events._facts_alone} == set()
 
 
-def _constants(node: ast.expr) -> set[str]:
+def _constants(node: ast.AST) -> set[str]:
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
