@@ -12,7 +12,6 @@ import pytest
 
 from pipeline.output.buckets import BucketPath
 from pipeline.repair.damage import examine
-from tests.effort import IS_SOAK
 from tests.pipeline.s3_server import BUCKET, S3Server, serving_s3
 from tests.soak.bucket_faults import (
     WRITES_MAX,
@@ -27,10 +26,9 @@ from tests.soak.pipeline_kills import generate_events
 from tests.soak.pipeline_restores import Place, Restored, compared, restored
 from tests.soak.pipeline_tables import differences, generate_log, pipeline_command, tables_of
 
-KILLS, SEED = 30, 7
-RESTORES = 30 if IS_SOAK else 1
-ROUTERS, DAYS, BATCH = (3, 0.1, 100) if IS_SOAK else (2, 0.02, 40)
-EVENTS = 500 if IS_SOAK else 20
+pytestmark = pytest.mark.soak
+KILLS, RESTORES, SEED = 30, 30, 7
+ROUTERS, DAYS, BATCH, EVENTS = 3, 0.1, 100, 500
 
 
 @pytest.fixture
@@ -52,7 +50,6 @@ def prepared(tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
     return log, options
 
 
-@pytest.mark.soak
 def test_killed_runs_into_bucket_have_rows_of_undisturbed_run(server: S3Server, tmp_path: Path) -> None:
     log, options = prepared(tmp_path)
     random, environment = Random(SEED), {**server.environment(), "XDG_CACHE_HOME": str(tmp_path / "cache")}
