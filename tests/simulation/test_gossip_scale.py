@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bridge.cli.main import cli
 from gossip.core.options import SwimOptions
@@ -18,8 +19,10 @@ from gossip.simulation.results import load_ratio, quantile, spread
 from gossip.simulation.scenario import Play, Scenario, parts
 from tests.effort import IS_SOAK
 
+pytestmark = pytest.mark.search
 RANDOM_SEED = 1
-LARGE = 240 if IS_SOAK else 140
+OPTIONS = SwimOptions.for_overlay() if IS_SOAK else replace(SwimOptions.for_overlay(), directory_limit=72)
+LARGE = 240 if IS_SOAK else 80
 """More members than the limit of a directory."""
 
 
@@ -31,7 +34,7 @@ def played(members: int) -> Play:
         periods=60,
         churn=0.2,
         random_seed=RANDOM_SEED,
-        options=SwimOptions.for_overlay(),
+        options=OPTIONS,
     )
     play = Play(story)
     play.run()
@@ -67,9 +70,7 @@ def test_member_load_is_independent_of_group_size() -> None:
 
 
 def test_directory_is_within_limit() -> None:
-    assert (
-        max(len(node.core.membership) for node in played(LARGE).network.up) <= SwimOptions.for_overlay().directory_limit
-    )
+    assert max(len(node.core.membership) for node in played(LARGE).network.up) <= OPTIONS.directory_limit < LARGE
 
 
 def test_picture_has_four_charts() -> None:
