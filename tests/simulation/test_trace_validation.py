@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.effort import each_case, over_seeds
+from tests.effort import IS_SOAK, each_case, over_seeds
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.history import SHORT
 from tests.simulation.consensus.profile import STRATEGIES, Kind
@@ -72,11 +72,15 @@ def test_step_after_evidence_of_an_end_is_in_the_model(seed: int) -> None:
     assert run.trace.actions["BecomeLeader"]
 
 
+@pytest.mark.search
 @each_case("name", REJECTED_AT)
 def test_planted_bug_is_not_a_step_of_the_model(name: str) -> None:
     mutant = _PLANTED[name]
+    history = (REJECTED_AT[name], SHORT, STRATEGIES[mutant.strategy], mutant.kind)
     with mutant.planted(), pytest.raises(TraceError):
-        run_traced(REJECTED_AT[name], SHORT, STRATEGIES[mutant.strategy], mutant.kind)
+        run_traced(*history)
+    if IS_SOAK:
+        run_traced(*history)
 
 
 def test_planted_bug_list_names_existing_bugs() -> None:
