@@ -208,7 +208,7 @@ def test_author_with_many_client_names_expires_no_other() -> None:
     """Otherwise a client key with many names could fill the table, and correct reports would count as expired."""
     story = Story()
     story.append(A, report(1, BASE_MS + 1, request="node-1-0-1"))
-    for flood in range(3 * SESSION_LIMITS.sessions_max):
+    for flood in range(SESSION_LIMITS.sessions_max + 100):
         factors = Factors(flood, "formula", {LEAF: 1.1}, request=f"name-{flood}-{story.index}-1")
         story.append((PIPELINE, DISMISSED, C)[flood % 3], factors)
     changes = story.append(A, report(1, BASE_MS + 2, request="node-1-0-2"))
