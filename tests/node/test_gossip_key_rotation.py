@@ -65,6 +65,24 @@ def events_of(agent: Group) -> list[object]:
     return new_events(agent)
 
 
+async def rotate(manager: KeyManager) -> str:
+    """Replace the old key on all members; return the name of the new one."""
+    name = await manager.install()
+    await until_everywhere(manager)
+    await manager.use(name)
+    await until_everywhere(manager)
+    await manager.remove(OLD)
+    await until_everywhere(manager)
+    return name
+
+
+def lost_members(agents: list[Group]) -> list[object]:
+    """Return the events of dead members and of departures, and the agents that do not list all others."""
+    events = [event for agent in agents for event in events_of(agent)]
+    lost = [each for each in events if getattr(each, "status", None) in {Status.DEAD, Status.LEFT}]
+    return [*lost, *(agent for agent in agents if not sees(agent, *[each for each in agents if each is not agent]))]
+
+
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)
 def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> None:
     @in_simulated_time
@@ -75,18 +93,9 @@ def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> N
             await until_all_see_all(agents)
             for agent in agents:
                 events_of(agent)
-            manager = KeyManager(agents[4])
-            name = await manager.install()
-            await until_everywhere(manager)
-            await manager.use(name)
-            await until_everywhere(manager)
-            await manager.remove(OLD)
-            await until_everywhere(manager)
+            name = await rotate(KeyManager(agents[4]))
             await trio.sleep(30)
-            events = [(agent, event) for agent in agents for event in events_of(agent)]
-            lost = [each for each in events if getattr(each[1], "status", None) in {Status.DEAD, Status.LEFT}]
-            assert lost == [], f"random seed {random_seed}"
-            assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
+            assert lost_members(agents) == [], f"random seed {random_seed}"
             assert {key_id(each).hex() for each in primaries(agents)} == {name}
             await _refuses_the_old_key(network, agents[7])
 
@@ -151,23 +160,14 @@ async def test_rotation_over_real_sockets_with_loss_keeps_members() -> None:
         await until_all_see_all(agents)
         for agent in agents:
             events_of(agent)
-        manager = KeyManager(agents[2])
-        name = await manager.install()
-        await until_everywhere(manager)
-        await manager.use(name)
-        await until_everywhere(manager)
-        await manager.remove(OLD)
-        await until_everywhere(manager)
+        name = await rotate(KeyManager(agents[2]))
         listing = await KeyManager(agents[4]).list()
         members = tuple(sorted(agent.node_id for agent in agents))
         assert {each.name: (each.opened_by, each.sealed_by) for each in listing.keys} == {
             name: (members, members),
             OLD: ((), ()),
         }, f"random seed {random_seed}"
-        events = [event for agent in agents for event in events_of(agent)]
-        lost = [each for each in events if getattr(each, "status", None) in {Status.DEAD, Status.LEFT}]
-        assert lost == [], f"random seed {random_seed}"
-        assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
+        assert lost_members(agents) == [], f"random seed {random_seed}"
         late = await farm.start(agents[0])
         with trio.fail_after(60):
             alarm = await next_event(late)

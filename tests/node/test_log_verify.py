@@ -15,6 +15,7 @@ from consensus.storage.directory import Directory, open_directory
 from consensus.storage.planner import Storage, StorageOptions
 from consensus.storage.records import RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from consensus.storage.snapshots import SnapshotWriter
+from tests.effort import each_case
 
 SMALL = StorageOptions(segment_bytes=64 * 1024)
 ALONE = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
@@ -125,20 +126,12 @@ def test_damaged_entry_is_reported_with_place_and_remedy(tmp_path: Path) -> None
     assert "join again as a new server" in output
 
 
-def test_missing_middle_segment_is_damage(tmp_path: Path) -> None:
+@each_case(("lost", "reason"), [(1, "is damaged or missing"), (0, "no snapshot covers the earlier entries")])
+def test_missing_segment_is_damage(lost: int, reason: str, tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
-    segments(path)[1].unlink()
+    segments(path)[lost].unlink()
     code, output = verify(path)
-    assert code == 1
-    assert "is damaged or missing" in output
-
-
-def test_missing_first_segment_without_snapshot_is_damage(tmp_path: Path) -> None:
-    path = made(tmp_path / "raft")
-    segments(path)[0].unlink()
-    code, output = verify(path)
-    assert code == 1
-    assert "no snapshot covers the earlier entries" in output
+    assert (code, reason in output) == (1, True)
 
 
 @pytest.mark.parametrize("place", [10, 4096 + 6, 4096 + 200, -1])

@@ -189,6 +189,7 @@ def test_q_quits_or_opens_question_before_stopping_farm() -> None:
     assert typed(["ctrl-c"], state=with_quit_question)[1] == [Quit()]
 
 
+@pytest.mark.search
 def test_random_keys_and_clicks_leave_screen_that_fits() -> None:
     seed = random.randrange(2**32)
     rng, farm, history = random.Random(seed), farm_view(), entries(1, 60)
@@ -207,7 +208,7 @@ def test_random_keys_and_clicks_leave_screen_that_fits() -> None:
         "delete",
     ]
     state = ViewState(quit_question="Stop?")
-    for _ in range(2_000 if IS_SOAK else 500):
+    for _ in range(2_000 if IS_SOAK else 200):
         data = ScreenData(rng.choice((farm, None)), rng.choice((history, History())))
         width, height = rng.randint(20, 220), rng.randint(5, 60)
         state = settled(state, data, width, height)
