@@ -20,7 +20,7 @@ the lock is an object, and conditional writes exclude a second writer (`pipeline
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,10 +157,11 @@ class Lake:
 
         Raise TableDamagedError if the batch does not continue the tables.
         """
-        self._notes.begin(batch, _ranges_of(outcome))
+        ranges = _ranges_of(outcome)
+        self._notes.begin(batch, ranges)
         self._update_current(outcome, batch)
         self._note(LOG, batch, outcome.rows.get(WINDOWS))
-        self._append_ranges(outcome, batch)
+        self._append_ranges(outcome, batch, ranges)
         for name, table in self._base.items():
             table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
         if self._watching is not None:
@@ -175,12 +176,13 @@ class Lake:
         """Show some entries of the next batch in the current state, except in `current_farm`."""
         self._current.show(self._last_known(newest_rows(self.plan, entries)))
 
-    def _append_ranges(self, outcome: Outcome, batch: int) -> None:
+    def _append_ranges(self, outcome: Outcome, batch: int, ranges: Mapping[str, Range]) -> None:
         if RANGES in outcome.rows:
-            begins = {farm: each.first for farm, each in _ranges_of(outcome).items()}
             # The row of a farm may contain this batch already, if a run was killed in it.
             uncounted = [
-                {**each, "index": min(each["index"], begins.get(each["farm"], each["index"] + 1) - 1)}
+                {**each, "index": min(each["index"], ranges[each["farm"]].first - 1)}
+                if each["farm"] in ranges
+                else each
                 for each in self._uncounted
             ]
             stored_at = datetime.fromtimestamp(self._clock(), UTC)
@@ -233,12 +235,13 @@ class Lake:
 
 def _ranges_of(outcome: Outcome) -> dict[str, Range]:
     """Return the range of a batch in each farm's log; several tasks may have read one farm."""
-    found: dict[str, Range] = {}
-    for each in outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else ():
-        if each["first_index"] is not None:
-            known = found.get(each["farm"], Range(each["first_index"], each["index"]))
-            found[each["farm"]] = Range(min(known.first, each["first_index"]), max(known.last, each["index"]))
-    return found
+    if FARMS not in outcome.rows:
+        return {}
+    # The rows of a snapshot are not entries.
+    rows = outcome.rows[FARMS].filter(pc.is_valid(pc.field("first_index")))
+    ends = rows.group_by("farm", use_threads=False).aggregate([("first_index", "min"), ("index", "max")])
+    columns = (ends.column(each).to_pylist() for each in ("farm", "first_index_min", "index_max"))
+    return {farm: Range(first, last) for farm, first, last in zip(*columns, strict=True)}
 
 
 class EventsTable:

@@ -187,7 +187,7 @@ def read_file(root: Output, path: str, schema: pa.Schema, day: date | None = Non
 
 
 def _statistics(footer: pq.FileMetaData, counted: Iterable[str]) -> dict[str, Any]:
-    """Return the ranges of these columns in Delta Lake's form, from those of the row groups."""
+    """Return the ranges of these columns in Delta Lake's form, from the statistics of the row groups."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls = dict.fromkeys(counted, 0)

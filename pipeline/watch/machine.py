@@ -151,9 +151,11 @@ def _repeats(request: str, last: str) -> bool:
     (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
     if not sender or sender != last_sender:
         return False
-    if not all(each.isascii() and each.isdecimal() and len(each) <= DIGITS_MAX for each in (number, last_number)):
-        return False
-    return int(number) <= int(last_number)
+    return _is_number(number) and _is_number(last_number) and int(number) <= int(last_number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
 
 
 def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: int | None) -> Transition:
