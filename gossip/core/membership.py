@@ -18,7 +18,6 @@ insertion order everywhere (dicts, never sets of bytes), so that a run repeats e
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -30,8 +29,7 @@ from gossip.core.messages import CountedDrop
 _LIVE = (Status.ALIVE, Status.SUSPECT)
 
 
-@dataclass(slots=True, eq=False)
-class MemberRecord:
+class MemberRecord(Struct, eq=False, gc=False):
     """The record of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
 
     info: NodeInfo
@@ -66,9 +64,9 @@ class MemberRecord:
     """
     place: int = 0
     """The entry's index among the entries with the same status; used only by the membership."""
-    size_bytes: int = field(init=False)
+    size_bytes: int = 0
     """The approximate wire size of the description."""
-    node_id: NodeId = field(init=False)
+    node_id: NodeId = NodeId(b"")
     """The member's id. The description may be replaced by a newer one, never by another member's."""
 
     def __post_init__(self) -> None:

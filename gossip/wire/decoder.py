@@ -471,7 +471,6 @@ def _incarnation(generation: int, number: int) -> Incarnation:
     return Incarnation(generation, number)
 
 
-@lru_cache(maxsize=INFOS_REMEMBERED)
 def _host(packed: bytes) -> str:
     if len(packed) not in _PACKED_ADDRESS_BYTES:
         raise DatagramError("an address has 4 or 16 bytes")

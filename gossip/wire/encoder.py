@@ -73,7 +73,6 @@ def encode(message: Message, limit_bytes: int | None = None) -> bytes:
     return encoded
 
 
-@lru_cache(maxsize=INFOS_REMEMBERED)
 def encode_node_info(info: NodeInfo) -> bytes:
     """Return the only encoding of a node info on the wire, which signatures and join auths cover."""
     if len(info.metadata) > METADATA_LIMIT_BYTES or len(info.credential) > CREDENTIAL_LIMIT_BYTES:
@@ -87,7 +86,6 @@ def encode_keyring(keyring: Keyring) -> bytes:
     return dumps(_keyring_out(keyring))
 
 
-@lru_cache(maxsize=INFOS_REMEMBERED)
 def pack_address(host: str) -> bytes:
     """Return the host as 4 or 16 bytes (network order); the port is a separate field."""
     try:

@@ -7,11 +7,9 @@
 The log's facts about an identity are separate, and have precedence (`bridge.core.membership.admission.Admitted`).
 """
 
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from msgspec import Struct
-from msgspec import field as struct_field
+from msgspec import Struct, field
 
 from bridge.core.formation.founding import PUBLIC_KEY_BYTES, FormationNotice
 
@@ -48,13 +46,12 @@ class NodeMetadata(Struct, frozen=True, gc=False):
     fingerprint: bytes | None = None
     """SHA-256 of its TLS certificate; peers pin it."""
     feature_level: int = 1
-    notice: FormationNotice = struct_field(default_factory=FormationNotice)
+    notice: FormationNotice = field(default_factory=FormationNotice)
     admissions: tuple[tuple[bytes, int], ...] = ()
     """Node id and Raft id of admitted nodes whose Raft servers do not run yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class FarmMember:
+class FarmMember(Struct, frozen=True, gc=False):
     """One node. A suspect still counts as reachable: suspicion is not a verdict."""
 
     node_id: bytes
@@ -65,7 +62,7 @@ class FarmMember:
 
     Like `signed`, this is the object that gossip keeps, not a copy.
     """
-    signed: bytes = field(default=b"", repr=False)
+    signed: bytes = b""
     """The bytes that the metadata was decoded from."""
     equivocates: bool = False
     """True if two different signed descriptions of one incarnation exist, so that other nodes see different facts."""
