@@ -97,7 +97,7 @@ class DatagramError(Exception):
     """These bytes are not a message, or, while encoding, the message does not fit into a datagram."""
 
 
-_NodeId = Annotated[bytes, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
+_NodeId = Annotated[NodeId, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 _Number = Annotated[int, Meta(ge=0, le=INCARNATION_LIMIT)]
 _Long = Annotated[int, Meta(ge=0)]
 """A number of up to 64 bits, the limit of CBOR for a number without a tag."""
@@ -140,7 +140,7 @@ class _NodeInfo(_Fields):
     def info(self) -> NodeInfo:
         address = Address(_host(self.packed), self.port)
         incarnation = _incarnation(self.generation, self.number)
-        return NodeInfo(NodeId(self.node_id), address, incarnation, self.capacity, self.metadata, self.credential)
+        return NodeInfo(self.node_id, address, incarnation, self.capacity, self.metadata, self.credential)
 
 
 class _Alive(_Fields, tag=int(Status.ALIVE)):
@@ -164,7 +164,7 @@ class _Suspect(_Verdict, tag=int(Status.SUSPECT)):
     accuser: _NodeId
 
     def update(self) -> Update:
-        return VerdictUpdate(NodeId(self.node_id), self.incarnation(), self.status, NodeId(self.accuser))
+        return VerdictUpdate(self.node_id, self.incarnation(), self.status, self.accuser)
 
 
 class _Dead(_Suspect, tag=int(Status.DEAD)):
@@ -175,7 +175,7 @@ class _Left(_Verdict, tag=int(Status.LEFT)):
     proof: _Credential
 
     def update(self) -> Update:
-        node_id = NodeId(self.node_id)
+        node_id = self.node_id
         return VerdictUpdate(node_id, self.incarnation(), Status.LEFT, node_id, self.proof)
 
 
@@ -185,7 +185,7 @@ class _UserMessageId(_Fields):
     generation: _Number
 
     def message_id(self) -> UserMessageId:
-        return UserMessageId(self.time, NodeId(self.origin), self.generation)
+        return UserMessageId(self.time, self.origin, self.generation)
 
 
 class _UserEvent(_Fields, tag=0):
@@ -316,9 +316,9 @@ class _PingRequest(_Fields):
 
     def message(self) -> Message:
         return PingRequest(
-            NodeId(self.source_id),
+            self.source_id,
             _incarnation(self.source_generation, self.source_number),
-            NodeId(self.target_id),
+            self.target_id,
             _incarnation(self.target_generation, self.target_number),
             self.seq,
             self.ttl,
@@ -340,8 +340,8 @@ class _PingResponse(_Fields):
 
     def message(self) -> Message:
         return PingResponse(
-            NodeId(self.source_id),
-            NodeId(self.target_id),
+            self.source_id,
+            self.target_id,
             _incarnation(self.target_generation, self.target_number),
             self.seq,
             self.ttl,
@@ -364,7 +364,7 @@ class _QueryReply(_Fields):
     body: _Body
 
     def message(self) -> Message:
-        return QueryReply(self.query_id.message_id(), NodeId(self.responder), self.body)
+        return QueryReply(self.query_id.message_id(), self.responder, self.body)
 
 
 class _KeyringUpdate(_Fields):
@@ -373,7 +373,7 @@ class _KeyringUpdate(_Fields):
     credential: _Credential
 
     def message(self) -> Message:
-        return KeyringUpdate(self.keyring.keyring(), NodeId(self.sender), self.credential)
+        return KeyringUpdate(self.keyring.keyring(), self.sender, self.credential)
 
 
 class _Broadcast(_Fields):

@@ -146,14 +146,17 @@ def _payload_bytes(payload: Payload) -> bytes:
     updates, sample, user_messages = payload.updates, payload.sample, payload.user_messages
     if not (updates or sample or user_messages):
         return _quiet_payload_bytes(payload.capacity, payload.peer_count, payload.keys_digest)
-    pieces = [_PAYLOAD, array_head(len(updates))]
-    pieces += map(_update_bytes, updates)
-    pieces.append(_counts_bytes(payload.capacity, payload.peer_count))
-    pieces.append(array_head(len(sample)))
-    pieces += map(_info_bytes, sample)
-    pieces.append(array_head(len(user_messages)))
-    pieces += map(_user_message_bytes, user_messages)
-    pieces.append(octets(payload.keys_digest))
+    pieces = (
+        _PAYLOAD,
+        array_head(len(updates)),
+        *map(_update_bytes, updates),
+        _counts_bytes(payload.capacity, payload.peer_count),
+        array_head(len(sample)),
+        *map(_info_bytes, sample),
+        array_head(len(user_messages)),
+        *map(_user_message_bytes, user_messages),
+        octets(payload.keys_digest),
+    )
     return octets(b"".join(pieces))
 
 

@@ -230,6 +230,8 @@ class Verifier:
         return tuple([info for info in sample if self.holds(info)])
 
     def _proved(self, payload: Payload) -> tuple[Payload, int]:
+        if not (payload.updates or payload.sample):
+            return payload, 0
         unproved_updates = [update for update in payload.updates if not self._is_proved(update)]
         unproved_infos = [info for info in payload.sample if not self.holds(info)]
         left_out = len(unproved_updates) + len(unproved_infos)

@@ -13,7 +13,7 @@ windows. `secure_codec` lists the messages that may be sealed without a receiver
 """
 
 from collections import OrderedDict, deque
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -126,7 +126,7 @@ class _Salt(Struct):
     window: _Window = field(default_factory=_Window)
 
 
-class Opened(NamedTuple):
+class Opened(Struct, frozen=True, gc=False):
     """A datagram's plain text, and the id of its key if retired, or outdated (it opens, but is not primary)."""
 
     plain: bytes
@@ -227,7 +227,8 @@ class Sealed:
             self._require_ours(datagram)
         origin = datagram[_ORIGIN]
         entry = self._salts.get(origin)
-        counter = int.from_bytes(datagram[_COUNTER], "big")
+        counter_bytes = datagram[_COUNTER]
+        counter = int.from_bytes(counter_bytes, "big")
         if entry is None:
             salt = origin[KEY_ID_BYTES:]
             if salt in self._own_salts:
@@ -237,7 +238,7 @@ class Sealed:
             raise SealError(SealFault.REPLAY)
         header = datagram[:HEADER_BYTES]
         try:
-            sealed = entry.cipher.decrypt(_NONCE_PREFIX + datagram[_COUNTER], datagram[HEADER_BYTES:], header)
+            sealed = entry.cipher.decrypt(_NONCE_PREFIX + counter_bytes, datagram[HEADER_BYTES:], header)
         except InvalidTag:
             raise SealError(SealFault.BAD_SEAL) from None
         receiver = sealed[:NODE_ID_BYTES]

@@ -17,8 +17,9 @@ and gets the time from its caller, so simulations run it unchanged.
 
 import hmac
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gossip.core.events import Received
@@ -66,7 +67,7 @@ class RefusedError(Exception):
         self.version = version
 
 
-class Incoming(NamedTuple):
+class Incoming(Struct, frozen=True, gc=False):
     """The event for the core, and the number of unproved infos removed from it."""
 
     received: Received
