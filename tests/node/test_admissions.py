@@ -186,13 +186,12 @@ async def test_raft_id_of_node_with_log_is_corrected_only_by_log(tmp_path: Path,
             await own.until_corrected(9, fake.applied_state)
         assert limit.cancelled_caught
         fake.state = replace(fake.state, admitted={**fake.state.admitted, 3: Admitted(C, "c")})
-        nursery.start_soon(notes.follow, fake.applied_state)
-        nursery.start_soon(own.until_corrected, 9, fake.applied_state)
-        await wait_all_tasks_blocked()
-        fake.something_new.set()
-        await trio.sleep(1)
-        fake.something_new.set()
-        await trio.sleep(1)
+        async with trio.open_nursery() as searching:
+            searching.cancel_scope.deadline = trio.current_time() + 60
+            searching.start_soon(own.until_corrected, 9, fake.applied_state)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(notes.follow, fake.applied_state)
+        assert not searching.cancel_scope.cancelled_caught
         nursery.cancel_scope.cancel()
     assert notes.own_id == 3
     assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3

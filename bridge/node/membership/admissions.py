@@ -57,6 +57,7 @@ class AdmissionStore:
         self._cluster_id = founding.cluster_id
         self._cluster = founding.cluster_id.hex()
         self.node_id = node_id
+        self._waiting = trio.lowlevel.ParkingLot()
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
         found = self._read()
         self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
@@ -89,6 +90,10 @@ class AdmissionStore:
     def raft_id_of(self, node_id: bytes) -> int | None:
         """Return the highest Raft id of an identity: an identity admitted again has lapsed under lower ids."""
         return max((server_id for server_id, each in self._servers.items() if each == node_id), default=None)
+
+    async def news(self) -> None:
+        """Wait until something is stored after the call."""
+        await self._waiting.park()
 
     async def store_announced(self, raft_id: int) -> None:
         """Store a member's notice that this node has the Raft id; it is on disk on return."""
@@ -137,6 +142,7 @@ class AdmissionStore:
                 " id at a restart. Free some space or correct the permissions there, then start the node again",
             ) from error
         self._servers, self.out, self.chain, self._announced, self._own = servers, out, chain, announced, own
+        self._waiting.unpark_all()
 
     def _read(self) -> _AdmissionFile:
         try:

@@ -98,7 +98,7 @@ class OwnRaftId:
         """
         while self._notes.own_id == server_id:
             if has_stored() or self._has_log(applied_state):
-                await applied_state.news()
+                await self._notes.news()
                 continue
             await trio.sleep(self._pause_s)
             notice = await self._proven(self._notices(server_id))
