@@ -25,8 +25,8 @@ REMOVAL_POLL_SECONDS = 0.1
 
 
 EXPLAINED = {
-    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead. Run the"
-    " command at the leader ({leader})",
+    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead (leader:"
+    " {leader}); `garlicfarm status` shows the reason for a missing leader",
     TransferOutcome.ANOTHER_UNDER_WAY: "another handover of leadership runs; check again in a moment",
     TransferOutcome.TO_ITSELF: "{leader} already leads",
     TransferOutcome.NOT_A_VOTER: "this server is not a voter; `garlicfarm status` lists the voters",

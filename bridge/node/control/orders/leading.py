@@ -36,7 +36,8 @@ def check_can_lead(farm: FoundedFarm) -> None:
     if replica.leads:
         return
     if replica.server.role.leader is None:
-        raise Refused(409, "not-leader", "only the leader can do this, and none is known now")
+        text = "only the leader can do this, and none is known now: `garlicfarm status` shows the reason"
+        raise Refused(409, "not-leader", text)
     voters = sorted(map(integer_id, replica.server.describe().raft.configuration.voter_ids))
     if replica.server_id not in voters:
         names = ", ".join(_names(farm, voters))
