@@ -519,7 +519,7 @@ class RecoveryOutput(Document, frozen=True):
     last_index: int
     """Last kept entry."""
     last_term: int
-    """The first term of the new cluster."""
+    """Term of the last kept entry; 1 if the terms were reset."""
     cut: CutView | None
     """The dropped end of the log; null if all entries are kept."""
     log_time_ms: int

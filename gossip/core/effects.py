@@ -155,8 +155,8 @@ def equivocation(members: Sequence[NodeId]) -> "Alarm":
     more = f" and {len(members) - EQUIVOCATORS_SHOWN} more" if len(members) > EQUIVOCATORS_SHOWN else ""
     return Alarm(
         AlarmKind.EQUIVOCATION,
-        f"{signer_ids}{more} signed different descriptions of one incarnation, so different nodes see different things"
-        " of it: it is false, or its state directory is a copy or was restored from one",
+        f"{signer_ids}{more} signed different descriptions of one incarnation, so nodes have different descriptions of"
+        " the same member: it is hostile, or its state directory is a copy or was restored from one",
     )
 
 

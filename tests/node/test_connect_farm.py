@@ -442,7 +442,7 @@ async def test_long_request_gets_more_time(tmp_path: Path, autojump_clock: MockC
             assert await stream.receive_some() == b"leaf-0\n"
 
 
-async def test_restart_of_bridge_is_survived(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_client_continues_after_restart_of_bridge(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage, trio.open_nursery() as nursery:
         router = trio.CancelScope()
 

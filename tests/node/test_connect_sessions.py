@@ -90,7 +90,7 @@ async def test_hostile_bridge_is_reported_in_one_line(
     assert connections <= 60, "the client opens two sessions, each with delays of up to 10 s"
 
 
-async def test_sessions_that_end_immediately_do_not_spin(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_sessions_that_end_soon_are_opened_with_pauses(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage:
         own = {leaf.hash for leaf in stage.leaves} | {each.hash for each in stage.directories}
         async with stage.client() as farm, trio.open_nursery() as nursery:

@@ -109,7 +109,7 @@ async def test_token_gives_farm_key(tmp_path: Path) -> None:
         assert [(each.node_id, each.name) for each in node.granted] == [(bytes(identity.node_id), "site-b")]
 
 
-async def test_token_after_its_use_is_worthless_to_thief(tmp_path: Path) -> None:
+async def test_used_token_is_refused_for_other_identity(tmp_path: Path) -> None:
     async with stage(tmp_path) as node:
         token, identity = node.token(), NodeIdentity.throwaway()
         await redeem(token, identity, "site-b")

@@ -78,7 +78,7 @@ async def test_invalid_batch_is_refused_without_write(request_: clients.ProduceR
 
 
 async def test_several_batches_are_refused_before_decompression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may have hundreds of batches. Each has 80 KB, and decompresses to 100,000 records."""
+    """A request may have hundreds of batches, and each may decompress to many records."""
     unpacked: list[int] = []
 
     def counted(data: bytes, compression: Compression, max_bytes: int) -> bytes:

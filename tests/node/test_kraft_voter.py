@@ -158,7 +158,7 @@ def test_three_voters_replicate_acknowledged_records(tmp_path: Path, *, dynamic:
     trio.run(run)
 
 
-def test_acknowledged_records_survive_leader(tmp_path: Path) -> None:
+def test_acknowledged_records_remain_after_loss_of_leader(tmp_path: Path) -> None:
     """The remaining voters elect a leader with every acknowledged record, and a restarted voter catches up."""
 
     async def run() -> None:

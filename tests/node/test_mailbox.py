@@ -202,7 +202,7 @@ async def test_control_records_have_separate_batches() -> None:
     ]
 
 
-async def test_single_client_never_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_proposal_of_single_client_is_due_immediately(autojump_clock: trio.testing.MockClock) -> None:
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     for _ in range(3):
         mailbox.propose(admitted(b"x", limit))

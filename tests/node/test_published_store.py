@@ -1,4 +1,4 @@
-"""The store of the last published second, which outlives the process."""
+"""The store of the last published second keeps it after the end of the process."""
 
 from pathlib import Path
 

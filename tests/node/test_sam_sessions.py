@@ -132,7 +132,7 @@ async def test_dead_leaf_never_replies(bridge: SamBridge, network: LoopbackNetwo
         nursery.cancel_scope.cancel()
 
 
-async def test_leaf_that_dies_stops_replying(bridge: SamBridge, network: LoopbackNetwork) -> None:
+async def test_lost_leaf_stops_replying(bridge: SamBridge, network: LoopbackNetwork) -> None:
     async with open_session(bridge) as server, open_session(bridge) as client, trio.open_nursery() as nursery:
         nursery.start_soon(echo, server)
         async with await client.connect(server.hash, 5) as stream:
@@ -146,7 +146,7 @@ async def test_leaf_that_dies_stops_replying(bridge: SamBridge, network: Loopbac
             nursery.cancel_scope.cancel()
 
 
-async def test_lease_set_outlives_session(bridge: SamBridge, network: LoopbackNetwork) -> None:
+async def test_lease_set_remains_after_session(bridge: SamBridge, network: LoopbackNetwork) -> None:
     async with open_session(bridge) as server:
         pass
     async with open_session(bridge) as client:

@@ -168,7 +168,7 @@ async def test_standby_takes_over_with_its_session(autojump_clock: MockClock) ->
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)
-        others.publisher = 0  # Server 2 dies.
+        others.publisher = 0  # Server 2 stops.
         await trio.sleep(4 * PERIOD_S)
         assert len(stage.router.published) == 1
         assert stage.router.stopped == 0

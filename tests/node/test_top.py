@@ -1,4 +1,4 @@
-"""The live view shows the farm. If the watched node dies, the view switches to another node and shows the change."""
+"""The live view shows the farm. If the watched node ends, the view switches to another node and shows the change."""
 
 from collections.abc import Callable
 from pathlib import Path

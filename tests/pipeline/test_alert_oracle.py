@@ -2,8 +2,8 @@
 
 The oracle knows the plan of each farm: crashes, illness, planned stops, removals, and absences below the limit. It does
 not read the tables. Each crash and each illness (a router not attached) needs exactly one alert at its log time.
-Nothing else causes an alert. Some events are stored twice, with and without log time. The events of one observer lack
-it.
+Nothing else causes an alert. Some events are stored twice, with and without log time. The events of one observer have
+no log time.
 """
 
 import json

@@ -73,7 +73,7 @@ def test_entry_on_no_node_fails_with_reason_of_each_node(tmp_path: Path) -> None
             list(read(FarmLog((first, absent)), 3, log.cluster_id))
 
 
-def test_stream_survives_short_outage_of_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_continues_after_short_outage_of_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = three_servers(minutes=1)
     stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(ENTRIES)
     with serve_log(log, tmp_path / "one.sock"):

@@ -26,7 +26,7 @@ import trio
 from bridge.core.log.figures import RouterStatus
 
 LAG_INTERVAL_S: Final = 1.0
-"""Seconds. Each measurement wakes the node: at 0.1 s they would be a third of an idle follower's wake-ups."""
+"""Seconds. Each measurement wakes the node."""
 LAG_WINDOW: Final = 60
 """Number of measurements in the window: one minute."""
 

@@ -10,8 +10,7 @@
     (none)                          keep_ready
 
 `FileRouter` keeps the structure on disk, for a demonstration or a test. It accepts and refuses structures like a
-router: a structure must verify, belong to this destination, and follow the rules of Java routers. So a structure that
-it accepts also works with a real router, unless it is a demonstration's.
+router: a structure must verify, belong to this destination, and follow the rules of Java routers.
 
 It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
 regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is as healthy as its local

@@ -8,8 +8,8 @@ within one reply timeout.
 
 On a LAN a heartbeat is sent each 400 ms, compared with 100 ms in `consensus.lan`. Heartbeats are most of an idle node's
 work, and a node may be a small computer. The shortest election timeout is 1 s. TCP does not lose a heartbeat; a lost
-packet delays it by 200 ms, until TCP sends it again. A server that still misses the leader for an election timeout
-begins a pre-vote, which every server in contact with the leader refuses.
+packet delays it by 200 ms or more, until TCP sends it again. A server that still misses the leader for an election
+timeout begins a pre-vote, which every server in contact with the leader refuses.
 """
 
 from dataclasses import dataclass, field

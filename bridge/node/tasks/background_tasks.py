@@ -52,7 +52,7 @@ class BackgroundTasks:
 
     @property
     def log_is_stalled(self) -> bool:
-        """True if no clock entry has been committed for several reporting periods."""
+        """True if this node belongs to the group and `QuorumWatch` considers the quorum lost."""
         return self._outage.lasts and self._outage.is_lost()
 
     def view_without_quorum(self) -> LocalView | None:

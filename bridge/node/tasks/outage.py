@@ -41,7 +41,7 @@ class Outage:
 
     @property
     def holds(self) -> bool:
-        """True shortly after the end of an outage."""
+        """True for one reporting period after the end of an outage."""
         return trio.current_time() < self._hold_until_s
 
     @property

@@ -13,8 +13,8 @@ each endpoint leads its own prefix. A client stays at its node, and can change t
 have the same indexes and reqids. The prefix ends at this node's applied index: the log time of an entry, and its status
 as a copy, are known only after application.
 
-A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is the same on
-every node, and unique. The log time of entries from more than half a year ago is unknown and becomes 0.
+A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is unique, and
+equal on the nodes that know the log time. If a node no longer knows it (`LogTimeIndex`), the seconds are 0.
 
 While this node is not a server of a farm the endpoint has no leader and no entries.
 """

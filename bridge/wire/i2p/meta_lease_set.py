@@ -225,8 +225,7 @@ def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
 def is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
     """Return True if the Ed25519 or RedDSA key signed the data."""
     # RedDSA signatures have the same verification equation as Ed25519 ones; only keys and nonces are made differently.
-    # As in a Java router, the equation does not have the cofactor, and S is below the group's order. So this check and
-    # a Java router always agree.
+    # As in a Java router, the equation does not have the cofactor, and S is below the group's order.
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):

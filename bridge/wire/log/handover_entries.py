@@ -43,7 +43,7 @@ def handover_entry(order: Handover) -> bytes:
 def handover_in(data: bytes) -> Handover | None:
     """Return the order in an entry; None for other entries. Never raise."""
     if _MARK not in data:
-        return None  # nearly all entries are
+        return None
     try:
         return _decoder.decode(data).handover
     except ValueError:

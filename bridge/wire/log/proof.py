@@ -107,7 +107,7 @@ def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
         return None
     start = max(0, len(data) - _TAIL_LIMIT_BYTES)
     if data.find(_TAIL_BEGIN, start) < 0:
-        return None  # most entries are opaque data of users, and this check costs a fraction of the search below
+        return None
     found = _TAIL.search(data, start)
     return None if found is None else (found.start(), found[1], found[2], found[3])
 

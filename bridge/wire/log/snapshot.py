@@ -1,8 +1,8 @@
 """The farm's state machine as bytes, for a Raft snapshot, and back.
 
 A sequence of MessagePack documents, each after its length (4 bytes, big-endian): first the state, then, a few thousand
-at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, even for
-an old farm. Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
+at a time, the changes of log time and the indexes of configurations. So these documents stay small in an old farm, too.
+Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
 The table of reqids is a member that came with feature level 3. Below that level the table is empty, so older servers
 can ignore it. From that level on they refuse the snapshot because of its level. So the number of the format did not

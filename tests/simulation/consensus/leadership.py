@@ -40,7 +40,7 @@ from tests.simulation.consensus.profile import Profile
 
 _QUORUM_TIMEOUTS = 2
 _STUCK_TIMEOUTS = 6
-"""The core resigns after five of the longest election timeouts."""
+"""In maximum election timeouts. The core resigns after `STALLED_TIMEOUTS` minimum election timeouts."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
     simulate(SEED, main)
 
 
-def test_service_survives_a_kill_and_starts_with_its_machine() -> None:
+def test_service_continues_after_kill_and_starts_with_machine() -> None:
     async def echo(stream: trio.SocketStream) -> None:
         async for data in stream:
             await stream.send_all(data)
