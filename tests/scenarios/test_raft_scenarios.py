@@ -124,9 +124,7 @@ def test_higher_term_makes_follower_except_vote_to_leader(
     ],
     ids=["vote", "pre-vote", "append"],
 )
-def test_stale_request_gets_reply_with_current_term(
-    message: RequestVote | AppendEntries,
-) -> None:
+def test_stale_request_gets_reply_with_current_term(message: RequestVote | AppendEntries) -> None:
     bench = Bench(1, term=4)
     before = bench.about
     bench.receive(TWO, message)
@@ -205,9 +203,7 @@ def test_lost_leader_is_usually_replaced_within_two_seconds(features: Features) 
     assert max(times) <= 20_000, times
 
 
-def test_outcomes_of_proposals_across_change_of_leader(
-    features: Features,
-) -> None:
+def test_outcomes_of_proposals_across_change_of_leader(features: Features) -> None:
     servers = new_group(features, 3)
     servers.run(5_000)
     (old,) = servers.leaders()

@@ -88,9 +88,7 @@ def _no_commits(world: World) -> Iterator[None]:
 
 @pytest.mark.search
 @pytest.mark.parametrize("planted", [_no_campaigns, _no_commits])
-def test_planted_bug_found_despite_lost_server(
-    planted: Callable[[World], AbstractContextManager[None]],
-) -> None:
+def test_planted_bug_found_despite_lost_server(planted: Callable[[World], AbstractContextManager[None]]) -> None:
     for seed in LOSING_WORLDS:
         world = World(seed)
         with planted(world), pytest.raises(StandstillError, match="liveness"):

@@ -365,9 +365,7 @@ def test_simulation_detects_disk_that_loses_promise() -> None:
     assert any(two_clusters(seed) for seed in range(1, 1_000))
 
 
-def test_simulation_detects_founding_by_a_majority(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_simulation_detects_founding_by_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a shortcut: do not wait for the last founder, because Raft needs only a majority of them."""
     monkeypatch.setattr(Formation, "unendorsed_by", property(lambda _core: ()))
     whole = Formation._promises_for

@@ -133,9 +133,7 @@ def test_node_reachable_through_helpers_is_not_suspected(random_seed: int) -> No
 
 
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)
-def test_frozen_node_causes_suspicion_but_no_death(
-    random_seed: int,
-) -> None:
+def test_frozen_node_causes_suspicion_but_no_death(random_seed: int) -> None:
     network = GossipNetwork(random_seed, SwimOptions.loopback())
     nodes = network.start(5)
     must(network, network.is_full_mesh, within_ms=5_000, what="a full mesh")

@@ -42,9 +42,7 @@ def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], boo
 
 
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)
-def test_halves_without_common_seeds_merge_after_partition(
-    random_seed: int,
-) -> None:
+def test_halves_without_common_seeds_merge_after_partition(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     left = [network.add(number, seeds=(0,) if number else ()) for number in range(5)]
     right = [network.add(number, seeds=(5,) if number > 5 else ()) for number in range(5, 10)]

@@ -23,9 +23,7 @@ def test_plain_swim_differs_only_in_lifeguard_parts() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 10, 1_000])
-def test_suspicion_length_fixed_without_shrinking(
-    size: int,
-) -> None:
+def test_suspicion_length_fixed_without_shrinking(size: int) -> None:
     fixed = replace(SwimOptions.lan(), suspicion_max_multiplier=1)
     suspicion = Suspicion(Incarnation(1, 0), node_id(1), size, fixed, 0)
     length = suspicion.deadline

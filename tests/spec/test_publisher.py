@@ -387,9 +387,7 @@ def test_first_publication_due_when_all_voters_are_healthy() -> None:
         {"destinations": (leaf("leaf02"), leaf("another", healthy=False))},
     ],
 )
-def test_first_publication_waits_for_missing_router_or_leaf(
-    missing: dict[str, object],
-) -> None:
+def test_first_publication_waits_for_missing_router_or_leaf(missing: dict[str, object]) -> None:
     log = with_voters(Log(), 1, 2)
     log.append(report(1), report(2, **missing))
     assert plan_at(log, PACE.gather_ms - 1) is None

@@ -168,9 +168,7 @@ def test_follower_with_slow_disk_fetches_from_durable_end() -> None:
 
 
 @STRATEGIES
-def test_leader_resigns_when_followers_never_write(
-    features: Features,
-) -> None:
+def test_leader_resigns_when_followers_never_write(features: Features) -> None:
     found = group_with_slow_followers(features)
     (leader,) = found.leaders
     for disk in found.disks.values():

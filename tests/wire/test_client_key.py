@@ -31,9 +31,7 @@ def test_key_file_is_readable_only_by_owner(tmp_path: Path) -> None:
         of_pipeline.load_client_key(path)
 
 
-def test_pipeline_signatures_are_proven_with_rising_numbers(
-    tmp_path: Path,
-) -> None:
+def test_pipeline_signatures_are_proven_with_rising_numbers(tmp_path: Path) -> None:
     made, path = new_client_key("pipeline"), tmp_path / "client.key"
     save_client_key(path, made)
     key = of_pipeline.load_client_key(path)

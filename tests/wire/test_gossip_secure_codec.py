@@ -64,9 +64,7 @@ def test_message_arrives_signed_with_its_source() -> None:
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
-def test_join_token_is_valid_for_one_applicant_and_address(
-    ring: Keyring | None,
-) -> None:
+def test_join_token_is_valid_for_one_applicant_and_address(ring: Keyring | None) -> None:
     seed, other_seed, alice, boris = (Node(name, ring) for name in ("seed", "other seed", "alice", "boris"))
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
     assert len(token) == TOKEN_BYTES

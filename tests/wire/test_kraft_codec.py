@@ -89,9 +89,7 @@ def test_message_round_trips_in_each_version(case: tuple[ApiKey, int, Direction]
 
 @pytest.mark.search
 @each_case("case", ALL, ids=name_of)
-def test_kio_reads_same_values_and_writes_same_bytes(
-    case: tuple[ApiKey, int, Direction],
-) -> None:
+def test_kio_reads_same_values_and_writes_same_bytes(case: tuple[ApiKey, int, Direction]) -> None:
     api_key, version, direction = case
     theirs = kio_class(api_key, version, direction)
     header = theirs.__header_schema__
@@ -140,9 +138,7 @@ ALL_TOPICS_OF_LIBRDKAFKA = {
 
 
 @pytest.mark.parametrize("recorded", ALL_TOPICS_OF_LIBRDKAFKA.values(), ids=ALL_TOPICS_OF_LIBRDKAFKA)
-def test_librdkafka_metadata_request_with_extra_bytes_is_read(
-    recorded: str,
-) -> None:
+def test_librdkafka_metadata_request_with_extra_bytes_is_read(recorded: str) -> None:
     frame = bytes.fromhex(recorded)
     incoming = decode_request(frame)
     assert (incoming.api_key, incoming.api_version, incoming.client_id) == (ApiKey.METADATA, frame[3], "rdkafka")

@@ -183,9 +183,7 @@ def test_refusal_reason_round_trips_if_kafka_has_its_code(sent: Request, reason:
 
 
 @pytest.mark.parametrize("reply", [BeginQuorumEpochReply, EndQuorumEpochReply])
-def test_reply_to_former_leader_does_not_end_it(
-    reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
-) -> None:
+def test_reply_to_former_leader_does_not_end_it(reply: type[BeginQuorumEpochReply | EndQuorumEpochReply]) -> None:
     """A restarted controller of Kafka ends the epoch that it led. If it receives INVALID_REQUEST, it exits."""
     response = reply_to_wire(
         reply(term=4, leader=None, correlation=7, error=RefusalReason.ANOTHER_LEADER), Answering(None), Names(TWO)

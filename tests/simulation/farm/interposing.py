@@ -148,9 +148,7 @@ def _sign(builder: x509.CertificateBuilder, key: Any, algorithm: Any, **options:
     return _REAL_SIGN(builder, key, algorithm, **options)
 
 
-def _signals(
-    real: Callable[..., AbstractContextManager[Any]],
-) -> Callable[..., AbstractContextManager[Any]]:
+def _signals(real: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
     @contextmanager
     def receiver(*numbers: signal.Signals) -> Iterator[Any]:
         host = current_host.get()
