@@ -13,15 +13,7 @@ from gossip.core.member import Address, Status
 from gossip.core.messages import PingRequest, PingResponse
 from gossip.core.options import SwimOptions
 from tests.effort import GROUP_SEEDS
-from tests.simulation.gossip_network import GossipNetwork, Node
-
-
-def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> int:
-    """Run until the condition holds; return the duration. The failure names the random seed."""
-    started = network.now
-    is_reached = network.run_until(holds, limit_ms=within_ms)
-    assert is_reached, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
-    return network.now - started
+from tests.simulation.gossip_network import GossipNetwork, Node, must
 
 
 def formed(random_seed: int, size: int, **network_options: float) -> tuple[GossipNetwork, list[Node]]:

@@ -10,13 +10,7 @@ import pytest
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.membership import Member
 from tests.effort import GROUP_SEEDS
-from tests.simulation.gossip_network import GossipNetwork, Node, address_of, node_id
-
-
-def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> None:
-    """Run until the condition holds; the failure names the random seed."""
-    is_reached = network.run_until(holds, limit_ms=within_ms)
-    assert is_reached, f"random seed {network.random_seed}: expected within {within_ms} ms: {what}"
+from tests.simulation.gossip_network import GossipNetwork, Node, address_of, must, node_id
 
 
 def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwork, list[Node]]:

@@ -4,14 +4,12 @@ Both presets for such a group are tested: a directory of all members with few pe
 members list hardly more than their peers. Each test runs under several random seeds; every message contains the seed.
 """
 
-from collections.abc import Callable
-
 import pytest
 from msgspec.structs import replace
 
 from gossip.core.member import Status
 from gossip.core.options import SwimOptions
-from tests.simulation.gossip_network import GossipNetwork, Node
+from tests.simulation.gossip_network import GossipNetwork, Node, must
 
 SEEDS = (1, pytest.param(19, marks=pytest.mark.soak))
 MEMBERS = 24
@@ -26,16 +24,10 @@ def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
     """Return an idle group; no node exceeds its capacity."""
     network = GossipNetwork(random_seed, PRESETS[preset])
     nodes = network.start(MEMBERS, capacity=CAPACITY)
-    must(network, lambda: is_one(network, nodes), within_periods=120, what="one connected overlay")
+    must(network, lambda: is_one(network, nodes), within_ms=120 * PERIOD_MS, what="one connected overlay")
     network.run(20 * PERIOD_MS)
     assert all(len(network.peers(node)) <= CAPACITY < MEMBERS for node in nodes)
     return network, nodes
-
-
-def must(network: GossipNetwork, holds: Callable[[], bool], *, within_periods: int, what: str) -> None:
-    """Run until the condition holds; the failure names the random seed."""
-    is_reached = network.run_until(holds, limit_ms=within_periods * PERIOD_MS)
-    assert is_reached, f"random seed {network.random_seed}: not within {within_periods} periods: {what}"
 
 
 def is_one(network: GossipNetwork, nodes: list[Node]) -> bool:
@@ -62,12 +54,12 @@ def test_overlay_partition_heals_automatically(random_seed: int, preset: str) ->
         listed = [n.number for each in far for n in near if network.status(each, n) in {Status.ALIVE, Status.SUSPECT}]
         assert listed == [], f"random seed {random_seed}: members do not list the other half after 60 periods"
     network.heal()
-    must(network, lambda: is_one(network, nodes), within_periods=60, what="one overlay again")
+    must(network, lambda: is_one(network, nodes), within_ms=60 * PERIOD_MS, what="one overlay again")
 
     def no_running_member_is_dead() -> bool:
         return not any(holders(network, node, Status.DEAD, Status.LEFT) for node in nodes)
 
-    must(network, no_running_member_is_dead, within_periods=90, what="no running member is marked dead")
+    must(network, no_running_member_is_dead, within_ms=90 * PERIOD_MS, what="no running member is marked dead")
     network.run(30 * PERIOD_MS)
     assert is_one(network, nodes)
     assert network.is_symmetrical()
@@ -89,7 +81,7 @@ def test_overlay_departure_reaches_peers_within_500_ms(random_seed: int, preset:
     def no_member_lists_it() -> bool:
         return not holders(network, departed, Status.ALIVE, Status.SUSPECT)
 
-    must(network, no_member_lists_it, within_periods=30, what="no member lists the departed member")
+    must(network, no_member_lists_it, within_ms=30 * PERIOD_MS, what="no member lists the departed member")
     network.run(30 * PERIOD_MS)
     assert no_member_lists_it(), f"random seed {random_seed}: and no member lists it again"
     assert network.ever(Status.DEAD, departed) == []
