@@ -256,16 +256,21 @@ def test_node_without_farm_defers_all_servers(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_stored_admissions_apply_after_restart_before_replay(tmp_path: Path) -> None:
-    # Given a node whose log admitted 4 and then evicted 2
-    before = NodeView(tmp_path)
-    before.log.admits(4, 44)
-    before.log.admits(2, NUMBERS[1], Standing.EVICTED)
+async def follow_admission_and_eviction(directory: Path) -> None:
+    """Run a node until its log has admitted server 4 and then evicted server 2."""
+    node = NodeView(directory)
+    node.log.admits(4, 44)
+    node.log.admits(2, NUMBERS[1], Standing.EVICTED)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(before.notes.follow, before.farm.applied_state)
-        while not before.notes.out:
+        nursery.start_soon(node.notes.follow, node.farm.applied_state)
+        while not node.notes.out:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
+
+
+async def test_stored_admissions_apply_after_restart_before_replay(tmp_path: Path) -> None:
+    # Given a node whose log admitted 4 and then evicted 2
+    await follow_admission_and_eviction(tmp_path)
     # When it restarts with an empty state
     after = NodeView(tmp_path)
     # Then the stored admissions apply
@@ -402,14 +407,7 @@ async def test_node_admitted_before_eviction_of_leader_stays_accepted(
 
     monkeypatch.setattr(admissions, "replace_file", replace_file)
     # Given a log that admits 4 through 2 and then evicts 2; this node receives both together.
-    before = NodeView(tmp_path)
-    before.log.admits(4, 44)
-    before.log.admits(2, NUMBERS[1], Standing.EVICTED)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(before.notes.follow, before.farm.applied_state)
-        while not before.notes.out:
-            await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
+    await follow_admission_and_eviction(tmp_path)
     assert written
     # When the node stops after any of its writes, and restarts with an empty log.
     for content in written:

@@ -39,12 +39,19 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
     recovery.storage.done()
 
 
+def stored(path: Path, entries: tuple[Entry, ...] = (), generation: int = 1) -> Recovery:
+    """Store entries in a new directory of this node, and close it."""
+    directory, recovery = open_directory(path, NODE, generation, SMALL)
+    if entries:
+        write(directory, recovery, Persist(number=1, hard_state=HardState(1), first=1, entries=entries))
+    directory.close()
+    return recovery
+
+
 def test_restart_recovers_hard_state_and_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
-    write(
-        directory, recovery, Persist(number=1, hard_state=HardState(1, 2), truncate_from=None, first=1, entries=entries)
-    )
+    write(directory, recovery, Persist(number=1, hard_state=HardState(1, 2), first=1, entries=entries))
     assert recovery.storage.segment_count > 2
     directory.close()
 
@@ -73,13 +80,7 @@ def test_restart_recovers_vote_for_any_kind_of_id(tmp_path: Path, vote: ServerId
 
 
 def test_directory_and_its_files_are_private(tmp_path: Path) -> None:
-    directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(
-        directory,
-        recovery,
-        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(1)),
-    )
-    directory.close()
+    stored(tmp_path / "raft", commands(1))
     assert stat.S_IMODE((tmp_path / "raft").stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "raft").iterdir()} == {0o600}
 
@@ -93,42 +94,32 @@ def test_second_process_cannot_open_directory(tmp_path: Path) -> None:
 
 
 def test_copied_directory_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    directory.close()
+    stored(tmp_path / "raft")
     shutil.copytree(tmp_path / "raft", tmp_path / "copy")
     with pytest.raises(ForeignStorageError, match="is a copy"):
         open_directory(tmp_path / "copy", NODE, 2, SMALL)
 
 
 def test_moved_directory_opens(tmp_path: Path) -> None:
-    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    directory.close()
+    stored(tmp_path / "raft")
     (tmp_path / "raft").rename(tmp_path / "moved")
     open_directory(tmp_path / "moved", NODE, 2, SMALL)[0].close()
 
 
 def test_directory_of_other_node_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    directory.close()
+    stored(tmp_path / "raft")
     with pytest.raises(ForeignStorageError, match="belongs to node"):
         open_directory(tmp_path / "raft", b"node-two", 2, SMALL)
 
 
 def test_older_generation_than_stored_one_is_refused(tmp_path: Path) -> None:
-    directory, _ = open_directory(tmp_path / "raft", NODE, 7, SMALL)
-    directory.close()
+    stored(tmp_path / "raft", generation=7)
     with pytest.raises(ForeignStorageError, match="generation 7"):
         open_directory(tmp_path / "raft", NODE, 6, SMALL)
 
 
 def test_missing_hard_state_file_is_refused(tmp_path: Path) -> None:
-    directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(
-        directory,
-        recovery,
-        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(1)),
-    )
-    directory.close()
+    stored(tmp_path / "raft", commands(1))
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="the vote of this server is lost"):
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
@@ -149,10 +140,10 @@ def test_verification_leaves_files_unchanged(tmp_path: Path) -> None:
     write(
         directory,
         recovery,
-        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(3)),
+        Persist(number=1, hard_state=HardState(1), first=1, entries=commands(3)),
     )
     operations = recovery.storage.plan(
-        [Persist(number=2, hard_state=None, truncate_from=None, first=4, entries=commands(2, size=3_000)[1:])]
+        [Persist(number=2, hard_state=None, first=4, entries=commands(2, size=3_000)[1:])]
     )
     written = operations[0]
     assert isinstance(written, WriteBytes)
@@ -199,13 +190,7 @@ def test_error_of_failing_disk_names_file_and_remedy(tmp_path: Path) -> None:
 @each_case("left", range(9))
 def test_group_is_finished_after_full_disk(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
-    directory, recovery = open_directory(path, NODE, 1, SMALL)
-    write(
-        directory,
-        recovery,
-        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(70)),
-    )
-    directory.close()
+    recovery = stored(path, commands(70))
     full = FullAfter(path)
     entries = commands(100, term=2)
     operations = recovery.storage.plan(
