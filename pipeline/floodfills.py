@@ -81,7 +81,7 @@ def keep(output: Path, rows: DataFrame) -> None:
     (output / SPEC.name).mkdir(0o700, parents=True, exist_ok=True)
     table = Table(output, SPEC)
     batch = table.committed(SPEC.name) + 1
-    table.commit(SPEC.name, batch, write_in_tasks(rows, table.root, SPEC.schema), table.files())
+    table.exchange([(SPEC.name, batch)], write_in_tasks(rows, table.root, SPEC.schema), table.files())
     table.sweep(full=True)
 
 

@@ -10,7 +10,7 @@ rows, or earlier when its bodies grow large: a few entries of ten megabytes must
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from operator import attrgetter
 from statistics import median_low
@@ -45,6 +45,7 @@ RowsOfLog = tuple[str, str | None, Iterable[Row]]
 
 ARROW_SCHEMA = arrow_schema(ENTRIES)
 _UNDECODED = frozenset({"farm", "farm_name", "index", "term", "kind", "log_time", "body_bytes"})
+_PLAIN = {"farm": "farms", "farm_name": "names", "index": "indexes", "term": "terms", "kind": "kinds"}
 _NOT_DECODED = Decoded("")
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _MOMENT = pa.timestamp("us", tz="UTC")
@@ -138,16 +139,8 @@ class _Maker:
             if (self._entries is None or each.entry in self._entries)
             and (self._servers is None or _server_of(each.content) in self._servers)
         ]
-        chosen = _Columns(
-            [columns.farms[place] for place in places],
-            [columns.names[place] for place in places],
-            [columns.indexes[place] for place in places],
-            [columns.terms[place] for place in places],
-            [columns.kinds[place] for place in places],
-            [columns.times_ms[place] for place in places],
-            [columns.bodies[place] for place in places],
-        )
-        return chosen, [entries[place] for place in places]
+        chosen = {each.name: [*map(getattr(columns, each.name).__getitem__, places)] for each in fields(columns)}
+        return _Columns(**chosen), [entries[place] for place in places]
 
     def _column(self, column: pa.Field, columns: _Columns, entries: list[Decoded]) -> pa.Array:
         if column.name in _STRUCTS:
@@ -155,18 +148,10 @@ class _Maker:
         made = self._plain(column.name, columns, entries)
         return made if isinstance(made, pa.Array) else pa.array(made, column.type)
 
-    def _plain(self, name: str, columns: _Columns, entries: list[Decoded]) -> Any:  # noqa: PLR0911 - one for each column
+    def _plain(self, name: str, columns: _Columns, entries: list[Decoded]) -> Any:
         match name:
-            case "farm":
-                return columns.farms
-            case "farm_name":
-                return columns.names
-            case "index":
-                return columns.indexes
-            case "term":
-                return columns.terms
-            case "kind":
-                return columns.kinds
+            case _ if name in _PLAIN:
+                return getattr(columns, _PLAIN[name])
             case "log_time":
                 return _moments(columns.times_ms)
             case "server_id":

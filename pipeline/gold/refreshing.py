@@ -204,7 +204,7 @@ def refresh(
         added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
     else:
         added = _by_duckdb(portions, kept)
-    table.commit(query, batch, added, replaced)
+    table.exchange([(query, batch)], added, replaced)
     return True
 
 

@@ -143,19 +143,15 @@ class Table:
         """Append a batch: rows, and written files. Return False if it is empty or already committed."""
         if (rows is None and not files) or self.known_batch(query) >= batch:
             return False
-        self.commit(query, batch, [*files, *(() if rows is None else self.written(rows))])
+        self.exchange([(query, batch)], [*files, *(() if rows is None else self.written(rows))])
         return True
 
     def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
         """Replace all rows of the table."""
         if self.known_batch(query) >= batch:
             return False
-        self.commit(query, batch, self.written(rows), self.files())
+        self.exchange([(query, batch)], self.written(rows), self.files())
         return True
-
-    def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> None:
-        """Add written files and remove others. The caller has checked that the batch is not committed."""
-        self.exchange([(query, batch)], added, removed)
 
     def exchange(
         self,
@@ -165,11 +161,6 @@ class Table:
     ) -> None:
         """Replace files for several batches; the caller has checked that none is committed."""
         self._commit(added, removed, [Transaction(*each) for each in batches])
-
-    def drop(self, removed: Sequence[StoredFile]) -> None:
-        """Remove files without a replacement."""
-        if removed:
-            self._commit((), removed, [])
 
     def lacks_rows(self) -> bool:
         """Return True if the files have other rows than the last commit states."""
@@ -307,7 +298,7 @@ class Table:
         return self._delta
 
     def _update(self) -> bool:
-        """Read newer commits; return False if there are none."""
+        """Read newer commits; return False without any."""
         # `update_incremental` lists the entire log, and most calls follow no commit.
         if not (self.root / "_delta_log" / _commit_name(self._delta.version() + 1)).is_file():
             return False

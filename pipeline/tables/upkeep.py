@@ -60,7 +60,8 @@ def _old_files(table: Table, keep_ms: int | None) -> list[StoredFile]:
 def tidy(table: Table, keep_ms: int | None) -> None:
     """Drop old files and merge small ones of one table."""
     old = _old_files(table, keep_ms)
-    table.drop(old)
+    if old:
+        table.exchange([], removed=old)
     by_day: dict[date | None, list[StoredFile]] = defaultdict(list)
     for file in table.files():
         if file not in old:
