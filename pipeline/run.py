@@ -42,7 +42,7 @@ from pipeline.serve.metrics import RunMetrics
 from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
-from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
+from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream, refuse_other_farm
 from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.source.offsets import entries_between
 from pipeline.source.shares import SHARE_LEAST
@@ -348,10 +348,27 @@ def start_query(
         # A bucket charges for each request.
         shown = None if settings.is_in_bucket else lake.show_newest
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
+    writes: WriteBatch = write
     if entries is None and SERVERS in settings.source:
-        entries = kafka_stream(session, settings.source, lake.farms)
+        farm = refuse_other_farm(session, settings.source, lake.farms)
+        entries, writes = kafka_stream(session, settings.source, farm), _while_farm(session, settings, farm, write)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
-    return _started(found, write, settings, CHECKPOINT, available_now=available_now)
+    return _started(found, writes, settings, CHECKPOINT, available_now=available_now)
+
+
+def _while_farm(session: SparkSession, settings: RunSettings, farm: str, write: WriteBatch) -> WriteBatch:
+    """Return `write` that refuses a batch if the topic no longer belongs to this farm, such as after a recovery."""
+
+    def checked(results: Iterable[pa.RecordBatch], number: int) -> None:
+        try:
+            # The tasks have read the records when the last result is here.
+            found = [*results]
+        finally:
+            # This is the cause of any error of the tasks, such as missing offsets.
+            refuse_other_farm(session, settings.source, {farm})
+        write(found, number)
+
+    return checked
 
 
 def entries_in(outcome: Outcome) -> int:

@@ -8,9 +8,10 @@ that the topic hides from clients. These are configurations, entries without con
 Kafka's own clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not
 include it.
 
-A record does not name its cluster, so the brokers are queried for the farm's id once, before the stream begins. Spark's
-checkpoint identifies the topic by its name only, so it would continue at the same offset of another farm's topic. So a
-run refuses tables of another cluster: read each farm's topic into a separate output.
+A record does not name its cluster, so the brokers are queried for the farm's id before the stream begins, and before
+each batch is written. Spark's checkpoint identifies the topic by its name only, so it would continue at the same offset
+of another farm's topic, for example after `garlicfarm recover` during the run. So a run refuses tables of another
+cluster: read each farm's topic into a separate output.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -45,21 +46,28 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
-def kafka_stream(session: SparkSession, options: Mapping[str, str], stored: Collection[str] = ()) -> DataFrame:
+def kafka_stream(session: SparkSession, options: Mapping[str, str], farm: str) -> DataFrame:
     """Return the log as an unbounded table with the columns of the source `farm`.
 
     `options`: `kafka.bootstrap.servers`, `subscribe`, and others of Spark's connector (`kafka.security.protocol`,
-    `maxOffsetsPerTrigger`). `stored`: the clusters in the tables. Raises FarmLogError when no broker replies, the
-    connector is missing, or the tables have another cluster.
+    `maxOffsetsPerTrigger`). `farm`: the cluster id (`refuse_other_farm`).
+    """
+    records = session.readStream.format(FORMAT).options(**options_of(options)).load()
+    chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
+    return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
+
+
+def refuse_other_farm(session: SparkSession, options: Mapping[str, str], stored: Collection[str]) -> str:
+    """Return the cluster id of the topic's farm; `stored`: the clusters in the tables, or of read records.
+
+    Raise FarmLogError when no broker replies, the connector is missing, or another cluster is stored.
     """
     farm = cluster_of(session, options)
     if others := sorted({*stored} - {farm}):
         raise FarmLogError(
             f"the tables contain the cluster {others[0]}, and the topic belongs to {farm}: {OTHER_CLUSTER}"
         )
-    records = session.readStream.format(FORMAT).options(**options_of(options)).load()
-    chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
-    return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
+    return farm
 
 
 def options_of(options: Mapping[str, str]) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Records of the farm's Kafka topic: their rows equal the rows of the source `farm` for the same entries."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -13,8 +16,9 @@ from pipeline.cli.commands import run
 from pipeline.cli.options import Engine
 from pipeline.cli.places import Topic
 from pipeline.decode.columns import Row, record_batches
+from pipeline.run import RunSettings, _while_farm
 from pipeline.source import kafka
-from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, kafka_stream, options_of, rows_of_records
+from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, refuse_other_farm, rows_of_records
 from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 
@@ -76,4 +80,26 @@ def test_topic_requires_connector_and_rejects_submission() -> None:
 def test_topic_of_recovered_farm_is_refused_by_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "cluster_of", lambda *_: FARM)
     with pytest.raises(FarmLogError, match=f"contain the cluster ff.* belongs to {FARM}: .*garlicfarm recover"):
-        kafka_stream(cast("SparkSession", None), {SERVERS: "a:1"}, {FARM, "ff" * 16})
+        refuse_other_farm(cast("SparkSession", None), {SERVERS: "a:1"}, {FARM, "ff" * 16})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_batch_after_recovery_of_farm_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, fails: bool
+) -> None:
+    """The tasks label records of the new cluster with the old id, or do not find the next offset."""
+    present, written = [FARM], list[int]()
+    monkeypatch.setattr(kafka, "cluster_of", lambda *_: present[0])
+    settings = RunSettings(tmp_path, {SERVERS: "a:1"})
+    write = _while_farm(cast("SparkSession", None), settings, FARM, lambda _, number: written.append(number))
+    write([], 0)
+
+    def results() -> Iterator[pa.RecordBatch]:
+        present[0] = "ff" * 16
+        if fails:
+            raise Py4JError("some data may have been lost")
+        yield records((0, b"{}", EPOCH_MS, []))
+
+    with pytest.raises(FarmLogError, match=f"contain the cluster {FARM}, and the topic belongs to ff"):
+        write(results(), 1)
+    assert written == [0]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.source.kafka import SERVERS, kafka_stream
+from pipeline.source.kafka import SERVERS, kafka_stream, refuse_other_farm
 from pipeline.spark.session import open_session
 
 Way = Callable[[], DataFrame]
@@ -35,8 +35,9 @@ def read(stream: DataFrame) -> list[dict[str, Any]]:
 
 def both(session: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     """Return the rows of both ways, and their seconds."""
+    options = {SERVERS: job["address"]}
     ways: dict[str, Way] = {
-        "kafka": lambda: kafka_stream(session, {SERVERS: job["address"]}),
+        "kafka": lambda: kafka_stream(session, options, refuse_other_farm(session, options, ())),
         "farm": lambda: session.readStream.format("farm").option("node", job["node"]).load(),
     }
     result: dict[str, Any] = {"seconds": {}}
