@@ -1,11 +1,11 @@
 """Formation of a farm: nodes promise a set of exactly `expect` founders, durably and once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.core.formation.formation import Formation, FormationTuning
 from bridge.core.formation.founding import (

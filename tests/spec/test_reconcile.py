@@ -1,6 +1,5 @@
 """Reconciliation of the group's servers: additions, removals, and conditions without a change."""
 
-import dataclasses
 from random import Random
 
 import pytest
@@ -544,7 +543,7 @@ def test_retired_server_removed_without_live_successor() -> None:
 
 def test_identity_without_public_key_admitted_again() -> None:
     story = Story(voters=3)
-    member = dataclasses.replace(story.members()[0], credential=b"its key")
+    member = replace(story.members()[0], credential=b"its key")
     reconciler = Reconciler(SETTINGS)
     for now_ms in (0, SETTLE_MS):
         decision = reconciler.decide(now_ms, (member,), story.admitted, story.group())
