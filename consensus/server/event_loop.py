@@ -58,7 +58,7 @@ _TICKS: Final[trio.lowlevel.RunVar[dict[float, _Tick]]] = trio.lowlevel.RunVar("
 async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> None:
     """Sleep until the next multiple of the period after a pause.
 
-    One timer wakes all sleepers of a moment, because a timer for each would cost more processor time.
+    One timer wakes all sleepers of a moment. Use it for facts without an event, such as files of other programs.
     """
     try:
         ticks = _TICKS.get()

@@ -16,6 +16,7 @@ from bridge.core.log.records import Clock, LeafStatus, Publication, PublishConfi
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
 from bridge.node.security.signing_keys import PublishingKey
+from bridge.node.tasks.publishing import PublishingTask
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
@@ -348,6 +349,25 @@ async def test_first_publication_follows_report_of_last_voter(autojump_clock: Mo
         await stage.append_record(replace(rival_report(), masters=(), destinations=(leaf,)))
         await trio.sleep(0.3)
         assert len(stage.records(Publication)) == 1
+
+
+async def test_entries_of_clients_do_not_wake_tasks(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans_s: list[float] = []
+    reviewed = PublishingTask._review_look_ups
+
+    def review(task: PublishingTask) -> None:
+        plans_s.append(trio.current_time())
+        reviewed(task)
+
+    monkeypatch.setattr(PublishingTask, "_review_look_ups", review)
+    stage = Stage(period_ms=30_000)
+    async with on_duty(stage):
+        await trio.sleep(36.1)
+        plans_s.clear()
+        for _ in range(100):
+            await stage.append(b"an entry of a client")
+            await trio.sleep(0.1)
+    assert 1 <= len(plans_s) <= 3
 
 
 async def test_settled_publisher_publishes_change_of_leaf_immediately(autojump_clock: MockClock) -> None:

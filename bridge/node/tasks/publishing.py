@@ -193,10 +193,10 @@ class PublishingTask:
             case _:
                 pass
 
-    def log_applied(self) -> None:
+    def log_applied(self, *, has_reports: bool) -> None:
         """Review the plan if entries have changed the state of the master, or may have a structure for a standby."""
         known = self._context.applied_state.state.masters.get(self.master)
-        if known != self._seen or self._standby.is_active:
+        if known != self._seen or (has_reports and self._standby.is_active):
             self._seen = known
             self._review.set()
 

@@ -89,7 +89,7 @@ class TimekeepingTask:
         self._led.set()
         self._news.set()
 
-    def log_applied(self) -> None:
+    def reports_applied(self) -> None:
         """Wake a leader: reports may allow a step of log time."""
         self._news.set()
 
