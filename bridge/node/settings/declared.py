@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
+
 from bridge.node.router.link import Link
 from gossip import Address
 from gossip.node import endpoint
@@ -73,16 +75,14 @@ class Setting:
     """The text that represents None, if an absent key has another meaning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """A field with a list of tables, `[[key]]`."""
 
     key: str
     maximum: int
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """A setting together with the properties of its field."""
 
     table: str

@@ -8,8 +8,9 @@ possible: the usual soft limit of 1,024 exists for programs that use `select`.
 """
 
 import resource
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 RESERVED: Final = 192
 """Storage (16), gossip (8), statistics (8), certificates and state files (16); own links and submissions use the rest.
@@ -23,8 +24,7 @@ class DescriptorError(Exception):
     """The system's limit is too low; the text contains the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorShares:
+class DescriptorShares(Struct, frozen=True):
     """The largest number of connections of each kind. All together leave the reserve free."""
 
     raft_established: int

@@ -23,6 +23,8 @@ from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 
+from msgspec import Struct
+
 from bridge.node.security.local_trust import default_state_directory
 from gossip.node import LanInterface, is_private, lan_interfaces, may_gossip
 
@@ -92,8 +94,7 @@ class Reach(Enum):
     MACHINE = "containers and virtual machines of this machine"
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenAddress:
+class ChosenAddress(Struct, frozen=True):
     """The address of a node without a configured one."""
 
     host: str

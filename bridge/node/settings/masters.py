@@ -23,6 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Final
 
+from msgspec import Struct
+
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.core.log.records import MetaStatus, PublishConfig
 from bridge.node.router.router import ServedLeaf
@@ -163,8 +165,7 @@ class LeafSettings(ServedLeaf):
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Masters:
+class Masters(Struct, frozen=True):
     """The masters that a node serves, with a key and without one."""
 
     keys: tuple[PublishingKey, ...] = ()

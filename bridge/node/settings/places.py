@@ -8,9 +8,10 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.node.security.local_trust import ROOT, SYSTEM_STATE_DIRECTORY, default_state_directory
 
@@ -21,8 +22,7 @@ SYSTEM_CONFIGURATION_DIRECTORY: Final = Path("/etc/garlicfarm")
 _UNIT_DIRECTORIES: Final = ("lib/systemd/system", "usr/lib/systemd/system", "etc/systemd/system")
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """The files of one node."""
 
     directory: Path

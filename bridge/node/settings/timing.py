@@ -12,9 +12,9 @@ packet delays it by 200 ms or more, until TCP sends it again. A server that stil
 timeout begins a pre-vote, which every server in contact with the leader refuses.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.core.formation.formation import FormationTuning
@@ -25,8 +25,7 @@ from consensus.protocols.garlic_farm import ClientOptions, ConnectionLimits, Con
 _LAN_HEARTBEAT_MS: Final = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(Struct, frozen=True, kw_only=True):
     """Limits in seconds for a submission, for applying committed entries here, and for one request to the leader."""
 
     submit_s: float = 15.0
@@ -34,8 +33,7 @@ class Patience:
     client_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """All times of one `timing`.
 
     A member is healthy up to `contact_within_ms` after its last reply to the leader. `settle_ms` is the time that a
