@@ -31,6 +31,7 @@ from consensus.storage.disk import (
     WriteBytes,
 )
 from consensus.storage.disk_thread import DiskThread
+from consensus.storage.file_access import access_advice
 from consensus.storage.hard_state import STATE_FILE, HardStateFile
 from consensus.storage.planner import Owner, Recovery, StorageOptions, check_owner, recover
 
@@ -62,10 +63,8 @@ class Directory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise StorageError(
-                f"the directory '{path}' cannot be opened: {error.strerror or error}; create it, or give this"
-                " user access to it"
-            ) from error
+            advice = access_advice(path, error) or "; create it, or give this user access to it"
+            raise StorageError(f"the directory '{path}' cannot be opened: {error.strerror or error}{advice}") from error
         self._lock = _open_lock(path, self._directory)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,10 +191,10 @@ def _open_lock(path: Path, directory: int) -> int:
         return os.open(LOCK_FILE, flags, 0o600, dir_fd=directory)
     except OSError as error:
         os.close(directory)
-        raise StorageError(
-            f"the lock of the directory '{path}' cannot be opened: {error.strerror or error}; if"
-            f" '{path / LOCK_FILE}' is not a file of this user's, move it away"
-        ) from error
+        lock = path / LOCK_FILE
+        advice = access_advice(lock, error) or f"; if '{lock}' is not a file of this user's, move it away"
+        text = f"the lock of the directory '{path}' cannot be opened: {error.strerror or error}{advice}"
+        raise StorageError(text) from error
 
 
 def _named(error: OSError, directory: Path, operation: DiskOperation) -> OSError:

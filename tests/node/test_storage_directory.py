@@ -208,3 +208,19 @@ def test_group_is_finished_after_full_disk(tmp_path: Path, left: int) -> None:
     directory, recovery = open_directory(path, NODE, 2, SMALL)
     assert recovery.log.tail == commands(70)[:59] + entries
     directory.close()
+
+
+@pytest.mark.parametrize("refused", ["lock", "directory"])
+def test_read_only_file_system_is_named_as_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    real = os.open
+
+    def opened(path: str | Path, flags: int, *more: int, **options: int) -> int:
+        if (refused == "directory") == bool(flags & os.O_DIRECTORY):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(StorageError, match="Read-only file system; mount the file system for writing"):
+        Directory(tmp_path)
