@@ -54,7 +54,7 @@ def test_error_of_accessible_key_file_has_chmod_command(tmp_path: Path, mode: in
     path = tmp_path / "key"
     write_private_file(path, "secret")
     path.chmod(mode)
-    with pytest.raises(KeyFileError, match=f"mode {mode:04o}.: if it is the right file: `chmod 600 {path}`"):
+    with pytest.raises(KeyFileError, match=f"mode {mode:04o}.; if it is the right file, `chmod 600 {path}`"):
         read_private_file(path)
 
 

@@ -133,8 +133,8 @@ def _check_private(path: Path, status: os.stat_result) -> None:
         raise KeyFileError(f"{path} is not a file")
     mode = stat.S_IMODE(status.st_mode)
     if mode & _OTHERS:
-        advice = f"if it is the right file: `chmod 600 {shlex.quote(str(path))}`, then try again"
-        raise KeyAccessError(f"{path} can be read by others (mode {mode:04o}): {advice}")
+        advice = f"if it is the right file, `chmod 600 {shlex.quote(str(path))}` and try again"
+        raise KeyAccessError(f"{path} can be read by others (mode {mode:04o}); {advice}")
     if status.st_uid not in {os.geteuid(), 0}:
         raise KeyAccessError(
             f"{path} belongs to user id {status.st_uid}, not to this one: run the command as that user (`sudo -u"
