@@ -15,6 +15,7 @@ collect_ignore = (
         "test_librdkafka_batches.py",
         "test_librdkafka_groups.py",
         "test_other_clients.py",
+        "test_pipeline_of_topic.py",
         "test_readers.py",
         "test_stock_consumers.py",
         "test_stock_producers.py",
