@@ -68,7 +68,7 @@ MAX_MEMBERS = 64
 """Servers that one configuration may name."""
 
 
-class LogId(Struct, frozen=True):
+class LogId(Struct, frozen=True, gc=False):
     """An entry's place: its index, and the term of the leader that created it."""
 
     index: Index
@@ -221,7 +221,7 @@ class ComparedInPart(Struct, frozen=True):
         return f"{type(self).__name__}({fields})"
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """One entry of the log, the same object on its whole way through a server; it is never changed.
 
     `data` are the bytes from the client or the leader: they are never encoded again. The contents of a configuration or

@@ -1,6 +1,5 @@
 """Replies of a Garlic Farm server to peers and clients, and its defense against misbehaving ones."""
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -591,7 +590,7 @@ async def test_connections_of_refused_peers_are_closed(stage: Stage) -> None:
     host.server.places.end_proven(lambda proven: proven.server_id == ALICE)
     assert await closes(alice)
     assert len(host.server.places._established) == 2
-    assert await replies_to(carol, dataclasses.replace(VOTE, source=CAROL))
+    assert await replies_to(carol, replace(VOTE, source=CAROL))
     assert await replies_to(unproven, CLIENT)
 
 
@@ -703,7 +702,7 @@ async def test_clients_without_identity_have_limited_processor_share(stage: Stag
 
 async def test_request_over_maximum_quota_closes_connection(stage: Stage) -> None:
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
-    client = await dial_and_send(stage, dataclasses.replace(CLIENT, entries=11 * CLIENT.entries), own_id=None)
+    client = await dial_and_send(stage, replace(CLIENT, entries=11 * CLIENT.entries), own_id=None)
     assert await closes(client)
     assert host.faults == {Fault.TOO_LARGE}
     assert "11 entries" in host.incidents[0].text

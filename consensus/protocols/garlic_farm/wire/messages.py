@@ -21,12 +21,11 @@ Codes 64 to 127 are ours; a server without an extension never receives one of it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from msgspec import Struct
 
-from consensus.core.model import Entry
+from consensus.core.model import ComparedInPart, Entry
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
     Configuration,
@@ -67,12 +66,13 @@ class MessageType(IntEnum):
     READ_INDEX_RESPONSE = 71
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(ComparedInPart, frozen=True, kw_only=True):
     """The fields of every request; fields that are 0 in a client's request have defaults.
 
     `last_log_*` is the position before the entries, or a candidate's last.
     """
+
+    REPEATED = frozenset({"log"})
 
     source: int = 0
     destination: int = 0
@@ -81,12 +81,11 @@ class Request:
     last_log_index: int = 0
     commit_index: int = 0
     entries: tuple[WireEntry, ...] = ()
-    log: bytes = field(default=b"", compare=False, repr=False)
+    log: bytes = b""
     """The bytes of `entries`, if available and all of them are applications."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True, gc=False):
     """The fields of every reply. `destination` names the leader in types 4, 7 and 9, if known."""
 
     source: int
@@ -99,151 +98,101 @@ class Reply:
 class RequestVoteRequest(Request):
     """A candidate's request for a vote."""
 
-    __slots__ = ()
-
 
 class AppendEntriesRequest(Request):
     """The leader's entries for a follower; without entries a heartbeat."""
-
-    __slots__ = ()
 
 
 class ClientRequest(Request):
     """A client's application entries; without any a query for the leader."""
 
-    __slots__ = ()
-
 
 class AddServerRequest(Request):
     """A server's request to be added to the cluster."""
-
-    __slots__ = ()
 
 
 class RemoveServerRequest(Request):
     """A server's request for the removal of a server, often itself."""
 
-    __slots__ = ()
-
 
 class SyncLogRequest(Request):
     """A run of the leader's log, for a new server."""
-
-    __slots__ = ()
 
 
 class JoinClusterRequest(Request):
     """A leader invites a new server."""
 
-    __slots__ = ()
-
 
 class LeaveClusterRequest(Request):
     """A leader's announcement to a server of its removal."""
-
-    __slots__ = ()
 
 
 class InstallSnapshotRequest(Request):
     """A chunk of the leader's snapshot, for a follower."""
 
-    __slots__ = ()
-
 
 class PreVoteRequest(Request):
     """A query before a candidacy: would the recipient vote for the sender in `term`? No term or vote changes."""
-
-    __slots__ = ()
 
 
 class TimeoutNowRequest(Request):
     """A leader's order to the recipient to campaign immediately."""
 
-    __slots__ = ()
-
 
 class TransferVoteRequest(Request):
     """A RequestVoteRequest caused by the leader itself: voters may grant it although they are in contact with it."""
-
-    __slots__ = ()
 
 
 class ReadIndexRequest(Request):
     """A client's query for the index up to which a log must be applied to show every earlier acknowledged entry."""
 
-    __slots__ = ()
-
 
 class RequestVoteResponse(Reply):
     """`accepted` is the vote."""
-
-    __slots__ = ()
 
 
 class AppendEntriesResponse(Reply):
     """Answers AppendEntriesRequest and ClientRequest."""
 
-    __slots__ = ()
-
 
 class AddServerResponse(Reply):
     """Answers AddServerRequest."""
-
-    __slots__ = ()
 
 
 class RemoveServerResponse(Reply):
     """Answers RemoveServerRequest."""
 
-    __slots__ = ()
-
 
 class SyncLogResponse(Reply):
     """Answers SyncLogRequest."""
-
-    __slots__ = ()
 
 
 class JoinClusterResponse(Reply):
     """Answers JoinClusterRequest."""
 
-    __slots__ = ()
-
 
 class LeaveClusterResponse(Reply):
     """Answers LeaveClusterRequest."""
-
-    __slots__ = ()
 
 
 class InstallSnapshotResponse(Reply):
     """`next_index` is the byte offset of the chunk that is due next."""
 
-    __slots__ = ()
-
 
 class PreVoteResponse(Reply):
     """`accepted`: the candidate would get the vote."""
-
-    __slots__ = ()
 
 
 class TimeoutNowResponse(Reply):
     """`accepted`: the campaign began."""
 
-    __slots__ = ()
-
 
 class TransferVoteResponse(Reply):
     """`accepted` is the vote."""
 
-    __slots__ = ()
-
 
 class ReadIndexResponse(Reply):
     """`accepted` by the leader: `next_index` is one beyond the index. Otherwise `destination` is the server to try."""
-
-    __slots__ = ()
 
 
 Message = Request | Reply
