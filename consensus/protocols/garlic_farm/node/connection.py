@@ -339,10 +339,10 @@ class ServerConnection:
         self._room.set()
 
     def _check_turn(self, request: wire.Request) -> None:
-        spoken = type(request).__name__
         check_agreed(request, self._upgraded.extensions)
         if isinstance(request, _FROM_CLIENTS):
             return
+        spoken = type(request).__name__
         proven, own_id = self._upgraded.proven, self._identity().server_id
         if isinstance(request, wire.RemoveServerRequest):
             _check_own_removal(request, proven)
@@ -374,20 +374,6 @@ class ServerConnection:
     def _handle(self, slot: _Slot) -> Cancel:
         request = slot.request
         match request:
-            case (
-                wire.RequestVoteRequest()
-                | wire.PreVoteRequest()
-                | wire.TransferVoteRequest()
-                | wire.TimeoutNowRequest()
-                | wire.AppendEntriesRequest()
-                | wire.InstallSnapshotRequest()
-            ):
-                core_request = request_from_wire(request, next_call())
-                return self._handler.request(
-                    request.source,
-                    core_request,
-                    lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
-                )
             case wire.ClientRequest():
                 commands = commands_from_wire(request)
                 if self._quota is not None and not self._quota.take(commands, trio.current_time()):
@@ -397,6 +383,20 @@ class ServerConnection:
                     return nothing_to_cancel
                 return self._handler.client_request(
                     commands, lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer))
+                )
+            case (
+                wire.AppendEntriesRequest()
+                | wire.RequestVoteRequest()
+                | wire.PreVoteRequest()
+                | wire.TransferVoteRequest()
+                | wire.TimeoutNowRequest()
+                | wire.InstallSnapshotRequest()
+            ):
+                core_request = request_from_wire(request, next_call())
+                return self._handler.request(
+                    request.source,
+                    core_request,
+                    lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
                 )
             case wire.ReadIndexRequest():
                 return self._handler.read_index(

@@ -19,7 +19,7 @@ configuration, known only from the sender's log (`configuration_before`). Our ow
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 from consensus.core import messages as core
 from consensus.core import model
@@ -117,6 +117,17 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
     sender = server_id(request.source)
     at = model.LogId(request.last_log_index, request.last_log_term)
     match request:
+        case wire.AppendEntriesRequest():
+            entries, log = entries_from_wire(request.entries), request.log
+            return core.AppendEntries(
+                term=request.term,
+                leader=sender,
+                previous=at,
+                entries=entries,
+                commit=request.commit_index,
+                correlation=correlation,
+                encoded=log,
+            )
         case wire.RequestVoteRequest():
             return core.RequestVote(term=request.term, candidate=sender, last=at, correlation=correlation)
         case wire.PreVoteRequest():
@@ -129,17 +140,6 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
             )
         case wire.TimeoutNowRequest():
             return core.TimeoutNow(request.term, sender, correlation)
-        case wire.AppendEntriesRequest():
-            entries, log = entries_from_wire(request.entries), request.log
-            return core.AppendEntries(
-                term=request.term,
-                leader=sender,
-                previous=at,
-                entries=entries,
-                commit=request.commit_index,
-                correlation=correlation,
-                encoded=log,
-            )
         case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
             _check_image(sender, chunk)
             return core.InstallSnapshot(
@@ -200,6 +200,10 @@ def reply_to_wire(reply: core.Reply, request: wire.Request) -> wire.Reply:
 def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
     """Return the core form of the reply to `request`, with its correlation."""
     match reply, request:
+        case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
+            return core.AppendReply(
+                term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=request.correlation
+            )
         case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
             return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=request.correlation)
         case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
@@ -210,10 +214,6 @@ def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
             )
         case (wire.TimeoutNowResponse(), core.TimeoutNow()):
             return core.TimeoutNowReply(reply.term, reply.accepted, request.correlation)
-        case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
-            return core.AppendReply(
-                term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=request.correlation
-            )
         case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
             whole = reply.next_index == LONG_MAX or (
                 request.done and reply.next_index >= request.offset + len(request.data)
@@ -312,6 +312,16 @@ def extensions_to_core(agreed: frozenset[Extension], lease_ms: int | None = None
     )
 
 
+_NEEDS: Final[dict[type[wire.Request], Extension | None]] = {
+    wire.ClientRequest: None,
+    wire.PreVoteRequest: Extension.PRE_VOTE,
+    wire.TimeoutNowRequest: Extension.TRANSFER,
+    wire.TransferVoteRequest: Extension.TRANSFER,
+    wire.ReadIndexRequest: Extension.READ_INDEX,
+}
+"""The extension that every request of a type needs; for other types, it depends on the entries."""
+
+
 def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:
     """Raise `GarlicFarmError` unless the handshake agreed on the extension that the request needs."""
     needed = _extension_needed(request)
@@ -321,19 +331,10 @@ def check_agreed(request: wire.Request, agreed: frozenset[Extension]) -> None:
 
 
 def _extension_needed(request: wire.Request) -> Extension | None:
-    match request:
-        case wire.PreVoteRequest():
-            return Extension.PRE_VOTE
-        case wire.TimeoutNowRequest() | wire.TransferVoteRequest():
-            return Extension.TRANSFER
-        case wire.ReadIndexRequest():
-            return Extension.READ_INDEX
-        case wire.ClientRequest():
-            return None
-        case _ if not request.log and any(map(_is_extended, request.entries)):
-            return Extension.CONFIGURATIONS
-        case _:
-            return None
+    kind = type(request)
+    if kind in _NEEDS:
+        return _NEEDS[kind]
+    return Extension.CONFIGURATIONS if not request.log and any(map(_is_extended, request.entries)) else None
 
 
 def _is_extended(entry: WireEntry) -> bool:
