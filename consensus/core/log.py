@@ -18,7 +18,7 @@ Configurations take effect when appended and are undone when their entry is trun
 the indexes at which the configuration changed.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -103,10 +103,10 @@ class Log:
         self.snapshot = recovered.snapshot
         """The newest snapshot, of committed entries only."""
         self._runs = list(recovered.runs)
-        self._tail = deque(recovered.tail)
+        self._tail = list(recovered.tail)
         self._tail_first = recovered.tail_first
         self._bytes_before = 0
-        self._bytes_up_to = deque(accumulate(map(entry_bytes, recovered.tail)))
+        self._bytes_up_to = list(accumulate(map(entry_bytes, recovered.tail)))
         self._newest: tuple[Entry, ...] = ()
         self._newest_encoded = b""
         self._configurations = list(recovered.configurations)
@@ -208,9 +208,7 @@ class Log:
         end = bisect_right(self._bytes_up_to, self._size_before(begin) + limit_bytes, begin + 1, end)
         if end == len(tail) and end - begin == len(self._newest):
             return self._newest
-        # Indexing is faster than `islice`: the entries are near the end of the deque, and `islice` would start from the
-        # front.
-        return tuple([tail[position] for position in range(begin, end)])
+        return tuple(tail[begin:end])
 
     def size_bytes(self, first: Index, last: Index) -> int:
         """Return the size of the entries [first, last], which are in memory."""
@@ -258,9 +256,8 @@ class Log:
 
     def truncate_from(self, index: Index) -> None:
         """Drop the entry at `index` and all later entries."""
-        for _ in range(min(len(self._tail), self.last_index + 1 - index)):
-            self._tail.pop()
-            self._bytes_up_to.pop()
+        kept = max(0, index - self._tail_first)
+        del self._tail[kept:], self._bytes_up_to[kept:]
         self.last_index = min(self.last_index, index - 1)
         self._newest, self._newest_encoded = (), b""
         if not self._tail:
@@ -315,16 +312,16 @@ class Log:
             self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
-        """Drop the oldest durable entries beyond the limits."""
-        tail, ends = self._tail, self._bytes_up_to
-        if len(tail) <= keep_entries and self.tail_bytes <= keep_bytes:
+        """Drop the oldest durable entries beyond the limits, when an eighth more entries are in memory.
+
+        The eighth saves time: each removal moves all later entries.
+        """
+        ends = self._bytes_up_to
+        if len(ends) <= keep_entries + keep_entries // 8 and self.tail_bytes <= keep_bytes:
             return
-        last_bytes, durable = ends[-1], self.durable_index + 1 - self._tail_first
-        removable = min(durable, len(tail))
-        removed = max(0, min(removable, len(tail) - keep_entries))
-        while removed < removable and last_bytes - (ends[removed - 1] if removed else self._bytes_before) > keep_bytes:
-            removed += 1
-        self._forget_oldest(removed)
+        too_large = bisect_left(range(len(ends)), ends[-1] - keep_bytes, key=self._size_before)
+        removable = max(0, self.durable_index + 1 - self._tail_first)
+        self._forget_oldest(min(removable, max(too_large, len(ends) - keep_entries)))
 
     def faults(self) -> Iterator[str]:
         """Yield contradictions in the state of the log, for the invariants."""
@@ -341,10 +338,8 @@ class Log:
             yield "configuration of an entry that is not in the log"
 
     def _forget_oldest(self, count: int) -> None:
-        tail, ends = self._tail, self._bytes_up_to
-        for _ in range(count):
-            tail.popleft()
-            self._bytes_before = ends.popleft()
+        self._bytes_before = self._size_before(count)
+        del self._tail[:count], self._bytes_up_to[:count]
         self._tail_first += count
 
     def _run_at(self, index: Index) -> int:

@@ -60,7 +60,9 @@ class Options(Struct, frozen=True):
     in_flight: int = 16
     """Maximum number of appends with entries to one follower without a reply."""
     tail_entries: int = 8192
-    """Entries kept in memory; older ones are read back from storage. Entries that are not yet durable always stay."""
+    """Entries kept in memory, and up to an eighth more; older ones are read back from storage. Entries that are not
+    durable yet always stay.
+    """
     tail_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_bytes: int = 256 * 1024
     """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower determines the rate."""
