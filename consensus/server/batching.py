@@ -85,11 +85,8 @@ class Proposal:
         self._admitted = False
         self._on_reply: Callable[[ProposalResolved], None] | None = on_reply
         self._accepted = accepted
-
-    @property
-    def wants_accepted(self) -> bool:
-        """Return True if its client wants a report when its commands are in the leader's log."""
-        return self._accepted is not None
+        self.wants_accepted = accepted is not None
+        """True if its client wants a report when its commands are in the leader's log."""
 
     def accept(self, position: LogId) -> None:
         """Report the place of the last command to the client, if it still waits."""
@@ -209,7 +206,7 @@ class Batches:
         if wants_accepted:
             self._unaccepted[number] = batch
         self._calls.begin(self._calls.batches, number, lambda answer: self._resolve_batch(number, batch, answer))
-        commands = tuple(command for proposal in batch for command in proposal.commands)
+        commands = tuple([command for proposal in batch for command in proposal.commands])
         return Proposed(proposal_id=number, commands=commands, report_accepted=wants_accepted, control=batch[0].control)
 
     def accepted(self, effect: ProposalAccepted) -> None:

@@ -47,7 +47,7 @@ class EncodedEntries:
 
     def _encode(self, first: Index, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
         entries, log, limits = append.entries, append.encoded, self._limits
-        applications = all(entry.kind == COMMAND for entry in entries)
+        applications = {entry.kind for entry in entries} == {COMMAND}
         if log and applications and len(entries) <= limits.entries and len(log) <= limits.entry_bytes:
             return entries, log
         converted = entries_to_wire(first, entries, self._configuration_before)

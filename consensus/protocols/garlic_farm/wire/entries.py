@@ -66,28 +66,27 @@ def encode_entries(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT
 def decode_entries(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
     """Return the log entries of a request; `data` must end with the last of them."""
     entries: list[WireEntry] = []
-    at, end, head_bytes, largest = 0, len(data), ENTRY_HEAD.size, limits.entry_bytes
+    at, end, head, largest = 0, len(data), ENTRY_HEAD, limits.entry_bytes
     while at < end:
         if len(entries) == limits.entries:
             raise too_large(f"more than {limits.entries} log entries in one request")
-        if end - at < head_bytes:
-            raise malformed(f"{end - at} bytes left for the {head_bytes}-byte head of a log entry")
-        term, value_type, size = ENTRY_HEAD.unpack_from(data, at)
-        at += head_bytes
+        begin = at + head.size
+        if begin > end:
+            raise malformed(f"{end - at} bytes left for the {head.size}-byte head of a log entry")
+        term, value_type, size = head.unpack_from(data, at)
+        at = begin + size
         if size > largest:
             raise too_large(f"a log entry announces {size} bytes; the limit is {largest}")
-        if size > end - at:
-            raise malformed(f"a log entry announces {size} bytes where {end - at} are left")
+        if at > end:
+            raise malformed(f"a log entry announces {size} bytes where {end - begin} are left")
         if term > LONG_MAX:
             checked_long(term, "entry term")
-        end_of_value = at + size
         if value_type == APPLICATION:
-            entries.append(Entry(term, COMMAND, data[at:end_of_value]))
+            entries.append(Entry(term, COMMAND, data[begin:at]))
         else:
             if value_type == LOG_PACK and any(isinstance(_value(entry), LogPack) for entry in entries):
                 raise malformed("a request has more than one log pack")
-            entries.append(LogEntry(term, decode_value(value_type, data[at:end_of_value], limits)))
-        at = end_of_value
+            entries.append(LogEntry(term, decode_value(value_type, data[begin:at], limits)))
     return tuple(entries)
 
 
