@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -160,16 +161,17 @@ class Gateway:
 
     def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Handle the entries of a client; without entries, report the leader."""
-        return self._clients().client_request(commands, on_reply)
+        return self._clients.client_request(commands, on_reply)
 
     def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Return the index that a linearizable read must wait for."""
-        return self._clients().read_index(on_reply)
+        return self._clients.read_index(on_reply)
 
     def membership_request(self, request: MembershipRequest, on_reply: Callable[[WireReply | None], None]) -> Cancel:
         """Handle a request about members; a benchmark does not send any."""
-        return self._clients().membership_request(request, on_reply)
+        return self._clients.membership_request(request, on_reply)
 
+    @cached_property
     def _clients(self) -> ClientRequests:
         if self.server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
