@@ -213,7 +213,7 @@ async def _pipeline(names: list[str], directory: Path, runs: int, report: Callab
 
 def _memory(farm: Farm, when: str) -> list[Figure]:
     values = tuple(server.resident_bytes() / MIB for server in farm.servers)
-    return [Figure(f"memory of a node, {when}", "resident", "MiB", values, "the three servers; goal below 80 MB idle")]
+    return [Figure(f"memory of a node, {when}", "resident", "MiB", values, "the three servers")]
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ async def memory() -> list[Figure]:
             await trio.to_thread.run_sync(introduce, peers, node, infos)
             (summary,) = await group.summaries()
             resident.append(server.resident_bytes() / MIB)
-    known = f"{summary['members']} members known, {summary['peers']} of them peers; goal: a whole node below 80 MB"
+    known = f"{summary['members']} members known, {summary['peers']} of them peers"
     group_name = "gossip, memory of a node in a separate process"
     return [
         Figure(group_name, "alone", "MiB", tuple(resident[:1])),
