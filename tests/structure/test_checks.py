@@ -18,6 +18,7 @@ from tests.structure.english import Line, above, counted, offending, patterns, s
 from tests.structure.growth import growing, powers
 from tests.structure.message_fields import positional_fields
 from tests.structure.raft_rules import quotes
+from tests.structure.soak_sizes import is_never_large
 from tests.structure.sources import ROOT
 from tests.structure.struct_defaults import replaced_defaults
 from tests.structure.waits import unbounded
@@ -318,3 +319,8 @@ def test_source_lines_give_each_kind_of_prose() -> None:
         (6, "docstrings", "Another."),
     }
     assert (5, "strings", "a text") in set(source_lines(source, nodes, tests=False))
+
+
+def test_soak_size_without_mark_is_found() -> None:
+    assert is_never_large("SEEDS = 20 if IS_SOAK else 2")
+    assert not any(map(is_never_large, ("SEEDS = 2", "IS_SOAK … mark.search", "IS_SOAK … GROUP_SEEDS")))
