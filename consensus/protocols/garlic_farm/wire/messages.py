@@ -95,103 +95,103 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
     accepted: bool
 
 
-class RequestVoteRequest(Request):
+class RequestVoteRequest(Request, frozen=True):
     """A candidate's request for a vote."""
 
 
-class AppendEntriesRequest(Request):
+class AppendEntriesRequest(Request, frozen=True):
     """The leader's entries for a follower; without entries a heartbeat."""
 
 
-class ClientRequest(Request):
+class ClientRequest(Request, frozen=True):
     """A client's application entries; without any a query for the leader."""
 
 
-class AddServerRequest(Request):
+class AddServerRequest(Request, frozen=True):
     """A server's request to be added to the cluster."""
 
 
-class RemoveServerRequest(Request):
+class RemoveServerRequest(Request, frozen=True):
     """A server's request for the removal of a server, often itself."""
 
 
-class SyncLogRequest(Request):
+class SyncLogRequest(Request, frozen=True):
     """A run of the leader's log, for a new server."""
 
 
-class JoinClusterRequest(Request):
+class JoinClusterRequest(Request, frozen=True):
     """A leader invites a new server."""
 
 
-class LeaveClusterRequest(Request):
+class LeaveClusterRequest(Request, frozen=True):
     """A leader's announcement to a server of its removal."""
 
 
-class InstallSnapshotRequest(Request):
+class InstallSnapshotRequest(Request, frozen=True):
     """A chunk of the leader's snapshot, for a follower."""
 
 
-class PreVoteRequest(Request):
+class PreVoteRequest(Request, frozen=True):
     """A query before a candidacy: would the recipient vote for the sender in `term`? No term or vote changes."""
 
 
-class TimeoutNowRequest(Request):
+class TimeoutNowRequest(Request, frozen=True):
     """A leader's order to the recipient to campaign immediately."""
 
 
-class TransferVoteRequest(Request):
+class TransferVoteRequest(Request, frozen=True):
     """A RequestVoteRequest caused by the leader itself: voters may grant it although they are in contact with it."""
 
 
-class ReadIndexRequest(Request):
+class ReadIndexRequest(Request, frozen=True):
     """A client's query for the index up to which a log must be applied to show every earlier acknowledged entry."""
 
 
-class RequestVoteResponse(Reply):
+class RequestVoteResponse(Reply, frozen=True):
     """`accepted` is the vote."""
 
 
-class AppendEntriesResponse(Reply):
+class AppendEntriesResponse(Reply, frozen=True):
     """Answers AppendEntriesRequest and ClientRequest."""
 
 
-class AddServerResponse(Reply):
+class AddServerResponse(Reply, frozen=True):
     """Answers AddServerRequest."""
 
 
-class RemoveServerResponse(Reply):
+class RemoveServerResponse(Reply, frozen=True):
     """Answers RemoveServerRequest."""
 
 
-class SyncLogResponse(Reply):
+class SyncLogResponse(Reply, frozen=True):
     """Answers SyncLogRequest."""
 
 
-class JoinClusterResponse(Reply):
+class JoinClusterResponse(Reply, frozen=True):
     """Answers JoinClusterRequest."""
 
 
-class LeaveClusterResponse(Reply):
+class LeaveClusterResponse(Reply, frozen=True):
     """Answers LeaveClusterRequest."""
 
 
-class InstallSnapshotResponse(Reply):
+class InstallSnapshotResponse(Reply, frozen=True):
     """`next_index` is the byte offset of the chunk that is due next."""
 
 
-class PreVoteResponse(Reply):
+class PreVoteResponse(Reply, frozen=True):
     """`accepted`: the candidate would get the vote."""
 
 
-class TimeoutNowResponse(Reply):
+class TimeoutNowResponse(Reply, frozen=True):
     """`accepted`: the campaign began."""
 
 
-class TransferVoteResponse(Reply):
+class TransferVoteResponse(Reply, frozen=True):
     """`accepted` is the vote."""
 
 
-class ReadIndexResponse(Reply):
+class ReadIndexResponse(Reply, frozen=True):
     """`accepted` by the leader: `next_index` is one beyond the index. Otherwise `destination` is the server to try."""
 
 
