@@ -82,12 +82,12 @@ def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
 
 
 def x25519_public(public_key: bytes) -> bytes:
-    """Return the Ed25519 public key as an X25519 one; raise BoxError if it is not a point of the curve."""
+    """Return the X25519 form of an Ed25519 public key, without a check that y is on the curve; raise BoxError."""
     if len(public_key) != _PUBLIC_BYTES:
         raise BoxError(f"a public key has {_PUBLIC_BYTES} bytes")
     y = int.from_bytes(public_key, "little") % _SIGN_BIT
     if y >= _PRIME or y == 1:
-        raise BoxError("this public key is not a point of the curve")
+        raise BoxError("this public key does not have an X25519 form")
     return ((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME).to_bytes(32, "little")
 
 
