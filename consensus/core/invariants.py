@@ -1,8 +1,8 @@
 """Invariants that hold after every step, for any input.
 
-If a replica that breaks an invariant continued, it could corrupt other replicas' logs. So the error ends the process,
-and a restart begins from durable state. `check` compares a few numbers and runs after every step. `check_all` goes
-through followers and configurations; `Options.check_invariants` switches it on, in the tests and in the simulator.
+If a replica that breaks an invariant continued, it could corrupt other replicas' logs. So the error must end the
+server; a restart begins from durable state. `check` compares a few numbers after every step. `check_all` also examines
+the log, the followers and the configurations; tests and the simulator switch it on (`Options.check_invariants`).
 """
 
 from consensus.core.leader import Leader
@@ -11,7 +11,7 @@ from consensus.core.replica import Replica
 
 
 class InvariantBrokenError(Exception):
-    """A contradiction in the state of this replica: a bug in it, never caused by received data."""
+    """A contradiction in the state of this replica, which received data must never cause."""
 
 
 def check(replica: Replica) -> None:
@@ -22,7 +22,7 @@ def check(replica: Replica) -> None:
         and applier.applied <= applier.commit <= log.last_index
         and log.start.index <= applier.applied
     ):
-        raise _broken("indexes of the log, of its durable part, of commitment and application out of order", replica)
+        raise _broken("start, durable end, end, commit index and applied index of the log out of order", replica)
     if log.last_term > replica.term:
         raise _broken("entry of a term that this server has not seen", replica)
 
@@ -35,7 +35,7 @@ def check_all(replica: Replica, leader: Leader | None) -> None:
     _require(covered <= replica.applier.applied, "snapshot beyond the applied entries", replica)
     _require(snapshot is None or log.matches(snapshot.last), "snapshot of another history", replica)
     for fault in log.faults():
-        _require(False, fault, replica)  # noqa: FBT003 - a fault that is reported does not hold
+        _require(False, fault, replica)  # noqa: FBT003 - each reported fault is a broken invariant
     if leader is not None:
         _check_leader(replica, leader)
 
@@ -53,7 +53,7 @@ def _check_leader(replica: Replica, leader: Leader) -> None:
     for progress in leader.followers.values():
         _require(0 <= progress.match <= replica.log.last_index, "a follower matches beyond the log", replica)
     for fault in leader.replication.faults():
-        _require(False, fault, replica)  # noqa: FBT003 - a fault that is reported does not hold
+        _require(False, fault, replica)  # noqa: FBT003 - each reported fault is a broken invariant
 
 
 def _require(holds: bool, what: str, replica: Replica) -> None:  # noqa: FBT001 - reads as a sentence at every call

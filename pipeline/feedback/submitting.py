@@ -1,16 +1,16 @@
-"""Feedback: each batch updates the factors of the leaves, which are submitted periodically.
+"""Feedback: each batch updates the figures of the servers; due factors of leaves are submitted to the farm.
 
     batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? removed servers?
                  ──▶ POST /v1/submit to any node that replies ──▶ accepted, or refused with a reason
 
-A restarted driver has no state, so before its first batch it reads the `WARM_ENTRIES` entries before it. While it
+A restarted driver has no state, so with its first rows it also reads up to `WARM_ENTRIES` earlier entries. While it
 processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it is at
 most `BEHIND_MS` of log time behind the farm. It also requests the list of servers that an operator removed, whose
 reports do not count. The list is necessary because the entry about a removal may be months old.
 
-The farm accepts an entry only if it was made from more of the log than the last one. So a repeated submission, from a
-batch that is repeated after a crash, does not have an effect. The farm may refuse an entry that is in its log; the node
-that took the submission reports the verdict. The farm does not depend on this: if reading, judging or submitting fails,
+The farm accepts an entry only if it was made from more of the log than the last accepted entry. So it accepts a
+submission once, even if a batch is repeated after a crash. The farm may refuse a committed entry; the submitting node
+reports the verdict. The tables do not depend on the feedback: if reading, weighing or submitting fails,
 the failure is shown and counted, and the tables continue.
 """
 
@@ -32,13 +32,13 @@ BEHIND_MS = 120_000
 CONTACT_SECONDS = 3.0
 """The limit of a pause in the replies to the first requests, in seconds.
 
-All nodes get these requests concurrently, so an unreachable farm is skipped after that time. Later requests wait longer
-(`pipeline/source/endpoint.py`).
+Up to 16 nodes get these requests concurrently. So an unreachable farm with up to 16 addresses is skipped after about
+this time. Later requests wait longer (`pipeline/source/endpoint.py`).
 """
 
 
 class NotSubmittedError(Exception):
-    """A proposal was not committed; the text has each node's reply."""
+    """A request failed at all tried nodes; a proposal may still be in the log. The text has each node's reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Submission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeSubmission:
-    """Submits through the first node that replies and belongs to `cluster`; None: to any cluster."""
+    """Access through the nodes at `addresses` that belong to `cluster`; None: to any cluster."""
 
     addresses: tuple[str, ...]
     credentials: Credentials
@@ -128,14 +128,14 @@ class NodeSubmission:
         raise NotSubmittedError("; ".join(errors))
 
     def _signed(self, entry: Mapping[str, object]) -> Mapping[str, object] | bytes:
-        """Return the same bytes for every tried node, so that the farm accepts them once."""
+        """Return the entry for all tried nodes. With a client key it is signed once, so the farm accepts it once."""
         if self.client_key is None or self.cluster is None:
             return entry
         return self.client_key.sign(entry, self.cluster)
 
     @contextmanager
     def _node(self, address: str) -> Iterator[Endpoint]:
-        """Connect to a node, if it belongs to the farm. Raise one of `LOST`."""
+        """Connect to a node, and check its cluster, if `cluster` is set. Raise one of `LOST`."""
         with Endpoint(address, self.credentials) as node:
             found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
             if found != self.cluster:
@@ -146,7 +146,7 @@ class NodeSubmission:
 
 
 class Feedback:
-    """The listener to one farm's rows in the batches of one run. `source`: options that read this farm alone."""
+    """The feedback of one farm in one run, from its rows in the batches. `source`: options that read only this farm."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Feedback:
         try:
             rows = recent(found)
             if rows and not self._warm:
-                # If that fails, the next batch also reads the entries before this batch.
+                # If this fails, the next rows repeat it; the earlier entries then include this batch.
                 rows = [*self._before(self._submission, rows[0].index), *rows]
                 self._warm = True
             for row in rows:
@@ -184,7 +184,7 @@ class Feedback:
         except (FarmLogError, NotSubmittedError) as error:
             self.failed += 1
             self._notify(f"factors not submitted: {error}")
-        except Exception as error:  # noqa: BLE001 - a batch that one entry made fail would fail at each repetition
+        except Exception as error:  # noqa: BLE001 - otherwise an entry that causes an error would fail each repetition
             self.failed += 1
             self._notify(f"factors not submitted because of a bug in the pipeline: {error!r}")
 

@@ -1,16 +1,17 @@
-"""The state machine of a plain replicated log: the ids of executed requests. Only clients interpret the requests.
+"""The state machine of a plain replicated log: the ids of executed requests.
 
     committed entries ──▶ table: request id -> index ──▶ watchers: replies to clients, broadcasts
     a snapshot        ──▶ read and dropped: its bytes belong to the users of the log
 
-The entries stay in the log, and clients read them there. So this state machine cannot produce a snapshot: the content
-comes from the operator's program (`compaction`), is stored (`prepare`), and names its last entry. A snapshot replaces
-entries up to the prune index only, so every fresh id is in the log after it, and a restart rebuilds the same table. The
-package also reads its table from the log.
+Clients read the entries in the log, and this state machine does not interpret them. So it cannot produce a snapshot:
+the operator's program produces the content (`compaction`), and `prepare` sets it with the index of its last entry. A
+snapshot of this server replaces entries up to the prune index only. So every unexpired id is in the log after it, and a
+restart rebuilds the table. The package also reads its table from the log.
 
-*Time.* An id is dropped when it is too old both by this machine's clock and by the newest id in the log. If only the
-clock decided, a jump ahead by 9 hours would cause a compaction of the whole log. Then a recent request, repeated after
-a restart with the correct clock, would be executed twice. So a log without updates keeps the ids of its last 8 hours.
+*Time.* An id expires when it is too old both by this machine's clock and by the newest id in the log. If only the clock
+decided, all ids could expire after a jump ahead by 9 hours, and a compaction could replace the whole log. Then a recent
+request, repeated after a restart with the correct clock, could be executed twice. A full table also drops ids
+(`request_table`).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -61,7 +62,7 @@ class ExecutedRequests:
 
     @property
     def prune_index(self) -> Index:
-        """The last index before the first entry whose id is still fresh: a snapshot may replace the log up to here."""
+        """The last applied index before the first unexpired id: a snapshot may replace the log up to here."""
         self._expire()
         return self.table.prune_index(self.applied)
 
@@ -91,7 +92,7 @@ class ExecutedRequests:
         self._prepared = snapshot
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Restart after a snapshot; its bytes are read, and so checked, and dropped."""
+        """Clear the table, and continue after a snapshot. Its bytes are read to check them, and dropped."""
         async for _ in state:
             pass
         self.table.clear()
@@ -99,7 +100,7 @@ class ExecutedRequests:
 
     def _expire(self) -> None:
         now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
-        # Computed again after the clock is set back, because then other ids are fresh.
+        # This also holds after the clock was set back: then the table accepts older ids again.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
             self.table.forget_before((now_ms - self._window.kept_ms) // 1000)
