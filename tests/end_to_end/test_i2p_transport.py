@@ -72,7 +72,7 @@ def test_farm_over_i2p_changes_members_through_proxy(tmp_path: Path) -> None:
         )
         assert {member.address for member in watcher.view().members} == {None}, "the nodes do not listen for gossip"
         # And an evicted server is excluded, and the output names the nodes whose keys the operator must replace.
-        # (Wait until all logs are equal: a server that lags would be excluded before it could read the reason.)
+        # (Wait until all logs are equal. Otherwise a lagging server could be excluded before it reads the reason.)
         leading = three.wait_until(three.leader, START_BOUND_S, "a node leads")
         reached = leading.view().raft.commit_index
         three.wait_until(
@@ -90,7 +90,7 @@ def test_farm_over_i2p_changes_members_through_proxy(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the program of Debian's package, installed or unpacked for the test."""
+    """Return the path of tinyproxy, installed or unpacked from Debian's package. Skip the test without it."""
     installed = shutil.which("tinyproxy")
     if installed is not None:
         return installed
@@ -110,7 +110,7 @@ def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @contextmanager
 def running_tinyproxy(program: str, directory: Path, upstream_port: int) -> Iterator[int]:
-    """Run Debian's tinyproxy with a password; it forwards `.i2p` names to another proxy."""
+    """Run tinyproxy with a password, and yield its port; it forwards `.i2p` names to the proxy at `upstream_port`."""
     directory.mkdir()
     port = free_port(socket.SOCK_STREAM)
     (directory / "tinyproxy.conf").write_text(
@@ -143,7 +143,7 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
 
 
 async def guess_the_password(proxy: I2pProxy, name: str) -> None:
-    """Connect to a server without the farm's key."""
+    """Connect with a wrong user and password; the server must refuse them."""
     caller = Initiator("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
     transport = I2pConnector(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
     with pytest.raises(GarlicFarmError, match="does not accept user"):

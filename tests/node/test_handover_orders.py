@@ -47,7 +47,7 @@ class Server:
 
     @property
     def server(self) -> "Server":
-        """This object, in its second part."""
+        """This object, which replaces the server too."""
         return self
 
     async def submit(self, entry: bytes) -> SubmitAnswer:
@@ -73,9 +73,9 @@ async def order(server: Server, to: str | None) -> str:
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
 
 
-def test_voter_name_or_id_does_not_select_evicted_identity() -> None:
+def test_voter_name_does_not_select_evicted_identity_but_id_does() -> None:
     voters = (*VOTERS, VoterView(4, "tcp://4", "node-2"), VoterView(5, "tcp://5", "node-2", evicted=True))
-    assert [voter_named(voters, each) for each in ("node-2", "2", "4")] == [4, 2, 4]
+    assert [voter_named(voters, each) for each in ("node-2", "2", "4", "5")] == [4, 2, 4, 5]
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("2", 2), (None, None)])

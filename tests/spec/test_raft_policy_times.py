@@ -53,7 +53,7 @@ def test_stickiness_changes_only_derived_lease() -> None:
     assert times(with_time("leader_stickiness_ms", 700)) == DEFAULTS | {"leader_stickiness_ms": 700, "lease_ms": 700}
 
 
-def test_stickiness_ends_refusal_of_candidates() -> None:
+def test_candidate_is_refused_until_stickiness_time_ends() -> None:
     bench = Bench(1, options=with_time("leader_stickiness_ms", 400))
     bench.append(term=2, previous=AT(1, 1))
     assert not bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=399).granted
@@ -103,7 +103,7 @@ def test_catch_up_round_time_limits_last_round(round_ms: int, *, caught_up: bool
     assert server.caught_up is caught_up
 
 
-def test_sign_of_life_time_spaces_fetches_of_writer() -> None:
+def test_writing_follower_fetches_at_sign_of_life_interval() -> None:
     bench = FetchBench(1, fast=False, options=with_time("sign_of_life_ms", 200))
     fetch = bench.follow()
     bench.reply(fetch, entries_of(1, 1)[1:])
@@ -136,7 +136,7 @@ def test_contradictory_policy_times_are_rejected(policies: PolicyTimes, text: st
         replace(lan(), policies=policies, lease_clock_bound_ms=50)
 
 
-def test_lease_of_peer_with_less_stickiness_is_not_used() -> None:
+def test_peer_with_shorter_lease_does_not_keep_leases() -> None:
     bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100))
     bench.lead()
     bench.step(PeerExtensions(TWO, Extensions(lease_ms=599)))
