@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -13,7 +14,8 @@ from bridge.wire.keys.text import encode_key
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
-"""Names of files with a private key. All other files of a state directory may be shared for support."""
+"""Names of the files of this farm with a private key. A node with other settings has further files with secrets."""
+PEM_HEAD = b"-----BEGIN PRIVATE KEY-----\n"
 COMMANDS = (
     ("status",),
     ("status", "--json"),
@@ -32,9 +34,15 @@ def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
     for node in farm.nodes:
         signing = load_signing_key(node.directory / "signing.key")
         yield f"transient of {node.name}", signing.private_key.private_bytes_raw()
-        identity = load_pem_private_key((node.directory / "identity.pem").read_bytes(), None)
+        identity_pem, tls_pem = ((node.directory / name).read_bytes() for name in ("identity.pem", "tls.pem"))
+        identity, tls = load_pem_private_key(identity_pem, None), load_pem_private_key(tls_pem, None)
         assert isinstance(identity, Ed25519PrivateKey)
+        assert isinstance(tls, EllipticCurvePrivateKey)
         yield f"identity of {node.name}", identity.private_bytes_raw()
+        yield f"TLS of {node.name}", tls.private_numbers().private_value.to_bytes(tls.key_size // 8)
+        for name, pem in (("identity", identity_pem), ("TLS", tls_pem)):
+            # A copy of the PEM text has other base64 than the key alone. The first line has bytes of both kinds of key.
+            yield f"{name} PEM of {node.name}", pem.partition(PEM_HEAD)[2].splitlines()[0]
 
 
 def files_of(farm: Farm) -> list[Path]:
