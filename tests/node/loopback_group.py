@@ -60,7 +60,7 @@ CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6
 
 With the long timeouts a leader keeps its role on a busy machine.
 """
-LINKS = LinkOptions(unsent_lifetime_s=5.0)
+LINKS = LinkOptions(unsent_lifetime_s=5.0, vote_lifetime_s=5.0)
 """Options for a busy machine: the first connection takes longer there than a request usually waits for it."""
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerOptions(retain_bytes=1)

@@ -1,6 +1,7 @@
 """A server's outgoing links: order, loss, unresponsive peers, and negotiated extensions."""
 
 import errno
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -99,20 +100,40 @@ async def test_handshake_determines_extensions_of_peer(stage: Stage) -> None:
     assert plain.metrics.counts[ConnectionEvent.REQUESTS_DROPPED] == 1
 
 
-async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, autojump_clock: MockClock) -> None:
+OLDER_VOTE = 1000
+"""Correlation of votes that wait in front of the other requests."""
+
+
+def timeout_now(correlation: int) -> core.TimeoutNow:
+    return core.TimeoutNow(term=3, leader=ALICE, correlation=correlation)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "lifetime_s"),
+    [
+        (append, LinkOptions().unsent_lifetime_s),
+        (timeout_now, LinkOptions().unsent_lifetime_s),
+        (vote, LinkOptions().vote_lifetime_s),
+    ],
+)
+async def test_peer_that_starts_later_does_not_get_old_requests(
+    stage: Stage, autojump_clock: MockClock, request_of: Callable[[int], core.Request], lifetime_s: float
+) -> None:
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(50):
-        sender.links.send(BOB, vote(correlation))
+        sender.links.send(BOB, vote(OLDER_VOTE))
+        sender.links.send(BOB, request_of(correlation))
         await trio.sleep(0.1)
     assert sender.incidents[0].fault is Fault.UNREACHABLE
     assert "Connection refused" in sender.incidents[0].text
     host = stage.add(Host(BOB))
     for correlation in range(50, 100):
-        sender.links.send(BOB, vote(correlation))
+        sender.links.send(BOB, request_of(correlation))
         await trio.sleep(0.1)
     assert sender.correlations()[-1] == 99
-    assert min(sender.correlations()) > 50 - 10 * LinkOptions().unsent_lifetime_s
+    assert OLDER_VOTE in sender.correlations()
+    assert min(sender.correlations()) > 50 - 10 * lifetime_s
     assert len(host.handler.requests) == len(sender.replies)
 
 

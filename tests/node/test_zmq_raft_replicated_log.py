@@ -123,10 +123,12 @@ async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: 
 
 def test_reply_times_grow_with_election_timeout() -> None:
     """The default keeps the times of the package."""
-    assert (core_options((200, 300)).retry_ms, PeerTimes.for_retry(140)) == (140, PeerTimes())
-    slow = PeerTimes.for_retry(core_options((2000, 3000)).retry_ms)
+    assert core_options((200, 300)).retry_ms == 140
+    assert PeerTimes.for_options(core_options((200, 300))) == PeerTimes()
+    slow = PeerTimes.for_options(core_options((2000, 3000)))
     assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
     assert slow.vote_ms * slow.repeats == 3000
+    assert PeerTimes.for_options(core_options((200, 3000))).vote_ms * slow.repeats == 3000
 
 
 async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: MockClock) -> None:

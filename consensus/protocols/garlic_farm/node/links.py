@@ -57,8 +57,10 @@ class LinkOptions(Struct, frozen=True):
     """Time without a reply after which a connection counts as dead: several heartbeats."""
     backoff_first_s: float = 0.05
     backoff_longest_s: float = 1.0
-    unsent_lifetime_s: float = 2.0
-    """Time that a request may wait for a connection: the longest election timeout. A slow dial then delays a vote."""
+    unsent_lifetime_s: float = 0.5
+    """Time that a request may wait for a connection. A late TimeoutNow would depose a healthy leader."""
+    vote_lifetime_s: float = 2.0
+    """This time for a vote request, at least the longest election timeout. A slow dial then delays a vote."""
     unsent_max: int = 64
     in_flight_max: int = 256
     queue_max: int = 256
@@ -487,10 +489,14 @@ class _Link:
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
     def _forget_old(self) -> None:
-        oldest = trio.current_time() - self._links.options.unsent_lifetime_s
-        while self._unsent and self._unsent[0][0] < oldest:
-            self._unsent.popleft()
-            self._drop()
+        now_s, options, unsent = trio.current_time(), self._links.options, self._unsent
+        self._unsent = deque()
+        for since_s, request in unsent:
+            is_vote = isinstance(request, core.RequestVote)
+            if since_s < now_s - (options.vote_lifetime_s if is_vote else options.unsent_lifetime_s):
+                self._drop()
+            else:
+                self._unsent.append((since_s, request))
 
     def _drop(self) -> None:
         self._dropped += 1

@@ -218,7 +218,7 @@ def _bound(
             bind_url,
             clients,
             snapshot=snapshot,
-            times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
+            times=PeerTimes.for_options(core_options(options.election_timeout_ms)),
             limits=options.limits,
             elsewhere={peer.peer_id: peer.url for peer in options.peers},
         )

@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from consensus.core import messages as core
 from consensus.core.model import ServerId
+from consensus.core.options import Options
 from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
@@ -54,7 +55,7 @@ _MOST_FRAMES: Final = 16
 class PeerTimes(Struct, frozen=True):
     """Intervals for repeating messages between peers, in milliseconds; the first three are the package's own.
 
-    `for_retry` returns intervals for a longer way between the peers.
+    `for_options` returns intervals for a longer way between the peers.
     """
 
     vote_ms: int = 50
@@ -72,13 +73,14 @@ class PeerTimes(Struct, frozen=True):
     """Time after which a connection that is not made, or acknowledges nothing, is replaced."""
 
     @classmethod
-    def for_retry(cls, retry_ms: int) -> "PeerTimes":
-        """Return the times of a server that treats an append as lost after `retry_ms`, at least 140 (the defaults).
+    def for_options(cls, options: Options) -> "PeerTimes":
+        """Return the times of a server with these options; `retry_ms` is at least 140 (the defaults).
 
-        Votes are repeated for the whole election timeout, because a connection may take long.
+        Votes are repeated for the longest election timeout, because a connection may take long.
         """
+        retry_ms = options.retry_ms
         return cls(
-            vote_ms=max(50, retry_ms * 3 // 20),
+            vote_ms=max(50, math.ceil(options.election_timeout_max_ms / DEFAULT_TIMES.repeats)),
             heartbeat_ms=retry_ms // 2,
             chunk_ms=retry_ms,
             configuration_ms=max(200, retry_ms),
