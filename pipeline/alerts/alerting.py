@@ -131,8 +131,9 @@ class AlertStore:
     def __init__(self, output: Output) -> None:
         self._table, self._states_table = Table(output, ALERTS_SPEC), Table(output, STATES_SPEC)
         self._upkeep = Upkeep(None)
-        self._batches = {each.spec.name: {each.committed(_QUERY)} for each in (self._table, self._states_table)}
-        """The possible last batches of each table: after a failed commit also the batch of that commit."""
+        self._batches = {each.spec.name: each.committed(_QUERY) for each in (self._table, self._states_table)}
+        self._written: dict[str, list[str]] = {}
+        """The files of the last write of each table: after a failed commit, the table may have them or not."""
         states = self._states_table.rows().to_pylist()
         self._states: dict[tuple[str | None, str], dict[str, Any]] = {
             (each["farm"], each["subject"]): each for each in states
@@ -175,12 +176,13 @@ class AlertStore:
 
     def _replace(self, table: Table, rows: list[dict[str, Any]]) -> None:
         """Replace the rows of a table. Raise OvertakenError, also at each retry, if another process has written it."""
-        possible, last = self._batches[table.spec.name], table.committed(_QUERY)
-        if last not in possible:
+        name, last = table.spec.name, table.committed(_QUERY)
+        if last != self._batches[name] and [each.path for each in table.files()] != self._written.get(name):
             raise OvertakenError(f"{table.root} was written by another process: let one pipeline write there")
-        possible.add(last + 1)
-        table.replace(_QUERY, last + 1, pa.Table.from_pylist(rows, schema=table.spec.schema))
-        self._batches[table.spec.name] = {last + 1}
+        added = table.written(pa.Table.from_pylist(rows, schema=table.spec.schema))
+        self._batches[name], self._written[name] = last, [each.path for each in added]
+        table.exchange([(_QUERY, last + 1)], added, table.files())
+        self._batches[name] = last + 1
 
 
 def note_run_without_alerts(output: Output) -> None:

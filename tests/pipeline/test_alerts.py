@@ -32,6 +32,7 @@ from pipeline.output.buckets import OvertakenError
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
+from pipeline.tables.files import DataFile
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, STATES_SPEC
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
@@ -879,6 +880,23 @@ def test_refused_write_of_alerts_is_refused_again(farm: Farm) -> None:
     assert [each["state"] for each in documents(farm.output, "SELECT state FROM alerting_states")] == ["on"]
 
 
+def test_write_of_alerts_refuses_commit_during_its_file(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = AlertStore(farm.output), AlertStore(farm.output)
+    other.keep(updated_alerts([], [DOWN], {}, LATER))
+    store.keep(updated_alerts([], [replace(DOWN, server_id=9)], {}, LATER))
+
+    def overtaken(table: Table, rows: pa.Table) -> list[DataFile]:
+        monkeypatch.undo()
+        other.flush()
+        return table.written(rows)
+
+    monkeypatch.setattr(Table, "written", overtaken)
+    for _ in range(3):
+        with pytest.raises(OvertakenError):
+            store.flush()
+    assert AlertStore(farm.output).alerts == other.alerts
+
+
 def test_alerts_changed_after_commit_without_sync_are_stored(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     store = AlertStore(farm.output)
     store.keep(updated_alerts([], [DOWN], {}, LATER))
@@ -900,7 +918,7 @@ def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypa
             raise OSError("no space left")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Table, "replace", full)
+            patched.setattr(Table, "exchange", full)
             made.finish()
             made.finish()
         assert inbox.received == [("2", "silent")]
