@@ -34,7 +34,7 @@ from pipeline.gold.sources import Sources
 from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
 from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
-from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.farm_files import FarmFiles
 from pipeline.tables.files import read_file
 from pipeline.tables.specs import LOG
@@ -112,6 +112,8 @@ class Gold:
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
         self._made_through = min(self._made(name) for name in (*GOLD, *FOLDED, *LOG_READERS))
+        self.noted_windows = sum(each.rows for each in self._new_files())
+        """About the number of windows recorded since the last refresh."""
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
         """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written."""
@@ -122,6 +124,7 @@ class Gold:
                 return
             merge = partial(_noted, batch=batch, made_through=self._made_through)
             self._windows.commit([(query, batch)], self._windows.change(windows, merge))
+            self.noted_windows += windows.num_rows
             self._upkeep_of_windows.after_batch([self._windows.table])
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
@@ -136,7 +139,11 @@ class Gold:
 
     def _refresh(self, batch: int, session: SparkSession | None) -> None:
         with self._lock:
-            noted = self._windows.table.rows()
+            after, files = self._made_through, self._new_files()
+            self.noted_windows = 0
+        # The files remain for `WINDOWS_SPEC.undo` after a batch has replaced them, so `note` does not wait.
+        parts = [_of_batches(self._windows.table.rows([each]), after, batch) for each in files]
+        noted = pa.concat_tables([_WINDOWS_SCHEMA.empty_table(), *parts])
         with Sources(self._output) as sources:
             every_window = cache(partial(self._all_windows, sources))
             for name, gold in GOLD.items():
@@ -144,7 +151,7 @@ class Gold:
                 if made >= batch:
                     continue
                 all_history = made == NOTHING_COMMITTED
-                windows = every_window() if all_history else _of_batches(noted, made, batch)
+                windows = every_window() if all_history else _unique(_of_batches(noted, made, batch))
                 touched = Touched(windows, self.window_ms, all_history)
                 refresh(sources, self._tables[name], gold, touched, self._query(name), batch, session)
             for name, folded in FOLDED.items():
@@ -161,10 +168,9 @@ class Gold:
             self._made_through = batch
         self._upkeep.after_batch([*self._tables.values()])
 
-    @property
-    def noted_windows(self) -> int:
-        """The number of recorded windows, including the newest windows, which the tables may already have."""
-        return sum(each.rows for each in self._windows.table.files())
+    def _new_files(self) -> list[StoredFile]:
+        """Return the files with windows that not all tables have."""
+        return [each for each in self._windows.table.files() if each.batch is None or each.batch > self._made_through]
 
     def noted_through(self, query: str) -> int:
         """Return the last batch of the query with recorded windows."""
@@ -248,5 +254,8 @@ def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int)
 
 def _of_batches(noted: pa.Table, after: int, through: int) -> pa.Table:
     batches = noted.column("batch")
-    selected = noted.filter(pc.and_(pc.greater(batches, after), pc.less_equal(batches, through)))
-    return selected.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+    return noted.filter(pc.and_(pc.greater(batches, after), pc.less_equal(batches, through)))
+
+
+def _unique(windows: pa.Table) -> pa.Table:
+    return windows.group_by(["farm", "window_start"], use_threads=False).aggregate([])

@@ -41,7 +41,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pipeline.output.buckets import BucketPath, Output, OvertakenError, bucket_error, delta_options
 from pipeline.output.documents import sync
 from pipeline.tables.files import (
-    BATCH,
+    BATCH_COLUMNS,
     DAY,
     TIME_COLUMNS,
     DataFile,
@@ -483,6 +483,7 @@ def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
         actions = pa.table(delta.get_add_actions(flatten=True))
     names = frozenset(actions.column_names)
     time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in names), None)
+    batch_column = next((each for each in BATCH_COLUMNS if f"min.{each}" in names), None)
 
     def values(name: str) -> list[Any]:
         return actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
@@ -497,8 +498,8 @@ def _files_of(root: Output, delta: DeltaTable) -> list[StoredFile]:
         values(f"partition.{DAY}"),
         values(f"min.{time_column}"),
         values(f"max.{time_column}"),
-        values(f"max.{BATCH}"),
-        values(f"min.{BATCH}"),
+        values(f"max.{batch_column}"),
+        values(f"min.{batch_column}"),
         values("min.time_ms"),
         values("max.time_ms"),
         values("modification_time"),

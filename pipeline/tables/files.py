@@ -35,6 +35,8 @@ PLAIN_ROWS = 200
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
+BATCH_COLUMNS = (BATCH, "batch")
+"""`BATCH`, and the column of `gold_windows`."""
 FROM_BACKUP = "restore it from a backup, or make the tables again from the log in another output directory"
 NOT_REPAIRED = frozenset({"alerts", "alerting_states", "gold_windows"})
 """Tables that `garlicfarm pipeline repair` does not repair."""

@@ -6,6 +6,7 @@ reporting, a submission is repeated, and an entry is refused.
 
 import json
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
@@ -19,7 +20,8 @@ from pyspark.sql import SparkSession
 from pipeline.gold import refreshing
 from pipeline.gold.tables import GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
 from pipeline.gold.traces import TRACED
-from pipeline.tables.delta import stored_files, stored_rows
+from pipeline.tables import farm_files
+from pipeline.tables.delta import StoredFile, Table, stored_files, stored_rows
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import LOG
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
@@ -224,6 +226,28 @@ def test_unused_files_of_window_records_are_swept(tmp_path: Path) -> None:
     # then the unused file is deleted, and the current records are kept
     assert not orphan.exists()
     assert stored_rows(place, WINDOWS_SPEC.schema).num_rows > 0
+
+
+def test_refresh_reads_only_files_of_new_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If farms take turns, most files contain only computed windows."""
+    monkeypatch.setattr(farm_files, "FILE_ROWS", 4)
+    gold, rows, read = Gold(tmp_path, MINUTE_MS), Table.rows, list[int]()
+
+    def counted(table: Table, files: Iterable[StoredFile] | None = None) -> pa.Table:
+        found = rows(table, files)
+        if table.spec is WINDOWS_SPEC:
+            assert not gold._lock.locked(), "the next batch waits"
+            read.append(found.num_rows)
+        return found
+
+    for batch, farms in enumerate((range(8), [5], [6])):
+        of_farms = [{"farm": f"{each:032x}", "window_start": datetime(2026, 1, 1, tzinfo=UTC)} for each in farms]
+        gold.note(LOG, batch, pa.Table.from_pylist(of_farms, pa.schema(list(WINDOWS_SPEC.schema)[:2])))
+        assert gold.noted_windows == len(farms)
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "rows", counted)
+            gold.refresh(batch)
+    assert read == [4, 4, 4, 4]
 
 
 def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_path: Path) -> None:
