@@ -27,13 +27,13 @@ from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, st
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
-from tests.effort import over_seeds
+from tests.effort import IS_SOAK, over_seeds
 from tests.pipeline.made_tables import rows_of, write_batch, write_current_state
 from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLOCKS = BASE_SPECS["clocks"]
-KILLS = 20
+KILLS = 20 if IS_SOAK else 1
 WRITING = """
 import sys
 from pathlib import Path
@@ -183,7 +183,7 @@ def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> Non
     assert dataset.count_rows() == 2
 
 
-@pytest.mark.soak
+@pytest.mark.search
 def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [clock(0), clock(0)])
     for attempt in range(KILLS):

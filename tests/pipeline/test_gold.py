@@ -24,6 +24,7 @@ from pipeline.tables import farm_files
 from pipeline.tables.delta import StoredFile, Table, stored_files, stored_rows
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import LOG
+from tests.effort import few_of
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import gold_rows, tables_of, tables_of_entries
@@ -271,18 +272,19 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     assert last_rows(grown_days, 1_000) == rows
 
 
-@pytest.mark.soak
-def test_farms_in_batches_have_rows_of_each_farm_alone(of_generated: Rows, tmp_path: Path) -> None:
-    other = generated_log(3, 0.1, 2)
+@pytest.mark.parametrize(("days", "ends"), few_of({"short": (0.01, [12]), "long": (0.2, [50, 649])}, "short"))
+def test_farms_in_batches_have_rows_of_each_farm_alone(days: float, ends: list[int], tmp_path: Path) -> None:
+    first, other = generated_log(3, days, 3), generated_log(3, days / 2, 2)
     other.cluster_id = "ff" * 16
     gold = open_gold(tmp_path / "both", HALF_HOUR_MS)
-    for batch, log in enumerate((*parts(generated(), [50, 649]), other)):
+    for batch, log in enumerate((*parts(first, ends), other)):
         tables_of(log, tmp_path / "both", batch, gold=gold)
         gold.refresh(batch)
-    alone = derive_whole(tmp_path / "alone", other, HALF_HOUR_MS)
-    for name, rows in all_rows(tmp_path / "both").items():
-        assert [row for row in rows if row["farm"] == other.cluster_id] == alone[name]
-        assert [row for row in rows if row["farm"] != other.cluster_id] == of_generated[name]
+    both = all_rows(tmp_path / "both")
+    for log in (first, other):
+        alone = derive_whole(tmp_path / log.cluster_id, log, HALF_HOUR_MS)
+        assert {name: [row for row in both[name] if row["farm"] == log.cluster_id] for name in both} == alone
+        assert len(alone["router_health"]) > 2
 
 
 def test_late_farm_does_not_rewrite_files_of_other_days(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_rows_written_by_tasks_equal_rows_written_by_driver(tmp_path: Path) -> N
     few.write_outcome(outcome_for(few, log, 1), 0)
     expected = tables_in(tmp_path / "few")
     assert len(stored_files(tmp_path / "few" / "reports")) == 1
-    for tasks, few_rows in (3, 20_000), (2, 10):
+    for tasks, few_rows in (3, 0), (3, 20_000), (2, 10):
         output = tmp_path / f"{tasks} tasks of {few_rows} rows"
         many = lake_at(output)
         many.write_outcome(outcome_for(many, log, tasks, few_rows), 0)

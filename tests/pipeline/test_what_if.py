@@ -121,6 +121,7 @@ def output(tables: Callable[[int], Path]) -> Path:
     return tables(0)
 
 
+@pytest.mark.search
 def test_factor_steps_explain_each_entry_of_a_run(output: Path) -> None:
     entries = documents(output, "SELECT index, any_value(log_time) AS log_time FROM factors GROUP BY index ORDER BY 1")
     assert len(entries) > 4
@@ -251,6 +252,7 @@ def run_what_if(output: Path, *arguments: str) -> Result:
     return CliRunner().invoke(what_if, [*arguments, "--output", str(output)])
 
 
+@pytest.mark.search
 def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     result = run_what_if(output, "--gain", "6", "--pause-periods", "4", "--json")
     assert result.exit_code == 0, result.output
@@ -320,6 +322,7 @@ def test_missing_tables_or_windows_error_names_remedy(tmp_path: Path) -> None:
     assert (result.exit_code, "does not contain a report with a window in router_health" in result.stderr) == (1, True)
 
 
+@pytest.mark.search
 def test_alert_history_ends_with_last_outages_of_a_run(output: Path) -> None:
     keep_ms = 600_000
     setting = AlertSetting(keep_ms)

@@ -17,7 +17,7 @@ from consensus.core.features import Features
 from consensus.core.log import RecoveredLog
 from consensus.core.model import Configuration, HardState, ServerId
 from consensus.core.raft import Raft
-from tests.effort import IS_SOAK, each_case
+from tests.effort import IS_SOAK, each_case, few_of
 from tests.simulation.consensus.all_mutants import ALL_MUTANTS
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.command import FINDINGS, find_mutant, main, main_mutants
@@ -273,8 +273,9 @@ def test_violation_prints_command_that_repeats_it(capsys: pytest.CaptureFixture[
     assert main(arguments) == 1
 
 
-def test_long_run_prints_counts_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "1", "--short", "--strategy", "append", "--strategy", "fetch"]) == 0
+@pytest.mark.parametrize("chosen", few_of({"two": ["--strategy", "append", "--strategy", "fetch"], "all": []}, "two"))
+def test_long_run_prints_counts_and_paths(chosen: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1", "--short", *chosen]) == 0
     output = capsys.readouterr().out
     assert output.startswith("append: 1 histories in ")
     assert "fetch: 1 histories in " in output

@@ -52,6 +52,7 @@ def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int)
             accuse(network, receiver, victim, number)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", GROUP_SEEDS)
 @pytest.mark.parametrize("every_ms", [20, 170, 1_000])
 def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
@@ -60,6 +61,7 @@ def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
     assert network.ever(Status.DEAD) == network.ever(Status.SUSPECT) == []
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_forged_verdicts_under_loss_do_not_declare_death(seed: int) -> None:
     network, nodes = formed(seed, 5, loss=0.05)
@@ -67,6 +69,7 @@ def test_forged_verdicts_under_loss_do_not_declare_death(seed: int) -> None:
     assert network.ever(Status.DEAD, nodes[2]) == []
 
 
+@pytest.mark.search
 def test_forged_verdicts_without_first_hand_rule_declare_death() -> None:
     network, nodes = formed(1, 5, SwimOptions.lan())
     flood(network, nodes[2], 170, ATTACK_MS)
@@ -86,6 +89,7 @@ def test_forged_verdicts_alarm_ends_after_attack(seed: int) -> None:
         assert [each.over for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS] == [False, True]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("seed", GROUP_SEEDS)
 def test_lost_datagrams_do_not_raise_forged_verdicts_alarm(seed: int) -> None:
     network, nodes = formed(seed, 8, loss=0.1)

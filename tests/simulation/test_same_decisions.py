@@ -7,7 +7,7 @@ receives entries twice. A third restarts at random places from its own snapshot,
 entries together. Time is simulated; a failure names its seed.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from random import Random
 
 import pytest
@@ -47,7 +47,7 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from tests.authored import CLUSTER_ID, node_id, signed
-from tests.effort import over_seeds
+from tests.effort import few_of, over_seeds
 
 BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
@@ -271,13 +271,16 @@ def test_state_respects_operator_limits_after_every_entry(seed: int) -> None:
     assert listed > 0
 
 
-def test_random_log_contains_every_kind_of_entry() -> None:
-    kinds, changes, world, second = set[str](), set[str](), World(1), fresh()
-    for _ in range(ENTRIES):
-        world.write()
-        record = READER.read(world.log[-1])
-        kinds.add(type(record.record).__name__)
-        changes |= {type(each).__name__ for each in second.apply(len(world.log), 1, record)}
+@pytest.mark.parametrize("seeds", few_of({"one": [1], "several": range(3)}, "one"))
+def test_random_logs_contain_every_kind_of_entry(seeds: Iterable[int]) -> None:
+    kinds, changes = set[str](), set[str]()
+    for seed in seeds:
+        world, second = World(seed), fresh()
+        for _ in range(ENTRIES):
+            world.write()
+            record = READER.read(world.log[-1])
+            kinds.add(type(record.record).__name__)
+            changes |= {type(each).__name__ for each in second.apply(len(world.log), 1, record)}
     assert kinds == {
         "Clock", "CostFactor", "Exclusion", "Factors", "Force", "Foreign", "GroupOffset", "Level", "ProducerStart",
         "Publication", "Removal", "Report",

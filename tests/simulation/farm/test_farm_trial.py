@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.effort import IS_SOAK, over_seeds
+from tests.effort import IS_SOAK, few_of, over_seeds
 from tests.simulation.farm.minimizing import command_of, minimized
 from tests.simulation.farm.nemeses import OF_OPERATORS, OF_ROUTERS, Fault, Nemesis
 from tests.simulation.farm.plans import Plan, draw_plan, read_fault
@@ -16,13 +16,28 @@ from tests.simulation.farm.trial import run_trial
 DISK_S = 80.0
 
 
-@over_seeds(200, quick=1)
-def test_trial_of_seed_succeeds(seed: int) -> None:
-    quick = draw_plan(19, nodes=3, trouble_s=15.0, has_routers=True, has_operator=True)
-    outcome = run_trial(draw_plan(seed) if seed else quick)
+PLANS = {
+    "routers and operator": draw_plan(19, nodes=3, trouble_s=15.0, has_routers=True, has_operator=True),
+    "operator": draw_plan(67, nodes=3, trouble_s=20.0, has_operator=True),
+    "routers": draw_plan(3, nodes=3, trouble_s=20.0, has_routers=True),
+}
+
+
+@pytest.mark.parametrize("plan", few_of(PLANS, "routers and operator"))
+def test_trial_of_plan_succeeds(plan: Plan) -> None:
+    outcome = run_trial(plan)
+    drawn = {each.nemesis for each in plan.faults}
+    assert bool(drawn & set(OF_ROUTERS)) == plan.has_routers
+    assert not plan.has_operator or drawn & set(OF_OPERATORS)
     assert not outcome.violations, story_of(outcome)
-    drawn = {each.nemesis for each in outcome.plan.faults}
-    assert seed or (drawn & set(OF_ROUTERS) and drawn & set(OF_OPERATORS) and outcome.figures["publications"] > 0)
+    assert not plan.has_routers or outcome.figures["publications"] > 0
+
+
+@pytest.mark.soak
+@over_seeds(200)
+def test_trial_of_seed_succeeds(seed: int) -> None:
+    outcome = run_trial(draw_plan(seed))
+    assert not outcome.violations, story_of(outcome)
 
 
 FOUND = (
