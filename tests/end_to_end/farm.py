@@ -136,6 +136,7 @@ class Node:
         self._end(signal.SIGKILL, END_BOUND_S)
 
     def stop(self) -> int:
+        """Send SIGTERM, and wait for the end. A process that does not stop is killed and fails the test."""
         return self._end(signal.SIGTERM, END_BOUND_S)
 
     def wait_end(self, timeout_s: float) -> int:

@@ -62,6 +62,7 @@ destination = "{new_demo_leaf().base64}"
 
 
 def broadcast_farm(directory: Path, hosts: list[str], gossip_port: int, consensus_port: int) -> Farm:
+    """Return a farm with a new key. Its nodes find each other only by broadcast."""
     directory.mkdir()
     save_farm_key(directory / "farm.key", new_farm_key(len(hosts)))
     master = new_master_key(demo=True)

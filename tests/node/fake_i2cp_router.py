@@ -40,6 +40,7 @@ SESSION_DATE_TOLERANCE_MS = 30_000
 
 
 def clock_now_ms() -> int:
+    """Return the machine's clock. It starts at `NOW_S` and advances with trio's clock."""
     return NOW_S * 1000 + round(trio.current_time() * 1000)
 
 

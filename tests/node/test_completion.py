@@ -133,6 +133,7 @@ def test_completion_script_is_valid_for_shell(shell: str, tmp_path: Path) -> Non
 
 
 def test_fish_shows_complete_description_of_topic(tmp_path: Path) -> None:
+    """Earlier, the text after the first comma was cut off."""
     if shutil.which("fish") is None:
         pytest.skip("no fish here (Debian: apt-get install fish)")
     command = tmp_path / "garlicfarm"

@@ -31,13 +31,12 @@ def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -
 
 
 def write_tables(output: Path, **tables: list[dict[str, Any]]) -> None:
+    """Write base tables with these rows. Without an index, the index is the row's position."""
     for table, rows in tables.items():
         write_batch(output, table, 0, [{"index": place, **row} for place, row in enumerate(rows, 1)])
 
 
-def test_availability_ignores_period_cut_by_election(
-    tmp_path: Path,
-) -> None:
+def test_availability_ignores_period_cut_by_election(tmp_path: Path) -> None:
     # given a leader that failed soon after its clock entry, and a newest period without reports so far
     clocks = [clock(at, term) for at, term in ((0, 1), (1, 1), (2, 1), (2.1, 2), (3.1, 2))]
     reports = [

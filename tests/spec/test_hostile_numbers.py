@@ -135,6 +135,7 @@ def hostile_entries(sample: Record) -> Iterator[tuple[str, bytes]]:
 
 @cache
 def proven(data: bytes, server: int, number: int) -> ProvenRecord:
+    """Return the signed entry. It is cached: stories repeat the entries of correct servers, and signing takes long."""
     return EntryReader(CLUSTER_ID).read(sign_entry(data, key_of(server), CLUSTER_ID, number))
 
 

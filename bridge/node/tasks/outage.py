@@ -98,6 +98,7 @@ class Outage:
         self.lasts = lost
 
     async def _from_disk(self) -> Farm:
+        """Return the state after all entries of this server's log, including uncommitted ones."""
         applied_state, server = self._context.applied_state, self._context.replica.server
         copy = Farm(applied_state.state.log_time_ms)
         farm = applied_state.farm

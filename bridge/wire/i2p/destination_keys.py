@@ -157,6 +157,7 @@ class _DestinationFile(Struct, forbid_unknown_fields=True):
     offline: _Offline | None = None
 
     def __repr__(self) -> str:
+        # The repr of a Struct would show the key.
         return f"_DestinationFile({self.kind})"
 
 

@@ -61,6 +61,7 @@ class SamLine(Struct, frozen=True):
     """The text of a PING or PONG."""
 
     def __repr__(self) -> str:
+        # Values may be private keys.
         return f"SamLine({self.words!r}, keys={list(self.pairs)})"
 
     @property

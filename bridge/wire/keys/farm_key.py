@@ -126,6 +126,7 @@ class _FarmFile(Struct, forbid_unknown_fields=True):
     founders: Annotated[list[str], Meta(max_length=2 * EXPECT_LIMIT - 1)] = []
 
     def __repr__(self) -> str:
+        # The repr of a Struct would show the keys.
         return f"_FarmFile({self.cluster!r}, epoch {self.epoch})"
 
 

@@ -207,6 +207,7 @@ class FetchLeader:
         return self._replica.options.election_timeout_min_ms // 2
 
     def _fetched(self, fetch: Fetch) -> None:
+        """Process a fetch, which shows that the replica's whole log up to its position is durable."""
         replica, peer = self._replica, fetch.replica
         if fetch.is_sign_of_life:
             self._alive(fetch)

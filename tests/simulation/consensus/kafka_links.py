@@ -63,7 +63,6 @@ from tests.simulation.consensus.profile import KafkaRates, Profile
 
 _CLIENT_ID: Final = "raft-client"
 _WAITING_MAX: Final = 64
-"""Share of lost packets that end the connection; the others arrive late."""
 _LATE_ANSWER_MS: Final = 4
 
 

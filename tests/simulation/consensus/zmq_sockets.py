@@ -54,7 +54,6 @@ _NO_MEMBERS = Configuration(())
 _REMEMBERED = 4
 _RECONNECT_MS = 30
 _UNSENT_MS = 20
-"""Share of lost packets that end the connection; the others arrive late."""
 _NEAR_THE_LAST_ID = MAX_MESSAGE_ID - 40
 
 

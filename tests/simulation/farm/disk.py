@@ -244,6 +244,7 @@ class Disk:
 
 
 def _read(descriptor: int) -> bytes:
+    """Read an open file, even if it is open for writing only."""
     with open(f"/proc/self/fd/{descriptor}", "rb", buffering=0) as file:  # noqa: PTH123 - a Path is slower
         return file.read()
 
