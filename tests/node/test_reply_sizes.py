@@ -128,6 +128,9 @@ A member's description has at most 512 bytes, and JSON does not lengthen the cha
 and faults, and addresses, are those in this version.
 """
 
+WINDOW = {"HistoryAnswer.from_ms", "HistoryAnswer.to_ms", "HistoryAnswer.step_ms"}
+"""Numbers that may not be negative: a reply with another window is refused."""
+
 
 def largest(kind: type) -> Any:
     """Return an instance with all tables full."""
@@ -145,7 +148,13 @@ def _value(hint: Any, place: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return {f"{number:04}{'x' * 60}": 2**53 for number in range(SIZES[place])}
     if hint in {bool, int, float, str}:
-        return TEXTS.get(place, TEXT) if hint is str else False if hint is bool else hint(-(2**53))
+        return (
+            TEXTS.get(place, TEXT)
+            if hint is str
+            else False
+            if hint is bool
+            else hint(2**53 * (1 if place in WINDOW else -1))
+        )
     return max(hint, key=lambda each: len(each.value)) if issubclass(hint, Enum) else largest(hint)
 
 

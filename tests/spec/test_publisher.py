@@ -1,6 +1,7 @@
 """Choice of publisher, leaves and publication times: identical on all servers, with hysteresis, never empty."""
 
 from collections.abc import Mapping
+from math import nan
 from random import Random
 
 import pytest
@@ -57,6 +58,7 @@ def test_idle_router_up_ten_minutes_scores_a_thousand() -> None:
         ({"destinations": ()}, 1_000),
         ({"current_bandwidth_bytes_per_s": 600_000}, 910),
         ({"configured_bandwidth_bytes_per_s": 0}, 925),
+        ({"configured_bandwidth_bytes_per_s": nan}, 925),
         ({"cpu_percent": 40}, 960),
         ({"memory_percent": 40}, 980),
     ],

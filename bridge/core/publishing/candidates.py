@@ -18,6 +18,7 @@ change. No decision of the log depends on the standby.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 
 from msgspec import Struct
 
@@ -44,7 +45,7 @@ class Candidate(Struct, frozen=True):
 
 def penalty(cap: int, value: float | None, worst: float | None) -> int:
     """Return `cap` * value / worst within [0, cap], in whole points; half of `cap` for an unknown figure."""
-    if value is None or worst is None or worst <= 0:
+    if value is None or worst is None or not 0 < worst < inf:  # NaN is not in this range
         return cap // 2
     # Zero is the first argument, because `max` returns its first argument if the other one is NaN. The value is limited
     # before the division, so that an absurdly large integer does not overflow.
