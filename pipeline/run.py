@@ -19,6 +19,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -42,8 +43,15 @@ from pipeline.serve.metrics import RunMetrics
 from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import CONTINUE, DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
-from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream, refuse_other_farm
-from pipeline.source.log_client import FarmLogError, shortened
+from pipeline.source.kafka import (
+    MOST_ENTRIES,
+    MOST_OFFSETS,
+    SERVERS,
+    await_same_farm,
+    kafka_stream,
+    refuse_other_farm,
+)
+from pipeline.source.log_client import FarmLogError, FarmSilentError, shortened
 from pipeline.source.offsets import entries_between
 from pipeline.source.shares import SHARE_LEAST
 from pipeline.spark.failures import is_lost_start
@@ -363,9 +371,12 @@ def _while_farm(session: SparkSession, settings: RunSettings, farm: str, write: 
         try:
             # The tasks have read the records when the last result is here.
             found = [*results]
-        finally:
-            # This is the cause of any error of the tasks, such as missing offsets.
-            refuse_other_farm(session, settings.source, {farm})
+        except Exception:
+            # Another cluster is the cause of any error of the tasks, such as missing offsets.
+            with suppress(FarmSilentError):
+                refuse_other_farm(session, settings.source, {farm})
+            raise
+        await_same_farm(session, settings.source, farm, settings.notify)
         write(found, number)
 
     return checked

@@ -14,7 +14,8 @@ of another farm's topic, for example after `garlicfarm recover` during the run. 
 cluster: read each farm's topic into a separate output.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,11 @@ import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from consensus.net.backoff import Backoff
 from pipeline.decode.columns import Row, record_batches
 from pipeline.decode.entries import APPLICATION
 from pipeline.schemas import ENTRIES
-from pipeline.source.log_client import OTHER_CLUSTER, FarmLogError
+from pipeline.source.log_client import OTHER_CLUSTER, SILENCE_SECONDS, FarmLogError, FarmSilentError
 
 FORMAT = "kafka"
 TOPIC = "farm-log"
@@ -34,6 +36,8 @@ SERVERS = "kafka.bootstrap.servers"
 TERM = "term"
 BROKER_TIMEOUT_MS = 15_000
 """The limit of the query for the farm's id; Kafka's own default is a minute."""
+PAUSES_S = 1.0, 15.0
+"""The first and the longest pause before the brokers are queried again."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
 """The limit of a batch, as an option of the source `farm` and of the connector."""
@@ -60,7 +64,7 @@ def kafka_stream(session: SparkSession, options: Mapping[str, str], farm: str) -
 def refuse_other_farm(session: SparkSession, options: Mapping[str, str], stored: Collection[str]) -> str:
     """Return the cluster id of the topic's farm; `stored`: the clusters in the tables, or of read records.
 
-    Raise FarmLogError when no broker replies, the connector is missing, or another cluster is stored.
+    Raise FarmSilentError when no broker replies, FarmLogError if the connector is missing or another cluster is stored.
     """
     farm = cluster_of(session, options)
     if others := sorted({*stored} - {farm}):
@@ -68,6 +72,23 @@ def refuse_other_farm(session: SparkSession, options: Mapping[str, str], stored:
             f"the tables contain the cluster {others[0]}, and the topic belongs to {farm}: {OTHER_CLUSTER}"
         )
     return farm
+
+
+def await_same_farm(
+    session: SparkSession, options: Mapping[str, str], farm: str, notify: Callable[[str], None]
+) -> None:
+    """Return when a broker confirms the farm. Raise FarmLogError for another one, or after `SILENCE_SECONDS`."""
+    pauses, end_s = Backoff(*PAUSES_S), time.monotonic() + SILENCE_SECONDS
+    while True:
+        try:
+            refuse_other_farm(session, options, {farm})
+        except FarmSilentError as error:
+            if time.monotonic() >= end_s:
+                raise
+            notify(f"{error}; the batch waits for a broker")
+            time.sleep(pauses.next_s())
+        else:
+            return
 
 
 def options_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -99,7 +120,7 @@ def _term(headers: Any) -> int:
 
 
 def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
-    """Return the cluster id from the brokers. Raise FarmLogError."""
+    """Return the cluster id from the brokers. Raise FarmLogError, and FarmSilentError when no broker replies."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
     if not any(f"kafka.{each}" in options for each in _TIMEOUTS):
@@ -120,6 +141,8 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         message = cause.getMessage() or cause.toString()
-        raise FarmLogError(f"no broker at {options.get(SERVERS)} returns the id of its cluster: {message}") from error
+        raise FarmSilentError(
+            f"no broker at {options.get(SERVERS)} returns the id of its cluster: {message}"
+        ) from error
     finally:
         admin.close()

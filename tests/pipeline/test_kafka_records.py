@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -19,7 +21,7 @@ from pipeline.decode.columns import Row, record_batches
 from pipeline.run import RunSettings, _while_farm
 from pipeline.source import kafka
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, refuse_other_farm, rows_of_records
-from pipeline.source.log_client import FarmLogError
+from pipeline.source.log_client import FarmLogError, FarmSilentError
 from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 
 FARM = "00112233445566778899aabbccddeeff"
@@ -103,3 +105,46 @@ def test_batch_after_recovery_of_farm_is_refused(
     with pytest.raises(FarmLogError, match=f"contain the cluster {FARM}, and the topic belongs to ff"):
         write(results(), 1)
     assert written == [0]
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_batch_during_restart_of_broker_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_final: bool
+) -> None:
+    """A broker that does not return ends the run after a limit; the next run reads the batch again."""
+    now_s, lines, written = [0.0], list[str](), list[int]()
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def cluster_of(*_: object) -> str:
+        if is_final or now_s[0] < 60:
+            raise FarmSilentError("no broker at a:1 returns the id of its cluster")
+        return FARM
+
+    monkeypatch.setattr(kafka, "cluster_of", cluster_of)
+    monkeypatch.setattr(kafka, "time", Mock(sleep=sleep, monotonic=lambda: now_s[0]))
+    settings = RunSettings(tmp_path, {SERVERS: "a:1"}, notify=lines.append)
+    write = _while_farm(cast("SparkSession", None), settings, FARM, lambda _, number: written.append(number))
+    with pytest.raises(FarmSilentError) if is_final else nullcontext():
+        write([], 0)
+    assert written == ([] if is_final else [0])
+    assert lines[0] == "no broker at a:1 returns the id of its cluster; the batch waits for a broker"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Py4JError("no space")])
+def test_error_of_tasks_without_broker_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException
+) -> None:
+    query = Mock(side_effect=FarmSilentError("no broker"))
+    monkeypatch.setattr(kafka, "cluster_of", query)
+    settings = RunSettings(tmp_path, {SERVERS: "a:1"})
+    write = _while_farm(cast("SparkSession", None), settings, FARM, Mock())
+
+    def results() -> Iterator[pa.RecordBatch]:
+        yield records((0, b"{}", EPOCH_MS, []))
+        raise error
+
+    with pytest.raises(type(error)):
+        write(results(), 0)
+    assert query.called == isinstance(error, Exception)
