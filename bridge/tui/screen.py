@@ -1,12 +1,12 @@
-"""A live screen on a terminal: draws when there is something new, and gives the terminal back as it was.
+"""A live screen on a terminal: draws the content again after changes, and restores the terminal at the end.
 
-    picture(width, height) ──▶ lines of exactly that size ──▶ terminal
-    redraw once a second, at a key, at a change of the window's size, and never otherwise
+    lines(width, height) ──▶ padded to that width ──▶ terminal
+    redraw once a second, after a key or the mouse, at a change of the window's size, and after SIGCONT
     keys, mouse ──▶ press(input): True ends it
-    SIGTSTP (Ctrl-Z) ──▶ terminal given back, process stopped;   SIGCONT ──▶ terminal taken again
+    SIGTSTP (Ctrl-Z) ──▶ terminal restored, process stopped;   SIGCONT ──▶ terminal taken again
 
 Only changed lines are written, without clearing them first. This prevents flicker, and sends few bytes over a slow
-link. Without a terminal to read keys from, Ctrl-C ends it.
+link. If standard input is not a terminal, only a signal such as Ctrl-C ends it.
 """
 
 import os
@@ -37,25 +37,25 @@ class Shown(Protocol):
         """Return the picture: `height` lines, none wider than `width`."""
 
     def press(self, pressed: Input) -> bool:
-        """Process a key or the mouse; return True if the view will end."""
+        """Process a key or the mouse; return True to end the view."""
 
 
 async def show(shown: Shown, console: Console, refresh_s: float = REFRESH_S) -> None:
-    """Show the content until its `press` returns True."""
+    """Show the content until its `press` returns True, or the terminal of the keys is closed."""
     descriptor = keys_descriptor(sys.stdin.fileno())
     wake = _Wake()
     with Terminal(console.file, descriptor) as terminal:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_draw, shown, console, terminal, refresh_s, wake)
+            nursery.start_soon(_notice_signals, terminal, wake)
             if descriptor is None:
                 return
-            nursery.start_soon(_notice_signals, terminal, wake)
             await _until_enough(descriptor, shown, wake)
             nursery.cancel_scope.cancel()
 
 
 class _Wake:
-    """Wakes the drawing task after a change; `whole`: the terminal may show anything now."""
+    """Wakes the drawing task after a change; `whole`: it writes all lines, because the screen's content is unknown."""
 
     def __init__(self) -> None:
         self.event = trio.Event()

@@ -39,12 +39,14 @@ _OWN_SIZE = {name: value for name, value in os.environ.items() if name not in {"
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(self, rows: int, columns: int, arguments: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, rows: int, columns: int, arguments: list[str], environment: dict[str, str], stdin: int | None = None
+    ) -> None:
         self._outer, self.inner = pty.openpty()
         self.resize(rows, columns, None)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bridge.cli.main", *arguments],
-            stdin=self.inner,
+            stdin=self.inner if stdin is None else stdin,
             stdout=self.inner,
             stderr=self.inner,
             env={**_OWN_SIZE, "TERM": "xterm-256color", **environment},
@@ -79,8 +81,8 @@ class Terminal:
 
 
 @contextmanager
-def top(tmp_path: Path, **environment: str) -> Iterator[Terminal]:
-    shown = Terminal(24, 80, ["top", "--node", str(tmp_path / "control.sock")], environment)
+def top(tmp_path: Path, stdin: int | None = None, **environment: str) -> Iterator[Terminal]:
+    shown = Terminal(24, 80, ["top", "--node", str(tmp_path / "control.sock")], environment, stdin)
     try:
         yield shown
     finally:
@@ -152,6 +154,19 @@ def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> N
         shown.wait_for(MOUSE_OFF + b"\x1b[?25h" + LEAVE_SCREEN)
         shown.process.wait(TIMEOUT_S)
         assert termios.tcgetattr(shown.inner) == before
+
+
+def test_view_without_keys_returns_suspended_terminal(tmp_path: Path) -> None:
+    with top(tmp_path, subprocess.DEVNULL) as shown:
+        shown.wait_for(b"no node runs")
+        os.kill(shown.process.pid, signal.SIGTSTP)
+        shown.wait_for(LEAVE_SCREEN)
+        _, status = os.waitpid(shown.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        shown.seen = b""
+        os.kill(shown.process.pid, signal.SIGCONT)
+        shown.wait_for(ENTER_SCREEN)
+        shown.wait_for(b"no node runs")
 
 
 def test_fault_returns_terminal_with_mouse_off() -> None:
