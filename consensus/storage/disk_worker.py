@@ -1,12 +1,13 @@
-"""The disk worker: performs one job at a time, and waits out a full disk.
+"""The disk worker: performs one job at a time, and retries on a full disk.
 
-Any other error ends it, and with it the server: after a failed sync the content of the disk is unknown. A group that
-met a full disk is resumed at the place in `OutOfSpaceError`, every `retry_ms`, until there is space. Between two tries
-the worker performs other jobs of the executor: votes and reads.
+A full disk blocks a group. Every `retry_ms`, the worker resumes the group at the place in `OutOfSpaceError`, until
+there is space. Between two tries the worker performs other jobs of the executor: votes and reads. A job that no other
+work depends on is abandoned instead. Any other error ends the worker, and with it the server: after a failed sync the
+content of the disk is unknown.
 
-*Groups* are on the critical path of each entry, on the leader and on followers. So a group is passed to the disk within
-the call of `submit`, and its end is reported in the next turn of the event loop. The worker's task handles only errors
-of a group. All other jobs go through the task.
+*Groups* are on the critical path of each entry, on the leader and on followers. So `submit` passes a group to the disk
+directly. The disk reports its end within this call, or in a later turn of the event loop. The worker's task retries
+blocked groups, and performs all other jobs.
 """
 
 from collections.abc import Callable, Sequence

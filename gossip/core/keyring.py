@@ -8,12 +8,12 @@ docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do
 ("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.
 
 `rekeyed` begins an era. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application decides about
-its source. Only the author of an era chooses the era's time of use. So `rekeyed` replaces a time out of range by one in
-range. The exclusion of members depends on the era and not on its time, and keyrings with different times can be merged.
+its source. The author of an era chooses its time of use, and `rekeyed` replaces a time out of range by one in range.
+The exclusion of members depends on the era and not on its time, and keyrings with different times can be merged.
 
-Members refuse an unsound keyring, and a node refuses to load one from its state directory. So each change here returns
-a sound keyring or raises `KeyringError`. At the end of the scale of times only an era, which begins a new scale, can
-change a keyring.
+Members refuse an unsound keyring. A node repairs times out of range in its stored keyring, and refuses to load a
+keyring with other faults. So each change here returns a sound keyring or raises `KeyringError`. At the end of the scale
+of times, a member can only merge keyrings or begin an era, which begins a new scale.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from msgspec.structs import replace
 KEY_BYTES: Final = 32
 KEYS_LIMIT: Final = 16
 INSTALLED_LIMIT: Final = 8
-"""The maximum number of installed open keys: the keyring's other places record retired ones."""
+"""`install` refuses another key if so many are open. A merge may exceed this number, but not `KEYS_LIMIT`."""
 DATED_LIMIT: Final = KEYS_LIMIT - 1
-"""The number of entries with a date. The last place is for a primary that is older than all of them."""
+"""The maximum number of entries with a date. The last place is for a primary without a date (0)."""
 DIGEST_BYTES: Final = 8
 KEY_ID_BYTES: Final = 4
 ERA_LIMIT: Final = 2**32
@@ -73,7 +73,7 @@ def key_id(key: bytes) -> bytes:
 
 
 def farm_label(founding_key: bytes) -> bytes:
-    """Return a hash of the farm's first key, which distinguishes farms in clear."""
+    """Return the farm's label, a hash of its first key; sealed datagrams have it unencrypted, to distinguish farms."""
     return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
 
 
@@ -231,7 +231,7 @@ class Keyring:
         return self._with((*remaining, DatedKey(self._next_time(), key, retired=True)), self.primary, self.used_at)
 
     def rekeyed(self, key: bytes, era: int, used_at: int, latest: int = ERA_CLOCK_LIMIT) -> "Keyring":
-        """Return the keyring that begins an era: only `key` opens, and all earlier keys are retired.
+        """Return the keyring that begins an era: only `key` opens. The newest earlier keys are retired, others dropped.
 
         `latest` is the latest accepted time of use. Members with different keys before begin the era with keyrings that
         differ in the retired keys, and merge.
@@ -256,7 +256,10 @@ class Keyring:
         return self._with(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
 
     def repaired(self) -> "Keyring":
-        """Return the keyring with each time out of range replaced by a time in range, the same at every member."""
+        """Return a sound keyring unchanged; otherwise bring its times into the range from 1 to `HEAD_START`.
+
+        An undated primary has the time 0 still, and other faults remain.
+        """
         if self.is_sound():
             return self
         own_place = DatedKey(0, self.primary)

@@ -1,4 +1,7 @@
-"""Identity and generation on disk: durable, private, and never replaced without an error."""
+"""Identity and generation on disk are durable and belong to one process; the key file is private.
+
+A damaged or foreign file raises an error, and stays unchanged.
+"""
 
 import errno
 import os
@@ -47,7 +50,7 @@ def test_identity_is_made_once_then_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [(b"\n", b"\r\n"), (b"-----BEGIN", b"comment\n-----BEGIN")])
-def test_key_file_with_other_lines_has_same_identity(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+def test_key_file_with_crlf_or_comment_has_same_identity(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
     made, path = load_identity(tmp_path), tmp_path / IDENTITY_FILE
     path.write_bytes(path.read_bytes().replace(*change))
     assert load_identity(tmp_path).node_id == made.node_id
@@ -62,7 +65,7 @@ def test_key_file_is_private_or_refused(tmp_path: Path) -> None:
         load_identity(tmp_path)
 
 
-def test_damaged_key_file_stops_node_unchanged(tmp_path: Path) -> None:
+def test_damaged_key_file_raises_and_stays_unchanged(tmp_path: Path) -> None:
     foreign = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     load_identity(tmp_path)
     path = tmp_path / IDENTITY_FILE
@@ -102,10 +105,10 @@ def test_generation_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.
     assert steps == ["fsync file", "rename", "fsync directory"]
 
 
-def test_crash_during_write_keeps_old_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_keeps_old_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_generation(tmp_path, NODE, 7)
-    with monkeypatch.context() as crash:
-        crash.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         with pytest.raises(StateError, match="Input/output error"):
             begin_generation(tmp_path, NODE)
     assert begin_generation(tmp_path, NODE) == 8

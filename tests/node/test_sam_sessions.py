@@ -34,7 +34,7 @@ async def bridge(network: LoopbackNetwork) -> AsyncIterator[SamBridge]:
 
 
 async def echo(session: SamSession) -> None:
-    """Return the first bytes of each stream, one stream at a time, until the session ends."""
+    """Send the first bytes of each stream back, one stream at a time, until the session or a stream breaks."""
     with suppress(SamUnreachableError, trio.BrokenResourceError):
         while True:
             _, stream = await session.accept()
@@ -268,7 +268,7 @@ async def test_unreachable_bridge_error_names_remedy() -> None:
             pass
 
 
-async def test_error_of_block_leaves_session_unwrapped(bridge: SamBridge) -> None:
+async def test_session_raises_error_of_block_without_group(bridge: SamBridge) -> None:
     with pytest.raises(KeyError):
         async with open_session(bridge):
             raise KeyError
@@ -299,7 +299,7 @@ async def test_loopback_bridge_refuses_sessions_over_limit(
                 pass
 
 
-async def test_stream_over_limit_of_waiting_ones_ends(
+async def test_stream_over_waiting_limit_is_refused_or_ended(
     bridge: SamBridge, network: LoopbackNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loopback, "WAITING_STREAMS_LIMIT", 0)

@@ -1,11 +1,11 @@
 """This machine as `router detect` reads it: files with a limit, processes of routers, listening ports.
 
-    read ──▶ content, None if it does not exist, or a note: "…: permission denied", with the command that permits the
-    read
+    read ──▶ the content, or None: the file does not exist, or `unread` has the reason ("permission denied", …)
 
-Each file is opened without blocking and must be a regular file: a process of another user chooses some of the paths.
-Only the processes of this user, of root, of system users and of the user of `sudo` are considered, so that another user
-cannot offer a false router. A process in another network or mount namespace is a router of another machine.
+Each file outside of `/proc/PID` is opened without blocking and must be a regular file: a process of another user
+chooses some of the paths. Only the processes of this user, of root, of system users and of the user of `sudo` are
+considered, so that another user cannot offer a false router. A router in another network or mount namespace is ignored,
+unless this user may not see its namespaces.
 """
 
 import grp
@@ -39,7 +39,7 @@ _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listeni
 
 
 class Unread(Struct, frozen=True):
-    """A file that this user cannot read or that is not a regular file, and the command that corrects this."""
+    """A path that was not read, the reason, and a command that corrects this if one is known."""
 
     path: Path
     reason: str
@@ -84,7 +84,7 @@ def _sudo_user() -> int | None:
 
 @dataclass
 class MachineFiles:
-    """The files and processes below `root`; tests give another root. `unread` collects the unreadable files."""
+    """The files and processes below `root`; tests give another root. `unread` has the paths that were not read."""
 
     root: Path = Path("/")
     user_id: int = field(default_factory=os.geteuid)
@@ -94,7 +94,7 @@ class MachineFiles:
     unread: dict[Path, Unread] = field(default_factory=dict)
 
     def real(self, path: Path) -> Path:
-        """Return the place of a path of this machine for this process."""
+        """Return a path of this machine as a path below `root`."""
         return self.root / path.relative_to("/") if path.is_absolute() else self.root / path
 
     @property
@@ -160,7 +160,7 @@ class MachineFiles:
         self.unread[path] = Unread(path, reason, action)
 
     def _action(self, path: Path) -> str:
-        """Return the command that lets this user read: membership in the group of the closed directory or file."""
+        """Return the advice to use `sudo`, or to join the group of the closed directory or file if it may read."""
         as_root = "run this command with `sudo`"
         for each in reversed((path, *path.parents)):
             try:
@@ -181,7 +181,7 @@ class MachineFiles:
         return tuple(each for table in tables if table is not None for each in read_listeners(table))
 
     def listens(self, host: str, port: int, user_id: int | None = None) -> bool:
-        """Return True if a process, of this user if one is given, listens there."""
+        """Return True if a process listens at this address. With `user_id`, only processes of this user count."""
         return any(
             each.port == port and each.host in {host, *_ANY} and user_id in {None, each.user_id}
             for each in self.listeners

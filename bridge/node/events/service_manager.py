@@ -1,18 +1,19 @@
-"""Reports of this node's state to the service manager, by systemd's notification protocol without its library.
+"""Reports the state of a process to the service manager, by systemd's notification protocol without its library.
 
     READY=1       the node is a member, its Raft port listens and its control endpoint replies
-    WATCHDOG=1    at least three times within the unit's period, while the node makes progress
-    STATUS=…      the verdict, for `systemctl status`, at each change
+    WATCHDOG=1    about three times within the unit's period, or every 5 s, while the node makes progress
+    STATUS=…      the verdict, for `systemctl status`, within 5 s after a change
     STOPPING=1    the node hands over its tasks for the farm, and ends
 
-Each message is one datagram to the socket in NOTIFY_SOCKET. Without that variable nothing is sent.
+A datagram to the socket in NOTIFY_SOCKET has one or two of these lines. Without that variable nothing is sent.
+`garlicfarm connect` sends READY and STATUS as well, and WATCHDOG while its loop runs.
 
-Progress has the meaning of /healthz (`bridge.node.control.verdict_watch`): the node's own loop runs, and it applies
-committed entries. The watchdog is a task of that loop: a thread would report progress even if the loop hangs. Waiting
-for others is not a lack of progress: a hanging disk, an unresponsive router, a lost quorum. A restart would repair none
-of them, and would remove a voter.
+Progress has the meaning of /healthz (`bridge.node.control.verdict_watch`): the node runs its checks, and applies
+committed entries. The watchdog is a task of the node's loop, because a thread would report progress even if the loop
+hangs. A full disk, a missing router or a lost quorum is not a lack of progress: a restart would not repair it, and
+would stop a voter.
 
-The manager never blocks the node: a refused datagram is dropped, and logged once.
+The manager never blocks the node: a refused datagram is dropped. Only the first one is logged.
 """
 
 import logging
@@ -50,11 +51,11 @@ class ServiceManager:
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """Report that the node ends in order."""
+        """Report that the node begins its regular end."""
         self._send("STOPPING=1")
 
     async def run(self, stuck: Callable[[], Collection[str]], status: Callable[[], str]) -> None:
-        """Report the status until cancelled, and that the node is alive unless `stuck` returns a reason."""
+        """Report the status until cancelled, and with a watchdog also progress, unless `stuck` returns a reason."""
         if self._address is None:
             return
         period_s, sent = self.watchdog_period_s, ""
