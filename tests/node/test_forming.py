@@ -126,7 +126,9 @@ async def test_restarted_founder_resumes_its_farm_without_members(tmp_path: Path
     (tmp_path / FILE_NAME).write_bytes(
         encode_formation_state(FormationState(promise=promise(A, A, B), founding=founding))
     )
-    async with Founder(tmp_path).at_work() as forming:
+    founder = Founder(tmp_path)
+    assert founder.forming.cluster_id == founding.cluster_id, "known before the listener for invitations starts"
+    async with founder.at_work() as forming:
         assert (await forming.until_settled()).founding == founding
 
 

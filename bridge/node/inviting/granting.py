@@ -73,9 +73,10 @@ class Granting(Struct, frozen=True):
         local, masters = self.node.local, self.masters()
         settings = settings_for(local.configuration, masters)
         settings.setdefault("gossip", {})["seeds"] = self.seeds()
-        if self.current.farm is not None:
-            await self.current.farm.catch_up()
-            await self.current.farm.wait_keys()
+        if self.node.forming.cluster_id is not None:
+            farm = self.current.required()
+            await farm.catch_up()
+            await farm.wait_keys()
         with trio.CancelScope(shield=True):
             keys = await trio.to_thread.run_sync(self.spare_keys.assign, joiner.node_id, masters)
         return Granted(bundle_text(self.node.farm_keys.exported, settings), local.configuration.name, keys)

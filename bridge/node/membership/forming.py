@@ -168,13 +168,13 @@ class Forming:
 
     @property
     def founding(self) -> Founding | None:
-        """The founding of this node's present or future farm."""
-        return None if self.outcome is None else self.outcome.founding
+        """The founding of this node's present or future farm, from the durable state also before `run`."""
+        return self._core.founding
 
     @property
     def cluster_id(self) -> bytes | None:
         """The cluster id of that farm."""
-        return None if self.outcome is None else self.outcome.founding.cluster_id
+        return None if self.founding is None else self.founding.cluster_id
 
     async def until_settled(self) -> Founded | KnowsCluster:
         """Wait until the farm is created, with this node as a founder or without it."""

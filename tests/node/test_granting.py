@@ -1,0 +1,83 @@
+"""The grant of an invitation: only keys that a leader has confirmed leave a node of a created farm."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from bridge.api.control import Refused
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.inviting.granting import Granting
+from bridge.node.inviting.invitations import Joiner
+from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.settings.bundle import parse_bundle
+from bridge.node.settings.configuration import Overrides, load_configuration
+from bridge.wire.keys.farm_key import FarmKey, new_farm_key
+from consensus import NotLeaderError
+from tests.node.partial_farm import partial_farm
+
+JOINER = Joiner(bytes(32), "site-2")
+
+
+class Node:
+    """A node, and the replica and identities of its server. Another node has replaced the keys."""
+
+    def __init__(self, directory: Path, *, cluster_id: bytes | None = bytes(16)) -> None:
+        file = directory / "node.toml"
+        file.write_text('farm_key = "farm.key"\nstate_dir = "."\n[gossip]\nbind = "127.0.0.1:7668"\n')
+        self.local = SimpleNamespace(
+            configuration=load_configuration(file, Overrides(name="site-1")),
+            masters=SimpleNamespace(keys=(), keyless=()),
+        )
+        self.forming = SimpleNamespace(cluster_id=cluster_id)
+        self.provider = SimpleNamespace(members=tuple)
+        self.old, self.new = new_farm_key(3), new_farm_key(3)
+        self.farm_keys = SimpleNamespace(exported=self.old)
+        self.current = CurrentFarm()
+        self.failure: Exception | None = None
+        self._has_entry = False
+
+    async def read_barrier(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self._has_entry = True
+
+    async def wait_era(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._has_entry:
+            self.farm_keys.exported = self.new
+
+    async def granted(self) -> FarmKey:
+        """Return the farm key of a grant."""
+        node: Any = self
+        granted = await Granting(node, SpareKeys(self.local.configuration.state_dir), self.current).grant(JOINER)
+        return parse_bundle(granted.bundle)[0]
+
+
+async def test_replaced_keys_are_granted_after_confirmation(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    with node.current.of(partial_farm(node, replica=node, identities=node)):
+        assert await node.granted() == node.new
+
+
+async def test_node_without_leader_grants_no_key(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.failure = NotLeaderError(2)
+    with (
+        node.current.of(partial_farm(node, replica=node, identities=node)),
+        pytest.raises(Refused, match="no leader has confirmed"),
+    ):
+        await node.granted()
+
+
+async def test_restarting_node_grants_no_key(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="not a server of a farm yet"):
+        await Node(tmp_path).granted()
+
+
+async def test_key_is_granted_before_creation(tmp_path: Path) -> None:
+    node = Node(tmp_path, cluster_id=None)
+    assert await node.granted() == node.old
