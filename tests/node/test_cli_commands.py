@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from trio.lowlevel import TrioToken
 
 from bridge.api.control import ClusterAnswer, Refused, SubmitAnswer, SubmitOutcome
+from bridge.api.control_routes import BACKUP
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
@@ -24,12 +25,15 @@ from bridge.api.verdict import EXIT_STATUS
 from bridge.api.view import AlarmView, FarmView, VoterView
 from bridge.cli.main import cli
 from bridge.node.control.farm_admin import FarmAdmin
-from bridge.node.control.routes import Handlers
+from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.control.server import ControlServer
+from bridge.node.offline.state_reading import read_directory
 from bridge.node.security.key_files import load_farm_key
+from bridge.wire.keys.backup import encode_backup
 from consensus.sessions.table import RequestId
 from pipeline.cli import entry as pipeline_command
 from tests.node.test_control import FakeNode
+from tests.node.test_state_reading import node_directory
 from tests.operator_views import CHOICES, farm_view
 
 
@@ -293,9 +297,13 @@ def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..
     assert node.linearizable[-1]
 
 
-def test_listing_without_leader_reports_missing_changes(
-    node: Node, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", [("servers", "list"), ("backup", "{}/farm.backup")])
+def test_command_without_leader_reports_missing_changes(
+    tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
+    node = Node()
+    content = encode_backup(trio.run(read_directory, node_directory(tmp_path / "stopped")).backup)
+
     async def cluster() -> ClusterAnswer:
         return ClusterAnswer("demo", node.cluster_id, 2, 0, 217, None, None, None, (VoterView(2, "a:1", "node-2"),))
 
@@ -303,8 +311,13 @@ def test_listing_without_leader_reports_missing_changes(
         raise Refused(503, "no-quorum", f"no quorum {linearizable}")
 
     monkeypatch.setattr(node, "cluster", cluster)
+
+    async def backup(_: Call[None]) -> Answer:
+        return Answer(200, content)
+
     monkeypatch.setattr(node, "read_log", refuse)
-    result = garlicfarm("servers", "list")
+    with served(tmp_path / "control.sock", {**node.handlers, BACKUP: backup}):
+        result = garlicfarm(*(each.format(tmp_path) for each in command))
     assert result.exit_code == 0
     assert "The last changes may be missing: the node refused: no quorum True" in result.stderr
 
