@@ -48,6 +48,7 @@ from bridge.api.requests import (
     CommandRequest,
     ConfirmClusterRequest,
     EventRequest,
+    ExportKeysRequest,
     InvitationRequest,
     KeyRequest,
     NodeRequest,
@@ -270,7 +271,13 @@ KEYS: Final = _get(
 KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
 KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
 KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
-KEYS_EXPORT: Final = _post("/v1/keys/export", FarmKeyAnswer, "the current farm key file. **Secret**")
+KEYS_EXPORT: Final = _post(
+    "/v1/keys/export",
+    FarmKeyAnswer,
+    "the current farm key file; 503 if no leader confirms it, unless `unconfirmed`. **Secret**",
+    body=ExportKeysRequest,
+    empty=b"{}",
+)
 DEBUG: Final = _post(
     "/v1/debug",
     DebugAnswer,

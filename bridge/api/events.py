@@ -416,7 +416,10 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
         f"{facts.get('name') or facts['from']} offers keys of era {facts['era']}:"
         f" {facts['vouching']} of {facts['needed']} needed voters offer these"
     ),
-    "keys-exported": lambda _, facts: f"the farm's keys of epoch {facts['epoch']} were read for a farm key file",
+    "keys-exported": lambda _, facts: (
+        f"the farm's keys of epoch {facts['epoch']} were read for a farm key file"
+        f"{', without confirmation by a leader' if facts.get('unconfirmed') else ''}"
+    ),
     "publishing-stopped": lambda _, facts: f"its router stops publishing {_address(facts['master'])}",
     "removed-from-farm": lambda *_: "it is no longer a server of the farm",
 }

@@ -60,6 +60,13 @@ class ReplaceKeysRequest(RequestBody, frozen=True):
     """True: replace them even if some members would not receive a new key."""
 
 
+class ExportKeysRequest(RequestBody, frozen=True):
+    """Read the farm's keys."""
+
+    unconfirmed: bool = False
+    """True: return the keys of this node even if no leader confirms that they are current."""
+
+
 class InvitationRequest(RequestBody, frozen=True):
     """Make an invitation."""
 

@@ -49,7 +49,10 @@ from gossip import Group, KeyOffered
 
 KEYS_PATIENCE_S = 5.0
 """Longest wait for the storage of a new key, in seconds."""
-NO_SERVER = "this node is not a server of a farm yet; see `garlicfarm status`"
+NO_SERVER = (
+    "this node is not a server of a farm yet (`garlicfarm status`): wait if it has just started, or query a voter"
+    " (--node)"
+)
 
 
 def _in_contact_with_all(_node_id: bytes, _within_s: float) -> bool:

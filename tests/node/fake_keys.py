@@ -29,6 +29,7 @@ class FakeKeys(KeyAdmin):
         self.unwritable: tuple[str, ...] = ()
         self.silent: tuple[str, ...] = ()
         self.absent: tuple[str, ...] = ()
+        self.has_leader = True
         self.steps: list[str] = []
         self.before_step: Callable[[str], None] = lambda _step: None
 
@@ -103,6 +104,8 @@ class FakeKeys(KeyAdmin):
             raise Refused(409, "members-absent", f"{self.absent[0]} is down. The farm refuses it after the removal")
         self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
 
-    async def export(self) -> str:
+    async def export(self, *, unconfirmed: bool = False) -> str:
         await trio.lowlevel.checkpoint()
+        if not (unconfirmed or self.has_leader):
+            raise Refused(503, "no-quorum", "no leader")
         return farm_key_text(self.farm_key.following(self.chain))

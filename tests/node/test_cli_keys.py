@@ -162,6 +162,21 @@ def test_current_key_file_is_exported_for_owner_only(
     assert path.read_text() == "a shopping list"
 
 
+def test_unconfirmed_key_file_is_exported_with_warning(
+    tmp_path: Path, farm: FakeKeys, keys: Callable[..., Result]
+) -> None:
+    path = tmp_path / "farm.key"
+    farm.has_leader = False
+    assert keys("export", str(path)).exit_code == 1
+    assert not path.exists()
+    done = keys("export", "--unconfirmed", "--json", str(path))
+    assert (done.exit_code, json.loads(done.stdout)["epoch"]) == (0, 1)
+    assert "another node may have replaced them" in done.stderr
+    assert load_farm_key(path) == farm.farm_key
+    farm.has_leader = True
+    assert keys("export", "--replace", str(path)).stderr == ""
+
+
 @each_case("body", [b"", b"{}", b"[]", b'{"key": 7}', b'{"key": "00000000", "forced": true}', b"\xff", b"[" * 5000])
 def test_request_without_valid_key_is_refused(body: bytes) -> None:
     farm = FakeKeys()

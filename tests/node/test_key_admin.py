@@ -269,6 +269,30 @@ async def test_outdated_key_is_not_exported(tmp_path: Path, failure: Exception |
         ):
             await stage.admin.export()
         assert refused.value.status == 503
+        assert ("--unconfirmed" in str(refused.value)) == (failure is not None)
+
+
+@in_simulated_time
+async def test_unconfirmed_key_is_exported_without_leader(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        node = Server(NotLeaderError(2))
+        node.wait_era = trio.lowlevel.checkpoint  # type: ignore[method-assign] # all keys are stored
+        with stage.current.of(partial_farm(node, replica=node, identities=node)):
+            exported = parse_farm_key(await stage.admin.export(unconfirmed=True))
+        assert exported == stage.farm_keys.exported
+        [event] = stage.trace.recent(10)
+        assert (event.kind, event.data) == ("keys-exported", {"epoch": 1, "unconfirmed": True})
+
+
+@in_simulated_time
+async def test_unstored_key_is_not_exported_unconfirmed(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        node = Server(NotLeaderError(2))
+        with (
+            stage.current.of(partial_farm(node, replica=node, identities=node)),
+            pytest.raises(Refused, match="has not stored the new key within"),
+        ):
+            await stage.admin.export(unconfirmed=True)
 
 
 @pytest.mark.parametrize("phase", [Phase.OBSERVER, Phase.FOUNDED])
@@ -276,5 +300,6 @@ async def test_outdated_key_is_not_exported(tmp_path: Path, failure: Exception |
 async def test_node_without_server_exports_no_key(tmp_path: Path, phase: Phase) -> None:
     async with staged(tmp_path) as stage:
         stage.view = without_role(phase, running=3)
-        with pytest.raises(Refused, match="not a server of a farm yet"):
+        with pytest.raises(Refused, match=r"not a server of a farm yet.* query a voter"):
             await stage.admin.export()
+        assert await stage.admin.export(unconfirmed=True)

@@ -45,6 +45,7 @@ CASES: Final[dict[str, str]] = {
     "invite new": FOUNDING,
     "join": FOUNDING,
     "keys export": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
+    "keys export --unconfirmed": "tests/node/test_cli_keys.py::test_unconfirmed_key_file_is_exported_with_warning",
     "keys export --replace": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys kafka-user": "tests/node/test_kafka_users.py::test_kafka_user_command_prints_line_without_password",
     "keys kafka-user --name --scope": "tests/node/test_kafka_users.py::"

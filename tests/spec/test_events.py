@@ -113,6 +113,10 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
         (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
         (event("reconcile-failed", step="hand-over", reason="timed-out"), "to hand leadership over: timed-out"),
+        (
+            event("keys-exported", epoch=2, unconfirmed=True),
+            "the farm's keys of epoch 2 were read for a farm key file, without confirmation by a leader",
+        ),
         (event("key-used", key="adf0cb09", forced=True), "gossip key adf0cb09 is used by all nodes to seal, by force"),
         (
             event("server-evicted", server=3, name="node-3", id="73c9", era=2),

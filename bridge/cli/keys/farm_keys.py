@@ -19,7 +19,7 @@ from bridge.api.outputs import (
     NewFarmOutput,
     RotationOutput,
 )
-from bridge.api.requests import ReplaceKeysRequest
+from bridge.api.requests import ExportKeysRequest, ReplaceKeysRequest
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.master import master
@@ -396,14 +396,21 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 @keys.command()
 @click.argument("file", type=file_path)
 @click.option("--replace", is_flag=True, help="Replace FILE, if it is an older key file of the same farm.")
+@click.option(
+    "--unconfirmed",
+    is_flag=True,
+    help="Write the keys of the node without a leader's confirmation: another node may have replaced them since.",
+)
 @node_option
 @json_option
-def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
+def export(file: Path, node: str | None, *, replace: bool, unconfirmed: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
     FILE gets mode 0600. New nodes need it to join the farm, and also nodes that were down during a rotation.
     """
-    text = call_node(node, KEYS_EXPORT).farm_key
+    text = call_node(node, KEYS_EXPORT, ExportKeysRequest(unconfirmed)).farm_key
+    if unconfirmed:
+        echo("No leader has confirmed these keys: another node may have replaced them since.", err=True)
     with failures(FarmKeyError, KeyFileError):
         farm_key = parse_farm_key(text)
         if replace and file.exists():

@@ -21,7 +21,7 @@ from msgspec import UNSET
 from bridge.api import control_routes as routes
 from bridge.api.alarms import KEY_RETIRED
 from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
-from bridge.api.requests import KeyRequest
+from bridge.api.requests import ExportKeysRequest, KeyRequest
 from bridge.api.view import FarmView, Phase, ServerRole, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
@@ -42,6 +42,11 @@ _STATES = {
 _RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
 _BEFORE_CREATION = frozenset({Phase.DISCOVERING, Phase.FORMING})
 
+_WITHOUT_LEADER = frozenset({"no-leader", "no-quorum"})
+_UNCONFIRMED = (
+    "If a voter needs the key file before it can start, `garlicfarm keys export FILE --unconfirmed` writes the keys of"
+    " this node, although another node may have replaced them since"
+)
 _BY_HAND = (
     'with transport = "i2p" gossip does not distribute keys: append the new key to `gossip_keys` in the farm key '
     "file of every node and restart each; then put it first everywhere; then remove the old key everywhere"
@@ -73,8 +78,8 @@ class KeyAdmin(ABC):
         await self.remove(call.body.key, force=call.body.force)
         return KeyAnswer(call.body.key)
 
-    async def _export(self, _: Call[None]) -> FarmKeyAnswer:
-        return FarmKeyAnswer(await self.export())
+    async def _export(self, call: Call[ExportKeysRequest]) -> FarmKeyAnswer:
+        return FarmKeyAnswer(await self.export(unconfirmed=call.body.unconfirmed))
 
     @abstractmethod
     async def listing(self) -> KeysAnswer:
@@ -93,7 +98,7 @@ class KeyAdmin(ABC):
         """Have every member refuse a key."""
 
     @abstractmethod
-    async def export(self) -> str:
+    async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the current farm key file. Secret."""
 
 
@@ -201,15 +206,30 @@ class GossipKeyAdmin(KeyAdmin):
             await self._room.remove(name, force=force)
         self._trace.append("key-removed", {"key": name, "forced": force})
 
-    async def export(self) -> str:
-        """Return the text of the farm key file with the present keys, which a leader has confirmed. Secret."""
+    async def export(self, *, unconfirmed: bool = False) -> str:
+        """Return the text of the farm key file with the present keys. Secret.
+
+        A leader has confirmed them, unless the farm is not created yet or the caller accepts `unconfirmed` keys.
+        """
         self._require_membership()
-        if self._current.farm is not None or self._make_view().node.phase not in _BEFORE_CREATION:
-            await self._catch_up()
-            await self._current.required().wait_keys()
+        farm = self._current.farm
+        if not unconfirmed and (farm is not None or self._make_view().node.phase not in _BEFORE_CREATION):
+            await self._confirm()
+            farm = self._current.required()
+        if farm is not None:
+            await farm.wait_keys()
             self._require_membership()
-        self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
+        facts = {"epoch": self._farm_keys.current.epoch, "unconfirmed": unconfirmed}
+        self._trace.append("keys-exported", facts)
         return farm_key_text(self._farm_keys.exported)
+
+    async def _confirm(self) -> None:
+        try:
+            await self._catch_up()
+        except Refused as refused:
+            if refused.code not in _WITHOUT_LEADER:
+                raise
+            raise Refused(refused.status, refused.code, f"{refused}. {_UNCONFIRMED}") from refused
 
     def _is_refused(self) -> bool:
         return any(alarm.kind == KEY_RETIRED.kind for alarm in self._make_view().alarms)
@@ -335,8 +355,9 @@ class StaticKeyAdmin(KeyAdmin):
         del name, force
         raise _by_hand()
 
-    async def export(self) -> str:
+    async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file. Secret."""
+        del unconfirmed
         return farm_key_text(self._farm_keys.exported)
 
 

@@ -88,6 +88,7 @@ CASES: Final = (
     Case("keys rotate"),
     Case("keys replace", at_learner=A_VOTER),
     Case("keys export {directory}/exported.key"),
+    Case("keys export {directory}/unconfirmed.key --unconfirmed"),
     Case("servers remove node-4"),
     Case("servers restore node-4"),
 )
