@@ -16,7 +16,7 @@ from bridge.core.log.records import Clock, LeafStatus, Publication, PublishConfi
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
 from bridge.node.security.signing_keys import PublishingKey
-from bridge.node.tasks.publishing import PublishingTask
+from bridge.node.tasks.publishing import RETRY_FIRST_S, PublishingTask
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
@@ -188,7 +188,7 @@ async def test_farm_off_for_ninety_days_publishes_within_three_periods(autojump_
         assert stage.router.published
 
 
-async def test_report_with_later_date_advances_log_time_immediately(autojump_clock: MockClock) -> None:
+async def test_report_with_later_date_soon_advances_log_time(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     state = stage.applied_state.state
     stage.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((2, 3),)))
@@ -198,8 +198,8 @@ async def test_report_with_later_date_advances_log_time_immediately(autojump_clo
         for server_id in (2, 3):
             ahead = replace(rival_report(), date_ms=clock_now_ms() + 20_000, request=f"0{server_id}-1-0-1")
             await stage.append_record(replace(ahead, server_id=server_id))
-        await trio.sleep(0.1)
-        assert [at_ms for at_ms, _ in stage.records(Clock)] == [0, 10_300]
+        await trio.sleep(1)
+        assert [at_ms for at_ms, _ in stage.records(Clock)] == [0, 11_000]
 
 
 async def test_slow_majority_raises_alarm_on_leader(autojump_clock: MockClock) -> None:
@@ -212,6 +212,13 @@ async def test_slow_majority_raises_alarm_on_leader(autojump_clock: MockClock) -
         assert stage.alarm(SLOW_MAJORITY.kind) is not None
         stage.server.commit_s = 0.01
         await trio.sleep(20)
+        assert stage.alarm(SLOW_MAJORITY.kind) is None
+        stage.server.commit_s = 0.3
+        await trio.sleep(20)
+        assert stage.alarm(SLOW_MAJORITY.kind) is not None
+        stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
+        stage.lead(OTHER)
+        await trio.sleep(0.1)
         assert stage.alarm(SLOW_MAJORITY.kind) is None
 
 
@@ -379,6 +386,22 @@ async def test_settled_publisher_publishes_change_of_leaf_immediately(autojump_c
         await stage.append_record(replace(rival_report(), masters=(), destinations=(leaf,)))
         await trio.sleep(0.1)
         assert len(stage.records(Publication)) == 2
+
+
+async def test_failed_hand_over_is_repeated_within_second_of_pause(autojump_clock: MockClock) -> None:
+    stage = Stage(period_ms=30_000)
+    async with on_duty(stage):
+        await trio.sleep(62.3)
+        refused = SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="its reports would start reviews")
+        stage.replica.taken = lambda command: refused if isinstance(decode(command), Report) else None
+        stage.router.refusal = "busy"
+        leaf = LeafStatus(new_demo_leaf().base64, healthy=True)
+        await stage.append_record(replace(rival_report(), masters=(), destinations=(leaf,)))
+        await trio.sleep(0.1)
+        assert stage.events("publish-failed") == 1
+        stage.router.refusal = None
+        await trio.sleep(RETRY_FIRST_S + 1)
+        assert len(stage.router.published) == 2
 
 
 async def test_publication_without_effect_is_retried_with_backoff(autojump_clock: MockClock) -> None:

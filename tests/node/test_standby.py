@@ -249,6 +249,23 @@ async def test_session_that_is_not_ready_raises_an_alarm(autojump_clock: MockClo
         assert stage.alarm(ROUTER.kind) is None
 
 
+async def test_standby_tries_router_each_second_until_ready(autojump_clock: MockClock) -> None:
+    stage = Stage(period_ms=30_000)
+    stage.router.refusal = "no tunnels yet"
+    others = Others(structure(OTHER, second()))
+    await stage.append_record(others.report(OTHER))
+    await others.publish(stage)
+    async with on_duty(stage):
+        for _ in range(STEADY_PERIODS + 2):
+            await stage.append_record(others.report(OTHER))
+            await trio.sleep(30)
+        await stage.append_record(others.report(OTHER))
+        await trio.sleep(4)
+        calls = len(stage.router.kept_ready)
+        await trio.sleep(10)
+        assert len(stage.router.kept_ready) - calls >= 9
+
+
 async def test_standby_keeps_its_session_without_quorum(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with beside_publisher(stage) as others:

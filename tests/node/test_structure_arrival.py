@@ -31,7 +31,7 @@ class Looker:
         self.finds: bool | None = None
         """The result of its look-ups; None: its router cannot look masters up."""
 
-    def _report(self, sequence: int) -> Report:
+    def report(self, sequence: int) -> Report:
         report = rival_report(sequence)
         measured = () if self.finds is None else (Measurement(hash_of(DESTINATION), reachable=self.finds),)
         parts = tuple(replace(each, publish_config=PublishConfig.OFF) for each in report.masters)
@@ -43,7 +43,7 @@ class Looker:
         sequence = 0
         while True:
             sequence += 1
-            await self._stage.append_record(self._report(sequence))
+            await self._stage.append_record(self.report(sequence))
             await trio.sleep(PERIOD_MS / 1000)
 
 
@@ -125,6 +125,17 @@ async def test_structure_found_or_not_looked_up_is_kept(
         assert len(stage.router.published) == 1
         assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
         assert stage.events("structure-seen") == (1 if finds else 0)
+
+
+async def test_look_up_raises_alarm_of_settled_publisher_immediately(autojump_clock: MockClock) -> None:
+    stage = Stage(period_ms=30_000)
+    looker = Looker(stage)
+    async with on_duty(stage):
+        await trio.sleep(SETTLE_MS / 1000 + 92.3)
+        looker.finds = False
+        await stage.append_record(looker.report(1))
+        await trio.sleep(0.1)
+        assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is not None
 
 
 async def test_hand_over_is_reported_within_quarter_period(autojump_clock: MockClock) -> None:

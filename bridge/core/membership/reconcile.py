@@ -121,8 +121,6 @@ class Decision(Struct, frozen=True):
     refused: tuple[str, ...] = ()
     awaiting_approval: tuple[FarmMember, ...] = ()
     """Newcomers that wait for an operator, the longest waiting first."""
-    is_final: bool = False
-    """True if time alone does not lead to another decision."""
 
 
 class Reconciler:
@@ -154,7 +152,7 @@ class Reconciler:
         chosen = proposals[0] if proposals else None
         if chosen is not None and moment.is_newcomer(chosen):
             self._admit_after_ms = now_ms + self._settings.admission_every_ms
-        return Decision(chosen, moment.waits(), refused, moment.awaiting_approval(), moment.is_final())
+        return Decision(chosen, moment.waits(), refused, moment.awaiting_approval())
 
     def _note(
         self, now_ms: int, seen: Mapping[bytes, FarmMember], admitted: Mapping[int, Admitted], group: Group
@@ -215,13 +213,6 @@ class _Moment(Struct, frozen=True):
     def waits(self) -> tuple[str, ...]:
         """Return the conditions that each joining or leaving server waits for, as text."""
         return (*self._waits_of_departing(), *self._waits_of_coming())
-
-    def is_final(self) -> bool:
-        """Return True if every member that gossip has votes, and has been alive long enough."""
-        own_id, nodes = self.group.own_id, {each: admitted.node_id for each, admitted in self.admitted.items()}
-        others = self.seen.keys() - {nodes.get(own_id)}
-        voters = {nodes.get(each) for each in self.group.voters - {own_id}}
-        return others == voters and not self.group.learners and all(map(self._settled, others))
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
-"""The leader's care of the group: it reads gossip, log and Raft, and makes one proposal at a time.
+"""The leader's care of the group: it reads gossip, log and Raft each second, and makes one proposal at a time.
 
     members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ other proposals ───▶ change_configuration
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-It reads them twice a second while it waits or proposes, and every five seconds if all members vote. A change may take
-long, since a new server first receives the whole log. The leader continues to look until then, because only a
-continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
+It reads them twice a second while it waits or proposes. A change may take long, since a new server first receives the
+whole log. The leader continues to look until then, because only a continuous watch shows that a server flaps. The
+leader's observations start from scratch in every term.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,10 +61,8 @@ from consensus import (
 
 WAITING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
-LONG_INTERVAL_SECONDS = 1.0
+REST_INTERVAL_SECONDS = 1.0
 """Seconds between looks if no change is due."""
-REST_SECONDS = 4.0
-"""Longest additional time between looks if all members are voters: a change of a member ends it."""
 CAUGHT_UP_ENTRIES = 256
 PASSING = frozenset(
     {
@@ -100,8 +98,6 @@ class Reconciling:
     losing_vote: frozenset[int] = frozenset()
     """Servers under eviction: as a caught-up learner in contact each would get its vote back."""
     _busy: bool = field(default=False, init=False)
-    _rests: bool = field(default=False, init=False)
-    """True if only a change of the members or of the log leads to another decision."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -116,10 +112,7 @@ class Reconciling:
                 if role.term != term:
                     reconciler, term = Reconciler(self.settings), role.term
                 self._review(reconciler, nursery)
-                if self._rests:
-                    with trio.move_on_after(REST_SECONDS):
-                        await self.member_directory.news()
-                await sleep_to_tick(LOOK_INTERVAL_SECONDS if self._busy or self.waits else LONG_INTERVAL_SECONDS)
+                await sleep_to_tick(LOOK_INTERVAL_SECONDS if self._busy or self.waits else REST_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
         self.waits = ()
@@ -159,7 +152,6 @@ class Reconciling:
         listed = self.member_directory.of_cluster(self.cluster)
         decision = reconciler.decide(now_ms(), self._members_of_farm(listed), admitted, group)
         self.waits = decision.waits
-        self._rests = decision.is_final and decision.proposal is None and not decision.waits
         if decision.refused:
             self.alarms.set(ADMISSION, "; ".join(decision.refused))
         else:

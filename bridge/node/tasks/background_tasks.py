@@ -13,14 +13,11 @@ probe of a leaf. All tasks submit through the replica, which finds the leader. O
 publisher may be any server.
 """
 
-from collections.abc import Mapping
-
 import trio
 
 from bridge.api.build_view import LocalView
 from bridge.core.farm.state_machine import Change, RequestRefused
 from bridge.core.publishing.without_quorum import acting_publisher, state_as_observed
-from bridge.core.state.farm_state import ServerState
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing import PublishingTask, publishing_alarms
@@ -108,13 +105,14 @@ class BackgroundTasks:
             self._reporting.leadership_changed()
 
     async def _follow_log(self) -> None:
-        """Wake the tasks whose next step may depend on the entries applied; entries of clients do not wake any."""
-        servers: Mapping[int, ServerState] = {}
+        """Review the publications after each entry that may change a master; entries of clients do not.
+
+        A report, a clock entry or a change of a publication replaces the mapping of the masters.
+        """
+        masters = self._applied_state.state.masters
         while True:
             await self._applied_state.news()
-            has_reports = (state := self._applied_state.state).servers is not servers
-            servers = state.servers
-            if has_reports:
-                self._time.reports_applied()
-            for task in self.publishing:
-                task.log_applied(has_reports=has_reports)
+            if self._applied_state.state.masters is not masters:
+                masters = self._applied_state.state.masters
+                for task in self.publishing:
+                    task.review()

@@ -36,9 +36,8 @@ from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.arrival import LookUp
 from bridge.core.publishing.candidates import candidates_of
 from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, is_up_to_date, plan_publication
-from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
-from bridge.core.state.farm_state import MasterState, StructureHandOver
+from bridge.core.state.farm_state import StructureHandOver
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey, judge_key
@@ -144,8 +143,6 @@ class PublishingTask:
         self._accepted: PlannedPublication | None = None
         """Accepted, and not handed over to the router yet."""
         self._review = trio.Event()
-        self._seen: MasterState | None = None
-        """The state of the master after the last entries."""
         self._hand_over_due = trio.Event()
         self._handed_over: Publication | None = None
         self._not_before_s = -math.inf
@@ -176,9 +173,7 @@ class PublishingTask:
             case PublicationAccepted(publication):
                 if self._proposed is not None and self._proposed.publication == publication:
                     plan, self._proposed = self._proposed, None
-                    if self._lists_excluded_leaf(plan):
-                        self._review.set()
-                    else:
+                    if not self._lists_excluded_leaf(plan):
                         self._accepted = plan
                 self._hand_over_due.set()
             case PublicationRefused(publication, _):
@@ -188,17 +183,12 @@ class PublishingTask:
             case EntryWithoutEffect("publication", author) if author == self._context.signer.node_id:
                 # Delayed, because each attempt is an entry of the log even if the farm rejects it.
                 self._back_off()
-            case PublisherChanged(master=self.master):
-                self._review.set()
             case _:
                 pass
 
-    def log_applied(self, *, has_reports: bool) -> None:
-        """Review the plan if entries have changed the state of the master, or may have a structure for a standby."""
-        known = self._context.applied_state.state.masters.get(self.master)
-        if known != self._seen or (has_reports and self._standby.is_active):
-            self._seen = known
-            self._review.set()
+    def review(self) -> None:
+        """Review the plan, the look-ups and the standby's structure now: a report or another entry is applied."""
+        self._review.set()
 
     def _lists_excluded_leaf(self, plan: PlannedPublication) -> bool:
         """Return True if a leaf was excluded after the plan: its entry may be committed much later."""
@@ -299,12 +289,14 @@ class PublishingTask:
             return FIRST_PLAN_INTERVAL_SECONDS
         is_settled = (
             self._standby.is_settled
-            and is_up_to_date(state, self.master, own_id, self._handed_over)
+            and is_up_to_date(state, self.master, own_id, self._hand_over_in_force)
             and self._outage.left_ms() >= 1000 * REST_INTERVAL_SECONDS
-            and not self._outage.holds
-            and trio.current_time() >= self._not_before_s
         )
         return REST_INTERVAL_SECONDS if is_settled else PLAN_INTERVAL_SECONDS
+
+    @property
+    def _hand_over_in_force(self) -> Publication | None:
+        return None if self._hand_over_again else self._handed_over
 
     def _plan_alone(self) -> None:
         """Without a quorum, pass a plan directly to the router, after a plan that is already in progress."""
@@ -343,7 +335,7 @@ class PublishingTask:
             context.replica.server_id,
             context.pace,
             log_time_ms,
-            handed_over=None if self._hand_over_again else self._handed_over,
+            handed_over=self._hand_over_in_force,
             noted_s=self._noted_second(log_time_ms),
         )
 

@@ -11,7 +11,6 @@ delayed.
 The commit time of each entry shows if the election timeout is long enough (`BroadcastTime`).
 """
 
-import math
 from collections import deque
 
 import trio
@@ -23,7 +22,7 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
-from consensus import Outcome, now_ms
+from consensus import Outcome, next_tick_s, now_ms
 
 MEASURED = 8
 SHARE = 5
@@ -69,6 +68,8 @@ class BroadcastTime:
 
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
+STEP_LOOK_S = 1.0
+"""Seconds between a leader's checks for a step of log time; at least four times in a period."""
 
 
 class TimekeepingTask:
@@ -77,7 +78,6 @@ class TimekeepingTask:
     def __init__(self, context: TaskContext) -> None:
         self._context = context
         self._led = trio.Event()
-        self._news = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._looked: tuple[int, int] | None = None
         """This machine's time and log time at the last check of the clocks."""
@@ -87,11 +87,6 @@ class TimekeepingTask:
     def leadership_changed(self) -> None:
         """Wake the loop when another server leads, or this one."""
         self._led.set()
-        self._news.set()
-
-    def reports_applied(self) -> None:
-        """Wake a leader: reports may allow a step of log time."""
-        self._news.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -107,7 +102,7 @@ class TimekeepingTask:
                 pause_s = context.period_ms / 1000
                 if await self._write_clock():
                     with trio.move_on_after(pause_s):
-                        await self._make_a_step()
+                        await self._make_a_step(min(STEP_LOOK_S, pause_s / 4))
                 else:
                     with trio.move_on_after(min(pause_s, CLOCK_RETRY_S)):
                         await self._led.wait()
@@ -116,15 +111,14 @@ class TimekeepingTask:
                 self._broadcast.forget()
                 await self._led.wait()
 
-    async def _make_a_step(self) -> None:
+    async def _make_a_step(self, look_s: float) -> None:
         """Write a further clock entry when reports allow a step of log time; return only when leadership changes."""
         stepped = False
         while not self._led.is_set():
-            self._news = trio.Event()
-            is_due = self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds())
-            stepped = stepped or (is_due and await self._write_clock())
-            with trio.move_on_after(CLOCK_RETRY_S if is_due and not stepped else math.inf):
-                await self._news.wait()
+            if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
+                stepped = await self._write_clock()
+            with trio.move_on_at(next_tick_s(look_s)):
+                await self._led.wait()
 
     def _own_reading(self) -> tuple[int, int, int]:
         return now_ms(), self._context.clock_ms(), self._context.replica.server_id
