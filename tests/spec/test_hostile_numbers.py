@@ -272,6 +272,7 @@ REQUESTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.search
 def test_request_numbers_cannot_break_farm() -> None:
     story = Story()
     story.append(ProducerStart("producer"))
