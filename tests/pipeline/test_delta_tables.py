@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -24,7 +25,7 @@ from pipeline.output.data_files import place_on_disk
 from pipeline.tables import delta, farm_files, upkeep
 from pipeline.tables.current import SCHEMAS, CurrentState, last_rows, read
 from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, stored_files, stored_rows
-from pipeline.tables.files import TableDamagedError, write_files
+from pipeline.tables.files import PLAIN_ROWS, PartWriter, TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
 from tests.effort import IS_SOAK, over_seeds
@@ -168,6 +169,23 @@ def test_file_statistics_hold_day_and_time_range(tmp_path: Path) -> None:
     )
     moments = [NOON + timedelta(seconds=second) for second in (0, 4000, 90_000)]
     assert found == [(moment.date(), 2, moment, moment + timedelta(seconds=10)) for moment in moments]
+
+
+def test_file_statistics_cover_all_row_groups(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path, CLOCKS.schema)
+    for index in (5, 3, 9):
+        writer.write(rows_of(CLOCKS.schema, [clock(index)]))
+    (file,) = writer.close()
+    stats = json.loads(file.stats)
+    assert (stats["minValues"]["index"], stats["maxValues"]["index"]) == (3, 9)
+
+
+@pytest.mark.parametrize(("rows", "compression"), [(PLAIN_ROWS, "UNCOMPRESSED"), (PLAIN_ROWS + 1, "ZSTD")])
+def test_file_with_many_rows_is_compressed(rows: int, compression: str, tmp_path: Path) -> None:
+    (file,) = write_files(tmp_path, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(0)] * rows))
+    footer = pq.ParquetFile(place_on_disk(tmp_path, file.path)).metadata
+    columns = [footer.row_group(0).column(number) for number in range(footer.num_columns)]
+    assert {each.compression for each in columns} == {compression}
 
 
 def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> None:
@@ -333,9 +351,11 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
     assert [(row["index"], row["server_id"]) for row in read(tmp_path, "publishers")] == [(11, 3)]
     # values absent from a batch keep their last value
     write_current_state(tmp_path, 5, {"farm": [{"index": 7, "period_ms": 10_000}]})
-    write_current_state(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
+    write_current_state(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2, "entries": 1}]})
     (farm,) = read(tmp_path, "farm")
     assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
+    # except the number of entries, which is unknown if a batch did not count them
+    assert farm["entries"] is None
 
 
 def entries_read(count: int) -> dict[str, pa.Table]:

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.gold.answers import answer_sql
-from pipeline.lake import EventsTable, Lake
+from pipeline.lake import EventsTable, Lake, _ranges_of
 from pipeline.schemas import EVENTS, arrow_schema
 from pipeline.serve.query import documents
 from pipeline.tables import current
+from pipeline.tables.batch_notes import Range
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
@@ -128,6 +129,8 @@ def test_farms_query_counts_entries_by_farm_name(tmp_path: Path) -> None:
     parts = [MadeUpLog(entries=one.entries[6:10]), MadeUpLog(entries=one.entries[10:])]
     parts[0].entries.insert(0, {**one.entries[5], "kind": "snapshot", "value": report})
     lake = lake_at(tmp_path)
+    assert _ranges_of(outcome_for(lake, parts[0], 2)) == {one.cluster_id: Range(7, 10)}
+    assert _ranges_of(outcome_for(lake, MadeUpLog(entries=parts[0].entries[:1]), 1)) == {}
     for batch, part in enumerate(parts):
         lake.write_outcome(outcome_for(lake, part, 2, name="berlin"), batch)
     lake.write_outcome(outcome_for(lake, other, 1), 2)

@@ -358,7 +358,7 @@ def test_large_range_is_split_and_small_ranges_are_packed() -> None:
 
 
 def offset_of(count: int, entry: int = 7) -> Offset:
-    return {"farms": {f"{number:032x}": entry for number in range(count)}}
+    return {"farms": {f"{number:032x}"[::-1]: entry for number in range(count)}}
 
 
 def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,9 +372,10 @@ def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monke
     # The names of the new directories are durable, too.
     assert synced == [tmp_path / "checkpoint", tmp_path]
     assert len(json.dumps(stored)) < 1_000
+    assert len(stored["shards"]) == 16
     assert OffsetShards(tmp_path / "checkpoint").loaded(stored) == many
     assert OffsetShards(tmp_path / "checkpoint").stored(many) == stored
-    moved = shards.stored({**many, "farms": {**many["farms"], "1".zfill(32): 8}})
+    moved = shards.stored({**many, "farms": {**many["farms"], "1".ljust(32, "0"): 8}})
     assert len({*moved["shards"]} - {*stored["shards"]}) == 1
     assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
 
