@@ -193,6 +193,7 @@ def _statistics(footer: pq.FileMetaData, counted: Iterable[str]) -> dict[str, An
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls = dict.fromkeys(counted, 0)
+    unknown: set[str] = set()
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for column in (group.column(number) for group in groups for number in range(group.num_columns)):
         name, found = column.path_in_schema, column.statistics
@@ -203,10 +204,12 @@ def _statistics(footer: pq.FileMetaData, counted: Iterable[str]) -> dict[str, An
                     min(least.get(name, found.min), found.min),
                     max(most.get(name, found.max), found.max),
                 )
+            elif found.num_values:
+                unknown.add(name)  # Arrow omits the range of texts longer than 4 KiB.
     return {
         "numRecords": footer.num_rows,
-        "minValues": {name: _in_statistics(each, up=False) for name, each in least.items()},
-        "maxValues": {name: _in_statistics(each, up=True) for name, each in most.items()},
+        "minValues": {name: _in_statistics(each, up=False) for name, each in least.items() if name not in unknown},
+        "maxValues": {name: _in_statistics(each, up=True) for name, each in most.items() if name not in unknown},
         "nullCount": nulls,
     }
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLOCKS = BASE_SPECS["clocks"]
+WIDER = CLOCKS.schema.append(pa.field("note", pa.string()))
 KILLS = 20 if IS_SOAK else 1
 WRITING = """
 import sys
@@ -188,6 +190,14 @@ def test_file_with_many_rows_is_compressed(rows: int, compression: str, tmp_path
     assert {each.compression for each in columns} == {compression}
 
 
+def test_statistics_omit_range_without_long_text_of_one_group(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path, pa.schema([("farm", pa.string())]))
+    for farm in ("a", None, "b", "z" * 5_000):
+        writer.write(pa.table({"farm": pa.array([farm], pa.string())}))
+    (file,) = writer.close()
+    assert json.loads(file.stats) == {"numRecords": 4, "minValues": {}, "maxValues": {}, "nullCount": {"farm": 1}}
+
+
 def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars", reason="only the extra `test` brings it")
     write_batch(tmp_path, "clocks", 0, [clock(1)])
@@ -323,6 +333,38 @@ def test_merged_files_and_their_commit_are_synced_before_upkeep_deletes(
     assert not any((root / each).exists() for each in small)
     assert {each.name for each in log.glob("*.json")} - before <= {Path(each).name for each in synced}
     assert indexes(tmp_path) == [*range(CHECKPOINT_COMMITS - 1)]
+
+
+@pytest.mark.parametrize(
+    ("commit", "is_earlier"),
+    [
+        (lambda table: table.append(LOG, 99, rows_of(CLOCKS.schema, [clock(99)])), False),
+        (lambda table: table.merge_small(NOON.date(), 1_000_000), False),
+        (lambda table: table.sweep(full=True), False),
+        (lambda table: Table(table.root.parent, replace(table.spec, schema=WIDER)), True),
+        (lambda table: Table(table.root.parent, table.spec), True),
+    ],
+    ids=["batch", "merge", "sweep", "columns", "properties"],
+)
+def test_commit_is_synced_without_checkpoint_of_delta_rs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Table], object], *, is_earlier: bool
+) -> None:
+    """delta-rs makes a checkpoint at each tenth commit from the ninth on, and does not sync it.
+
+    `is_earlier`: a table of an earlier version has the interval in its properties.
+    """
+    table, last = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds")), CHECKPOINT_COMMITS - 1
+    for batch in range(last - 1 - is_earlier):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    if is_earlier:
+        DeltaTable(table.root).alter.set_table_properties({"delta.checkpointInterval": str(CHECKPOINT_COMMITS)})
+    file = tmp_path / "clocks" / table.files()[0].path
+    file.with_name("part-0.parquet").write_bytes(file.read_bytes())  # VACUUM commits only if it deletes a file
+    synced: set[str] = set()
+    monkeypatch.setattr(delta, "sync", lambda *paths: synced.update(each.name for each in paths))
+    commit(table)
+    assert f"{last:020}.json" in synced
+    assert not [*(tmp_path / "clocks" / "_delta_log").glob(f"{last:020}.checkpoint*")]
 
 
 def test_unwritable_table_error_names_table(tmp_path: Path) -> None:
