@@ -63,7 +63,10 @@ OPENINGS = 3
 """The attempts of a reader to open a table. The second one fails only after another `CHECKPOINT_COMMITS` commits."""
 NOTHING_COMMITTED = -1
 NO_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""delta-rs would delete commits before their checkpoint is durable, and look for due work after each commit."""
+"""delta-rs would delete commits before their checkpoint is durable, and look for due work after each commit.
+
+OPTIMIZE and VACUUM of delta-rs ignore these properties, so the table also states an interval that it never reaches.
+"""
 HELD = "rows-held"
 """The application id of a transaction; its version is the number of rows in the table after the commit."""
 
@@ -194,9 +197,7 @@ class Table:
         with _naming_table_in_errors(self.root):
             before = {each.path for each in self.files()}
             version = self._delta.version()
-            self._delta.optimize.compact(
-                partition_filters=filters, target_size=below_bytes, post_commithook_properties=NO_UPKEEP
-            )
+            self._delta.optimize.compact(partition_filters=filters, target_size=below_bytes)
             if isinstance(self.root, Path):
                 # delta-rs syncs neither, and VACUUM deletes the merged files.
                 merged = [self.root / each.path for each in self.files() if each.path not in before]
@@ -207,7 +208,7 @@ class Table:
         """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that the table never had."""
         with _naming_table_in_errors(self.root):
             version = self._fresh().version()
-            self._delta.vacuum(dry_run=False, full=full, post_commithook_properties=NO_UPKEEP)
+            self._delta.vacuum(dry_run=False, full=full)
             self._sync_after(version)
 
     def written(self, rows: pa.Table) -> list[DataFile]:
@@ -472,7 +473,7 @@ def _created(root: Output, spec: TableSpec) -> DeltaTable:
 
 def _properties(spec: TableSpec) -> dict[str, str]:
     return {
-        "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+        "delta.checkpointInterval": "1000000000",
         "delta.logRetentionDuration": LOG_KEPT,
         "delta.deletedFileRetentionDuration": spec.undo,
     }

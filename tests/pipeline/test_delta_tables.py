@@ -357,7 +357,9 @@ def test_commit_is_synced_without_checkpoint_of_delta_rs(
     for batch in range(last - 1 - is_earlier):
         table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
     if is_earlier:
-        DeltaTable(table.root).alter.set_table_properties({"delta.checkpointInterval": str(CHECKPOINT_COMMITS)})
+        DeltaTable(tmp_path / "clocks").alter.set_table_properties(
+            {"delta.checkpointInterval": str(CHECKPOINT_COMMITS)}
+        )
     file = tmp_path / "clocks" / table.files()[0].path
     file.with_name("part-0.parquet").write_bytes(file.read_bytes())  # VACUUM commits only if it deletes a file
     synced: set[str] = set()
