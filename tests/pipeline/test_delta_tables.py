@@ -398,7 +398,7 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
     write_current_state(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2, "entries": 1}]})
     (farm,) = read(tmp_path, "farm")
     assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
-    # except the number of entries, which is unknown if a batch did not count them
+    # a batch without a count makes the number of entries unknown
     assert farm["entries"] is None
 
 
