@@ -293,8 +293,8 @@ class Farm:
         # A stopped server may have left a report, which becomes stale.
         fresh = {report.raft_id for report in leader_view.reports if not report.stale}
         reported = fresh >= {view.node.raft_id for view in views.values()}
-        # Require a running publisher; its structure may still be in transfer.
-        published = bool(leader_view.publishing) and leader_view.publishing[0].publisher_name is not None
+        # Require a running publisher; its structure may still be in transfer. A hostile report adds a master without one.
+        published = any(each.publisher_name is not None for each in leader_view.publishing)
         return leader if agreed and level and reported and published else None
 
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
