@@ -6,9 +6,9 @@
     <output>/current_…               the newest known state (`pipeline/tables/current.py`)
     <output>/events                  the nodes' traces
 
-All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once. A batch is one
-Spark job (`pipeline/tables/tasks.py`) and a commit in each changed table. The current state, for which a user may be
-waiting, is committed first, and the state of the watch last.
+All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once. A batch is a
+commit in each changed table; with Spark, its rows come from one job (`pipeline/tables/tasks.py`). The current state,
+for which a user may be waiting, is committed first, and the tables of the watch last.
 
 *One writer.* With two writers of the same batch, each would treat the other's commit as its own, and both would keep
 separate states in memory. A commit by a local rename does not exclude a second writer. So a run holds a lock on
@@ -53,7 +53,7 @@ PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
 _EVENT_ROWS = arrow_schema(EVENTS_SCHEMA)
 
 NAMED_MAX = 500_000
-"""The number of known pseudonyms, about 9 MB, above which a batch stores them again."""
+"""The number of known pseudonyms, about 9 MB, above which the run drops them; later batches store them again."""
 UPKEEP = "upkeep"
 """The name of the query whose batches are the drops of old rows."""
 
@@ -123,7 +123,7 @@ class Lake:
         self._watching = Watching(output, PERIODS_MS) if watch else None
         self._upkeep = Upkeep(keep_ms)
         self._named = pa.array([], pa.string())
-        """Pseudonyms that this run has stored: the newest ones, of `NAMED_MAX` at least."""
+        """Pseudonyms that this run has stored, emptied when there are `NAMED_MAX`."""
         self._note = note
         self._uncounted = self._earlier_farms()
         """The farms with rows that an earlier version wrote without counting them."""
@@ -137,12 +137,12 @@ class Lake:
 
     @property
     def first_batch(self) -> int:
-        """The number of batch 0 of Spark's checkpoint; a repair may have replaced the checkpoint."""
+        """The tables' number for batch 0 of the checkpoint; above 0 if a repair has replaced the checkpoint."""
         return self._notes.base
 
     @property
     def first_entries(self) -> dict[str, int]:
-        """The first entry of each farm in Spark's checkpoint, if a repair has replaced the checkpoint."""
+        """The first entry of each farm in the present checkpoint, if a repair has replaced the earlier one."""
         return self._notes.starts
 
     @property

@@ -10,9 +10,9 @@ Everything follows from the seed: two runs with the same one give the same bytes
     up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ down for 1 to 4 periods ──▶ up, uptime restarts
     up ──(failing ones: after an hour of rising job lag)───▶ down for 20 min on average ──▶ up, uptime restarts
 
-When the leader stops, the term rises and the next running voter leads; this also happens once in `LEADER_MEAN_HOURS`
-without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, from a fixed list of typical
-decoder errors.
+When the leader stops, the term rises and another running voter leads; this also happens once in `LEADER_MEAN_HOURS`
+without a reason in the log. A hostile entry follows a share of `HOSTILE_SHARE` of the reports: an entry from a fixed
+list of typical decoder errors, or the report again.
 
 With labels, the failures of `pipeline/planned_failures.py` replace the failing routers, and reports also contain the
 duration of the router's look-up of another lease set.

@@ -1,16 +1,16 @@
 """The planned events of the routers of a fictional farm with labeled failures, drawn before its log is made.
 
-    degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router stops, until `ends_ms`
+    degradation   a signal worsens exponentially from `begins_ms` on; at `fails_ms` the router stops, until `ends_ms`
     sudden        signals do not change before `fails_ms`
     spike         a signal is bad for a few minutes, and nothing follows
     relief        a signal worsens as before a failure, and then recovers
 
 The first two are failures, of which the first can be foreseen. A warning must not mistake spikes and reliefs for
-failures, though a relief cannot be recognized while it begins. All of them come at random, once in `MEAN_DAYS` per
-router, and never within two hours of each other.
+failures, though a relief cannot be recognized while it begins. All of them come at random, about once in `MEAN_DAYS`
+per router, and never within two hours of each other.
 
-In addition to the model's own noise and season, the load of a farm differs from day to day. The load of a router varies
-around its usual value, both by about a sixth. So hardly any hour equals the same one of the day before.
+In addition to the model's own noise and season, the load of a farm differs from day to day, and the load of a router
+varies around its usual value. Each changes by about a sixth. So hardly any hour equals the same one of the day before.
 """
 
 import json

@@ -5,16 +5,17 @@
                                                                           └── recorded as delivered ◀──┘
 
 A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
-recorded alerts, so it may handle several batches together, and a repeated batch has no effect. It checks when the table
-`watched` has changed. While an alert is firing it also checks every `LOOK_SECONDS`, because silences can expire without
-a batch. After a check it rests for `REST_TIMES` times the duration of the check.
+recorded alerts, so it may handle several batches together, and a repeated batch has no effect. After a batch it reads
+the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is firing it reads
+them after every batch and every `LOOK_SECONDS`, because silences can expire. Then it rests for `REST_TIMES` times the
+duration of the check.
 
-*A farm with a backlog does not alert* until its newest entries are recent (`Backlog`). The backlog is reported, and
-a metric counts such farms.
+*A farm with a backlog does not alert*, because its batches show the past (`Backlog`). The backlog is reported, and a
+metric counts such farms.
 
 *Undelivered messages stay due.* Every failed round of attempts is counted; the first in a row for a receiver is
 reported. The message is retried after each `AGAIN_SECONDS`. A message about an outage is retried while the outage
-lasts, a message about its end for at most `ENDED_ROUNDS` rounds.
+lasts. A message about its end is retried for at most `ENDED_ROUNDS` rounds of one run.
 
 *A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
 and new silences are ignored. An unneeded alert is better than a missing one.
@@ -230,7 +231,7 @@ class Alerting:
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
     def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool, in_turn: bool = False) -> None:
-        """Record a batch and the log time of each farm's newest entry; `is_full`, `in_turn`: more may follow."""
+        """Record a batch. `is_full`: more entries may follow; `in_turn`: farms without an entry in it may wait."""
         with self._changed:
             self._backlog.take(newest, is_full=is_full, in_turn=in_turn)
             self._has_begun = True

@@ -99,8 +99,8 @@ class Webhook:
             finally:
                 connection.close()
 
-        # A timeout of the socket does not limit the whole: not the look-up of the name, and each address and each byte
-        # of the reply prolong the exchange. After the limit the thread sends no message, and ends.
+        # The socket's timeout does not limit the look-up of the name, and begins again with each address and each
+        # received part. A thread that connects after the limit ends without sending the message.
         threading.Thread(target=exchange, name=f"{self.name} exchange", daemon=True).start()
         try:
             status = answered.result(self.timeout_s)
@@ -212,8 +212,8 @@ class Receiver:
     def _tried(self, message: bytes, message_id: str) -> str:
         """Return an empty text after a delivery, else the reason of the last failure."""
         error = ""
-        # After a failed message each one gets one attempt, until one is delivered: many messages to an unreachable
-        # receiver must not take many rounds.
+        # After a failed message, each message gets only one attempt until one is delivered: otherwise many messages to
+        # an unreachable receiver would take several attempts each.
         for attempt in range(ATTEMPTS if self._answers else 1):
             if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
                 break

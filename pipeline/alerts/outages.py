@@ -204,7 +204,7 @@ def server_of(row: Mapping[str, Any]) -> FailedServer:
 
 
 def _new(server: FailedServer, before: int) -> Alert:
-    """Create an alert; `before` is the number of earlier alerts of that outage, ended by an operator."""
+    """Create an alert; `before` counts earlier alerts of the same outage, which a removal or a departure has ended."""
     named = json.dumps([server.farm, server.server_id, _text(server.began_at), before])
     return Alert(
         id=hashlib.sha256(named.encode()).hexdigest()[:ID_CHARACTERS],

@@ -77,7 +77,7 @@ class RunOptions:
 
     @property
     def watches(self) -> bool:
-        """Return True if the sessions, health and silences of servers are kept."""
+        """Return True if the run watches the servers: their sessions, their health and their missing reports."""
         return (not self.once or self.alerts is not None) if self.watch is None else self.watch
 
     @property

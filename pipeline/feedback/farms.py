@@ -198,7 +198,7 @@ class FarmsFeedback:
                 self._changed.notify_all()
 
     def _next(self) -> _Farm | None:
-        """Return the next farm; None if there is none for another thread."""
+        """Return the next farm; None if no farm may use one more thread."""
         if self._quick:
             return self._quick.popleft()
         if self._slow and self._slow_workers < SLOW_WORKERS:

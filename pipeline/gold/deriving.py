@@ -9,7 +9,7 @@ machine. With the local engine, whose batches cost little, it rests for `REST_TI
 
 Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
 thread is stored, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a batch.
-Only after a lost start of one of Spark's Python processes the thread retries (`lost_starts.py`).
+After a lost start of one of Spark's Python processes, the thread retries instead (`lost_starts.py`).
 """
 
 import threading

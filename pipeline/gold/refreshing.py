@@ -9,10 +9,11 @@ window; rows of untouched windows are dropped. So if a batch adds a row to a win
 its rows. Other windows are not made again. A window's rows may depend only on rows within its reach; otherwise the
 division into batches would be visible in the table.
 
-On one machine DuckDB runs the query, in the driver, because it is quicker for such a table. Many rows are
-read in portions of consecutive windows, so that memory has a bound. On a cluster, and if even a short portion is too
-large, Spark runs it, and its tasks write the files. The text uses only their common language. Both engines return equal
-results if the text computes in integers or decimals, and puts rows in a total order.
+Usually DuckDB runs the query, in the driver, because it is quicker for such a table. It reads many rows in portions of
+consecutive windows, so that memory has a bound. With a session, Spark's tasks run the query and write the files in two
+cases: on a cluster with several portions, and if a portion has more than twice `PORTION_ROWS`. The text uses only the
+common language of both engines. Both engines return equal results if the text computes in integers or decimals, and
+puts rows in a total order.
 
 A commit replaces the touched windows and carries the query and the batch: a repetition changes nothing.
 """

@@ -1,4 +1,4 @@
-"""A query without a JVM: it plans and reads batches by a source's reader, and passes their rows to a writer.
+"""A query without Spark's streaming: it reads batches by a source's reader, and passes their rows to a writer.
 
     offsets/N ──▶ the source's tasks in turn ──▶ `write(rows, N)` ──▶ commits/N ──▶ the next poll
     between two batches, every `PREVIEW_S`: new rows ──▶ `preview(rows)`, kept for the next batch

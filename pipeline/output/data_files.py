@@ -73,7 +73,7 @@ def make_folder(root: Output, file: Path) -> None:
 
 
 def make_durable(root: Output, path: str) -> None:
-    """Make a written data file durable: a commit may name it only when a power failure cannot take it."""
+    """Make a written data file durable: a commit may name it only when a power failure cannot remove it."""
     file = place_on_disk(root, path)
     if isinstance(root, Path):
         sync(file, file.parent)

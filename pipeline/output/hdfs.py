@@ -7,13 +7,13 @@
 
 HDFS cannot replace a file on a condition, but a rename fails if its source is missing or its target exists. A writer
 writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. It
-fails after another write or a deletion, even if the document was created again. With consecutive numbers as versions,
-a number returns after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's
-commits have numbers already, and delta-rs makes them with such renames.
+fails after another write or a deletion, even if the document was created again. Consecutive numbers as versions would
+return after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's commits have
+numbers already, and delta-rs makes them with such renames.
 
-A killed writer leaves a content in a document, which the next writer of the document deletes. Or it leaves a folder
-`.~VERSION`; a writer that creates a document next to it deletes it after `LEFT_MS`. Nothing reads either. A part of a
-data file is left too; the cleanup of the table deletes files that no commit contains.
+A killed writer may leave three things, which no reader uses. The next writer of a document deletes a content without
+effect. After `LEFT_MS`, a writer that creates a document in the same folder deletes a folder `.~VERSION`. The cleanup
+of the table deletes a part of a data file, because no commit contains it.
 """
 
 import uuid
@@ -147,7 +147,7 @@ class HdfsStore:
             self._client.rename(f"{folder}/{_MARK}{tag}", f"{folder}/{_MARK}{version}", overwrite=False)
         except Exception as error:
             found = self._version(key)
-            # The content stays: a rename without a reply may be made later. The next writer deletes it.
+            # The content stays, because a rename without a reply may still take effect. The next writer deletes it.
             if found == tag:
                 raise
             if found != version:
@@ -171,7 +171,7 @@ class HdfsStore:
             raise
 
     def _delete_left(self, parent: str, new: str) -> None:
-        """Delete the folders of killed writers; the name node's clock measures their age, by a new document."""
+        """Delete the folders of killed writers. The time of the new document is the name node's present time."""
         found = [*self._client.list_status(parent or "/")]
         now = max((each.modification_time for each in found if _last(each.path) == _last(new)), default=0)
         for each in found:

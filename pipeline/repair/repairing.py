@@ -5,8 +5,8 @@
            ──▶ damaged tables of the current state are made from base tables; derived tables by the next run
            ──▶ a checkpoint that does not fit is moved aside, and new numbers of batches begin
 
-Entries that the farm does not have any more cannot be read again. Their remaining rows stay, and a row of kind `gone`
-in the table `ranges` has their indexes, so each later answer about completeness has them.
+Entries that the farm does not have any more cannot be read again. Their remaining rows stay. A row of kind `gone` in
+the table `ranges` stores their indexes for later answers about completeness.
 
 A table of the watch (`transitions`, `watch_state`, `current_watched`) cannot be made from entries: its state depends on
 all earlier batches. Such damage is refused before anything is changed.

@@ -5,8 +5,8 @@
 The watch is the production code (`pipeline/watch`). The outages follow the rules of `pipeline/alerts/servers.sql`,
 which computes only the last outage of each server. An outage begins when a server goes down for the first time, or
 after it has been healthy for `keep_firing_ms` or longer. It ends when the server becomes healthy and then stays healthy
-for `keep_firing_ms`. Under any setting, an operator's silence, a removal or an orderly departure suppresses an alert's
-message. So this module ignores them.
+for `keep_firing_ms`. An operator's silence, a removal or an orderly departure suppresses an alert's message under every
+setting. So this module ignores them.
 """
 
 from collections.abc import Sequence

@@ -28,8 +28,9 @@ from pipeline.watch.machine import HEALTHY, SILENT
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 """The burn limits of the last hour, and of the last six."""
 BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
-"""Targets that exceed their budget, targets shown if fewer do, days, failed servers, and farms, members and observers
-each."""
+"""Limits of rows: targets that burn their budget, the fewest shown targets, days, failed servers, and farms, members
+and observers each.
+"""
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
 """Limits in days until a resource is full: of a bad state, and of a warning; and the load that causes a warning."""
 LIMITS_SHOWN, LIMITS_LEAST = 10, 3
@@ -135,7 +136,7 @@ def detection(run_query: SqlQuery, names: Names) -> str:
 
 
 def capacity(run_query: SqlQuery, names: Names) -> str:
-    """Return reached and approaching limits, and the others' deficit without the largest router."""
+    """Return reached and approaching limits, and the load of the other routers without the largest one."""
     rows = run_query(answer_sql("capacity"))
     judged = [(*_due(row), row) for row in rows]
     ordered = sorted(judged, key=lambda each: ["bad", "warn", ""].index(each[0]))
@@ -263,7 +264,7 @@ def _seconds(*times_ms: int | None) -> str | None:
 
 
 def _expected(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the expectation of SWIM for these farms, and the accuracy of the figures next to it."""
+    """Return SWIM's expectation for these rows, and the largest error of the measured times."""
 
     def between(least: str, most: str) -> str:
         bounds = min(row[least] for row in rows), max(row[most] for row in rows)
@@ -277,7 +278,7 @@ def _expected(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _due(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the scarcity, and a text. An insignificant rise does not cause a warning."""
+    """Return the severity, and a text. An insignificant rise does not cause a warning."""
     left, surely = row["days_left"], row["days_left_latest"] is not None
     if left == 0:
         return "bad", "now"

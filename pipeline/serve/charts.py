@@ -38,7 +38,9 @@ SHADES = 8
 """The number of distinguishable colors of lines, also on the page. Further lines repeat them, in dashes."""
 DASHES = ([1, 0], [6, 3], [2, 2])
 OUTLIER = 20
-"""The ratio of the highest value to the median that makes the axis logarithmic above 1: it flattens other lines."""
+"""If the highest value exceeds this multiple of the median, the axis is logarithmic above 1: a linear axis would
+flatten the other lines.
+"""
 LEVELS = ((0.995, "99.5% and more"), (0.9, "90%"), (0.6, "60%"), (0.2, "20%"), (-1.0, "less"))
 """The least share of each color of a strip, and its text in the legend."""
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -294,7 +296,7 @@ def _drawn(chart: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Make every text in a value `printable`: XML cannot hold some letters, and others turn lines."""
+    """Make every text in a value `printable`: XML cannot hold some letters, and others reverse the text."""
     match value:
         case str():
             return printable(value)

@@ -3,9 +3,9 @@
     reports + destination_reports, clocks, factors ──┐
     router_health (a window is there when it is over) ─┴▶ by farm, log time and index ─▶ `Past` of that farm
 
-Each query covers one day, the partition of the tables, so that memory has a bound for any request. The leaves have
-constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on, even
-if the entry is long before the period.
+Rows are read one day at a time, the partition of the tables, so that memory has a bound for any request. The leaves
+have constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on,
+even if the entry is long before the period.
 """
 
 from collections.abc import Callable, Sequence

@@ -161,7 +161,7 @@ def _refuse_damaged(output: Output, names: Collection[str], error: Exception | N
 
 
 def _is_checked(root: Output, path: str) -> bool:
-    """Return False for an object without a copy, which no query has read: a check would download it."""
+    """Return False for an existing object without a copy: no query has read it, and a check would download it."""
     return isinstance(root, Path) or place_on_disk(root, path).exists() or not (root / path).is_file()
 
 

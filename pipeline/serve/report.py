@@ -177,7 +177,7 @@ def _verdict(
     name_of: Callable[[Server], str],
     gaps: Sequence[Gap],
 ) -> str:
-    """Return the number of healthy servers; if the tables end too long ago, that it is not known."""
+    """Return the number of healthy servers; if a farm's tables end too long ago, first the age of that end."""
     known = [each for each in servers if each.state.counts]
     healthy = sum(each.state is State.HEALTHY for each in known)
     counted = f"{healthy:,} of {len(known):,} server{'' if len(known) == 1 else 's'}"
@@ -268,21 +268,21 @@ class _Page:
         ) + cut(min(len(servers), SERVERS_SHOWN), len(servers), "servers", f"the worst; the rest: {rest}")
 
     def availability(self) -> str:
-        """Return a strip for each of the worst."""
+        """Return a strip for each of the worst servers."""
         value = "sum(coalesce(f.availability, 0)) / count(*)"
         drawn = strips(self._stretches("availability", STRIPS_SHOWN, value))
         total, least = self._rest("availability", STRIPS_SHOWN, "min(availability)")
         return drawn + cut(STRIPS_SHOWN, total, "servers", f"the worst; the rest: at least {least or 0:.1%}")
 
     def lag(self) -> str:
-        """Return a line for each of the worst."""
+        """Return a line for each of the worst servers."""
         order = "lag DESC NULLS LAST"
         drawn = lines(self._stretches(order, LINES_SHOWN, "max(f.job_lag_p95_ms)"), "ms")
         total, most = self._rest(order, LINES_SHOWN, "max(lag)")
         return drawn + cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
 
     def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
-        """Return the number of servers, and a value of the omitted ones."""
+        """Return the number of all servers, and a value over the servers that are not shown."""
         (row,) = self.run_query(
             f"""{_FARED} SELECT (SELECT count(*) FROM servers) AS total, {value} AS value
                 FROM (SELECT * FROM servers ORDER BY {order}, farm, server_id OFFSET {shown})"""  # noqa: S608 - own names

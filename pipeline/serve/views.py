@@ -4,8 +4,8 @@
 
 `query` reads the present files of a table. A program that stays connected would lose them when they are merged. So each
 view reads the table's own log at every query (`delta_scan`, of DuckDB's extension `delta`). A database of these views
-is never stale and does not hold rows. The named questions are views as well, with their default objective, and with the
-Spark functions that they use.
+does not hold rows: each query sees the current rows of the tables that existed when the script was printed. The named
+questions are views as well, with their default objective, and with the Spark functions that they use.
 
 A view needs an existing table, and a failed statement would end the script. So for a table that no run has made yet,
 the script makes a view with the columns and without rows, and a comment explains this.

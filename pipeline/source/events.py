@@ -152,7 +152,7 @@ class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTrigg
         return {}
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
-        """Return the end of each trace. Rings are small, so a batch takes all of it."""
+        """Return the end of each trace. Rings are small, so a batch takes all new events."""
         del limit
         if not self._available_now:
             return self._ends(start)

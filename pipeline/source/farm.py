@@ -235,7 +235,7 @@ class _Reader:
 
 
 def _known(offset: Offset) -> dict[str, KnownTime]:
-    """Return log time at the entries of an offset, if it has it."""
+    """Return the next entry and the log time before it, for each farm with a log time in the offset."""
     return {
         cluster: KnownTime(offset["farms"][cluster], time_ms) for cluster, time_ms in offset.get("times", {}).items()
     }
@@ -319,7 +319,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of a batch that begins at `start`; return `start` while, for a moment, no node replies."""
+        """Return the end of a batch from `start` on; for at most `SILENCE_SECONDS`, `start` if no node replies."""
         whole = self._offsets.loaded(start)
         try:
             end = self._latest(whole, limit)

@@ -15,8 +15,9 @@ The file is read again when it changes: farms join and leave while the stream ru
 and the farms stay unchanged.
 
 *An unreachable farm does not delay the others.* All are queried concurrently, by threads that outlive the query. A farm
-without a reply after a second is skipped in this batch. After its reply or failure it is queried again, each time with
-a doubled pause. The progress of the Spark query reports each farm's problem.
+without a reply after a second is skipped in this batch. After its reply it is queried again with the other farms. After
+a failure it is queried again after a pause, which doubles with each failure in a row. The progress of the Spark query
+reports each farm's problem.
 """
 
 import json
@@ -42,7 +43,7 @@ from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 10.0
-"""The limit of the wait until the first farm has replied: before that, the wait does not delay a batch."""
+"""The limit of the wait for replies while no farm has ever replied: this wait does not delay a batch."""
 UNANSWERED_SECONDS = 5.0
 """A farm without a reply for this time is reported as unresponsive: a busy machine delays many replies."""
 QUERIES_AT_ONCE = 32

@@ -55,16 +55,16 @@ class LogRanges(Protocol):
         """Return the status of the log of `cluster`, or of any; `of_all`: of the node with the most entries."""
 
     def oldest(self, cluster: str) -> int:
-        """Return the first index in any place."""
+        """Return the first index of the log, from all nodes together."""
 
     def snapshot_index(self) -> int:
         """Return the index of the snapshot."""
 
     def time_before(self, index: int, known: KnownTime | None) -> int | None:
-        """Return log time before the entry at `index`, if a place in the log needs it. `known`: at an earlier entry."""
+        """Return the log time before an entry, if a place in the log needs it; `known`: an earlier entry's time."""
 
     def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
-        """Return the partition for [first, end)."""
+        """Return the partition for [first, end). `known` as in `time_before`."""
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Yield the rows of one partition."""

@@ -9,10 +9,10 @@ a node, and the generation distinguishes its processes. The other parts are need
 that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its last whole
 line.
 
-A node's event is dated by the node's clock and its offset to log time. A file has log time for some events only. The
-offset of another event comes from a neighbor. This is the last dated event of the same node before it, at most
-`BACK_BYTES` before the stretch, or else the next one in the stretch. Without a neighbor, log time is NULL. Clocks of
-nodes are not compared.
+A node's event is dated by the node's clock and its offset to log time. A file has log time for some events only. Any
+other event uses the clock offset of a neighbor: the last dated event of the same node before it, at most `BACK_BYTES`
+before the stretch, or else the next one in the stretch. Without a neighbor, log time is NULL. Clocks of nodes are not
+compared.
 """
 
 import json

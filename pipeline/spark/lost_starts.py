@@ -3,9 +3,10 @@
     lost start ─▶ `pause_s` ─▶ counted, reported, 1 s, 2 s, 4 s, … 60 s          success ─▶ `reset`
 
 To begin a query or a task Spark starts Python processes, and each has ten seconds to connect: a limit that cannot be
-set. On a busy machine some starts miss it. A lost start does not end the run: the machine has no free processor at that
-moment, and each new start needs more of it. So the pauses double. A run that follows the log continues until it is
-stopped. A run with an end (`give_up_s`) fails after that time of lost starts in a row: a caller waits for its end.
+set. On a busy machine some starts miss it. A lost start does not end the run, because the machine may only be busy at
+that moment. The pauses double, because each new start makes the machine busier. A run that follows the log continues
+until it is stopped. A run with an end (`give_up_s`) fails after that time of lost starts in a row: a caller waits for
+its end.
 """
 
 import time

@@ -145,7 +145,7 @@ def _started(settings: SparkConf) -> SparkSession:
 
 
 def _print_into(log: Path, session: SparkSession) -> None:
-    """Send the prints of Spark's Python processes, such as that one has begun, to the file as well."""
+    """Also write the prints of Spark's Python processes, such as the notice of a start, to the file."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     java = java.java
     java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(log), True), True))  # noqa: FBT003 - Java's

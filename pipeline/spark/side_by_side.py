@@ -1,7 +1,7 @@
 """Concurrent queries: they begin in order, and again after a lost start.
 
     to begin ──(all running ones have rested once)──────▶ running ──(its start was lost)──▶ a pause, then to begin
-                                                             ├──────(of anything else)──▶ the end of all: the reason
+                                                             ├──────(any other error)──▶ all end, with its reason
                                                              └──────────────(its end)──▶ done
 
 Queries that begin together miss Spark's limit for the start of its Python processes more often (`lost_starts.py`). So a

@@ -57,7 +57,7 @@ CHECKPOINT_COMMITS = 10
 LOG_KEPT = "interval 1 minutes"
 """The lifetime of a commit in the log, in Delta Lake's notation. A checkpoint deletes all older commits before it.
 
-If commits are rare, these are the commits that a reader has just listed. It then opens the table again (`_repeated`).
+If commits are rare, a reader may just have listed the deleted commits. It then opens the table again (`_repeated`).
 """
 OPENINGS = 3
 """The attempts of a reader to open a table. The second one fails only after another `CHECKPOINT_COMMITS` commits."""

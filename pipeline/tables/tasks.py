@@ -6,7 +6,7 @@
                                  ├──▶ the windows of each farm with new rows
                                  └──▶ the counts of entries and rows (`pipeline/tables/ranges.py`)
 
-A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits.
+With Spark a batch is one job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits.
 Results that need all rows in one place, such as the last row of a server, are reduced in each task first.
 
 The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows

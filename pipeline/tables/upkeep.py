@@ -1,7 +1,7 @@
 """The upkeep of tables: small files are merged, old ones dropped, and removed ones deleted.
 
-    every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so a row is rewritten twice
-                                   files whose youngest row is older than `keep_ms` before the youngest of all: dropped
+    every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so rows are rewritten rarely
+                                   files whose rows are all older than `keep_ms` before the youngest row: dropped
     every hour                     files removed longer ago than the table's `undo` time: deleted
 
 Dropped or merged files stay readable for readers that have begun, until they are deleted.
@@ -19,7 +19,9 @@ LOOK_BATCHES = 32
 SWEEP_SECONDS = 3_600
 MIB = 1024 * 1024
 STEPS = ((32, 4 * MIB), (16, 128 * MIB))
-"""The least number of a day's files below a size (by a quarter), and the size to which they are merged."""
+"""Steps of merging: the least number of a day's files below three quarters of a size, and this size, to which they are
+merged.
+"""
 _NEARLY = 0.75
 
 
