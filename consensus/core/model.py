@@ -102,11 +102,11 @@ def _ids(servers: tuple[Server, ...]) -> frozenset[ServerId]:
 
 
 class Configuration(Struct, frozen=True):
-    """Raft's member set. Takes effect when appended, not when committed (Raft section 6).
+    """Raft's member set, which takes effect when appended, not when committed (Raft section 6).
 
     With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
-    one of `old_voters` (C_old). `learners` get the log and never count. A server of C_old that C_new keeps as a learner
-    is in both lists and votes until C_new.
+    one of `old_voters` (C_old). `learners` get the log and count for no majority. A server of C_old that C_new keeps as
+    a learner is in both lists, and votes until C_new is in effect.
     """
 
     voters: tuple[Server, ...]
@@ -225,8 +225,8 @@ class Entry(Struct, frozen=True, gc=False):
     """One entry of the log, the same object on its whole way through a server; it is never changed.
 
     `data` are the bytes from the client or the leader: they are never encoded again. The contents of a configuration or
-    a no-op are decoded when needed. In protocols without a no-op, a configuration that repeats the current one replaces
-    it.
+    a no-op are decoded when needed. In protocols without a no-op, a leader appends the current configuration again
+    instead.
     """
 
     term: Term

@@ -15,11 +15,11 @@ or previous configuration (`refuses_outsider`). A redirect from another server n
 not count as contact.
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
-timeout. It no longer refuses candidates, and campaigns one slot later, or more. Each voter has a slot
-(`Options.campaign_slot_ms`), in order of id, so that votes are not split. Any message of the leader ends this. Until
-the latest election timeout the slots repeat, because the other voters may get the evidence later. Only pre-votes are
-early, so evidence in one server does not change a term. Leases and peers without pre-vote depend on the timeouts, so
-with them the evidence is ignored.
+timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of
+`Options.campaign_slot_ms` in order of id, so that votes are not split. Any message of the leader ends this. Until the
+latest election timeout the slots repeat, because the other voters may get the evidence later. Only pre-votes are early,
+so evidence in one server does not change a term. Leases and peers without pre-vote depend on the timeouts, so with them
+the evidence is ignored.
 """
 
 from msgspec import Struct

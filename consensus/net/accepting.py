@@ -2,7 +2,7 @@
 
     kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
-                       └── closed after too long; if too many wait, the oldest is closed, by source if that has too many
+                       └── closed if it waits too long, or is the oldest of too many, of its source or of all
 
 A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
 it is one descriptor. So this process empties the kernel's queue even in a flood, and servers of the farm do not wait in

@@ -38,7 +38,7 @@ MEMORY = Features(
     max_requests_in_flight=64,
     probes_from_the_end=False,
 )
-"""The features of this network: the leader can append any entry.
+"""The features of this network: pre-vote, transfers, joint configurations and learners.
 
 The network also works with any other `Features`.
 """

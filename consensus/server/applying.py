@@ -5,9 +5,9 @@ Turns of the event loop push entries; a separate task calls the state machine an
 entries beyond `queue_bytes` are dropped unless the queue is empty, and the task reads them from storage later. For
 dropped entries only the commit index is kept.
 
-Between two entries the same task *captures* the state machine for a snapshot. `snapshot()` returns immediately, and its
-iterator yields the state of that moment even if later entries are applied. The task also *restores* the state machine
-from a snapshot, at the start or when the leader sent one.
+Between two groups of entries the same task *captures* the state machine for a snapshot. `snapshot()` returns
+immediately, and its iterator yields the state of that moment even if later entries are applied. The task also
+*restores* the state machine from a snapshot, at the start or when the leader sent one.
 """
 
 from collections import deque

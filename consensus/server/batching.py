@@ -10,7 +10,7 @@ get adjacent indexes in one term, so the place of each proposal follows from the
 
 *Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
 `linger_in_flight_ms`. Each batch costs every server an append, a write and a reply. If no batch is in flight, proposals
-wait only as described below. The time limit is for slow networks with long round trips.
+wait only as described below. `linger_in_flight_ms` is for slow networks with long round trips.
 
 *Linger, idle.* Clients that wait for a reply send their next command shortly after a batch is answered. Without a
 pause, the first of these commands would be a batch on its own. The clients would split into two groups that take turns,

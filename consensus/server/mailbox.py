@@ -4,8 +4,8 @@
     proposals   clients' commands, as batches (`batching`)                  one batch at a time, when nothing is urgent
 
 A task with an event runs the owner's turn immediately, in its own task, by `run_pending`. The owner's task is woken
-only if a turn is under way, or if proposals linger. To wake it for each message would cost a turn of trio's loop each
-time, and so several turns for each entry.
+only if a turn is under way, or for proposals that may share a batch. To wake it for each message would cost several
+turns of trio's loop for each entry.
 
 Why two lanes: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly
 when it is busy. A task cannot wait for several channels of trio with a preference for one of them, so the lanes are

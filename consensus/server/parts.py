@@ -63,7 +63,7 @@ class ServerParts:
     checks: ContentChecks = field(default_factory=ContentChecks)
     """Checks that may refuse the content of messages from other servers."""
     keep_from: Callable[[], Index] = lambda: 0
-    """Returns the first useful entry covered by a snapshot."""
+    """Returns the oldest entry worth keeping; older ones are deleted once a snapshot covers them."""
     snapshot_index: Callable[[], Index] | None = None
     """Returns the entry that `state_machine.snapshot()` covers; None: the newest applied one.
 

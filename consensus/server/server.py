@@ -99,7 +99,7 @@ from consensus.storage.planner import Storage
 from consensus.storage.snapshot_form import PLAIN
 
 CLEAN_STOP_SECONDS = 1.0
-"""Time for the mark of a clean stop. Without it, damage to the last group looks like a torn write at the next start."""
+"""Time for the mark of a clean stop. Without a mark, damage to the last group looks like a torn write at the start."""
 
 _REQUESTS = frozenset(get_args(Request))
 
@@ -305,7 +305,7 @@ class ConsensusServer:
             self._dropped[ShellDrop.PEER_ENDED_QUEUE_FULL] += 1
 
     async def read_barrier(self) -> Index:
-        """Wait until this server's state machine has taken every write acknowledged before the call; return its index.
+        """Wait until this server's state machine has taken all writes acknowledged before the call; return its index.
 
         Raises `NotLeaderError` (try the leader it names), `ServerBusyError` or `ServerStoppedError`. Concurrent writes
         may or may not be visible, as for any read.

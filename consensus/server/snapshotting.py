@@ -9,7 +9,8 @@ writes for the log continue between chunks.
 
 *Time.* As the paper recommends (section 7), a snapshot is taken when the log has a fixed size, well above the size of a
 snapshot. With little traffic a snapshot is taken by age, so that a replay after a restart is short. While a follower
-receives the snapshot, a new one would restart the transfer: it is postponed until the log is four times the size.
+receives the snapshot, a new one would restart the transfer: it is postponed until the log has four times the fixed
+size.
 
 *Kept log.* `retain_bytes` before the end of the snapshot stay, for followers that are slightly late and for readers of
 the log; `keep_from` may reduce them by age. A reader cannot prevent the removal of entries.

@@ -12,9 +12,9 @@ session: a log index that it saw before its first request. The greatest last ind
 
     unknown client, start at the floor or after  new: no expired session can be this one
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
-    start at the request's own index or after    the client cannot have seen it: refused, or the floor would not hold
+    start at the request's own index or after    refused: the client cannot have seen it, and no floor would exclude it
 
-To register each client with a separate entry would cost a round trip without an advantage. A client may have `window`
+A client need not be registered by an entry: any index that it has seen can be its start. A client may have `window`
 requests under way, in any order. A number below the window is refused, because its result is no longer stored.
 """
 
@@ -89,8 +89,8 @@ class SessionLimits(Struct, frozen=True):
     reserved_prefix: str = ""
     """Prefix of preferred clients' names.
 
-    Their sessions are dropped only if no others are left: any client can fill the table with other sessions. Empty:
-    sessions do not have a preference.
+    Their sessions are dropped only if no others are left: any client can fill the table with other sessions. Empty: no
+    session is preferred.
     """
 
     def is_reserved(self, client: str) -> bool:

@@ -329,7 +329,7 @@ class Journal:
         )
 
     def first_within(self, last: Index, limit_bytes: int) -> Index:
-        """Return the first entry of the oldest segment within `limit_bytes` before `last`; `last` + 1 if none does."""
+        """Return the first entry of the oldest segment within `limit_bytes` before `last`, or `last` + 1."""
         first, size_bytes = last + 1, 0
         for segment in reversed(self._segments):
             if segment.first > last:

@@ -49,7 +49,7 @@ class TopicState(Struct, frozen=True):
     log_end_offset: int = -1
     """End of this server's log, exclusive, committed or not; -1: at the high watermark."""
     final_end: int = -1
-    """Exclusive: between the high watermark and this no offset has a record; -1: at the high watermark."""
+    """No offset from the high watermark up to this one, exclusive, has a record; -1: at the high watermark."""
 
     def leader_endpoint(self, part: Callable[..., E]) -> tuple[E, ...]:
         """Return the part of a message that names the leader, or nothing if clients cannot connect to it."""

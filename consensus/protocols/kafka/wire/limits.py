@@ -1,4 +1,4 @@
-"""The one error of KRaft's decoders, their limits, and common names.
+"""The one error of the decoders for Kafka's protocol, their limits, and common names.
 
 Kafka and Raft count the same things under different names. This folder uses Kafka's words; the core has Raft's.
 

@@ -10,9 +10,9 @@ for different clocks. The *prune index* is the last index before the first unexp
 log up to there.
 
 *Limit.* Beyond `limit` ids the oldest are dropped, and the *floor* rises to the time of the newest dropped one. An
-unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. The limit does not let
-the log be pruned earlier. For each minute, the table keeps the lowest index of the ids that it dropped. So these
-entries stay in the log, and a restart computes the same floor.
+unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. For each minute, the
+table keeps the lowest index of the ids that it dropped. So these entries stay in the log until their ids expire, and a
+restart computes the same floor.
 
     recent: a dict, up to 4,096 ids ──full──▶ merged into sorted runs; each record has 20 bytes: the id and its index
 
