@@ -5,10 +5,9 @@ rewiring of a full overlay after a partition.
 
 *The joiner* retries seeds from an operator without end, since a whole site may return after hours. It drops hints from
 broadcasts, and former addresses of a seed's name, after a few failures. A node with fewer peers than its capacity also
-looks for more in its own directory, which makes a
-small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
-the same seed must not return to it at the same time. If a search finds only members at capacity (one vacancy in the
-group remains), the search slows down in the same way.
+looks for more in its own directory. So a small group becomes a full mesh, and an overlay is repaired. Retries back off
+exponentially with jitter: a hundred nodes that lost the same seed must not return to it at the same time. If a search
+finds only members at capacity (one vacancy in the group remains), the search slows down in the same way.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all known members are full, the
 receiver splits a link for a joiner with two vacancies. The receiver does not yet accept a joiner that it has recorded
@@ -79,7 +78,7 @@ class _Join(Struct):
     tokens: int = 0
     redirects: int = 0
     answers_unreadable: bool = False
-    """True if this join does not repeat a JoinReq without a reply: its address may be forged."""
+    """True if this join does not repeat an unanswered JoinReq, because the address may be forged."""
     tried: set[Address] = field(default_factory=set)
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 

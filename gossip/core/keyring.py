@@ -275,7 +275,7 @@ class Keyring:
         return tuple(each for each in self.keys if each.since)
 
     def _with(self, dated: tuple[DatedKey, ...], primary: bytes, used_at: int) -> "Keyring":
-        """Return the same farm's keyring with other keys, the primary in its own place if it is not among the dated."""
+        """Return the same farm's keyring with other keys; a primary that `dated` lacks gets an entry without date."""
         own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
         return dataclasses.replace(self, keys=tuple(sorted((*own_place, *dated))), primary=primary, used_at=used_at)
 

@@ -1,7 +1,7 @@
 """The distribution of changed keys to every member: sent to all peers immediately, then compared on every ping.
 
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
-    every ping and ack carries the keyring's digest; if they differ, both send their keyring, at a bounded rate
+    pings and acks that no node relays carry its digest; if they differ, both send their keyring, at a bounded rate
 
 The flood is quick but may miss a member; the digests reveal this within a few periods. The missed member cannot read
 this node's datagrams after this node has begun to seal with the new key. The missed member seals with an open key that
@@ -110,7 +110,7 @@ class KeyringExchange:
         if begins_era:
             self._context.emit(UseKeyring(keyring))
         members = self._context.members
-        # Without peers it goes to all known members, dead ones included: they cannot read anything sealed from now on.
+        # Without peers it goes to known members, dead ones included: they cannot read anything sealed from now on.
         receivers = members.peers() or members.entries()[:_SENT_WITHOUT_PEERS]
         for address in dict.fromkeys(entry.address for entry in receivers):
             self._context.send(address, KeyringUpdate(keyring), None)
