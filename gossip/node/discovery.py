@@ -120,7 +120,7 @@ class NamesToFollow:
             self._inlet.send_nowait(name)
 
     async def follow(self, network: Network, give: GiveSeeds) -> None:
-        """Resolve all names until cancelled; `give` gets the current addresses of a name and its former ones."""
+        """Resolve all names until cancelled; `give` gets a name's addresses, and the former ones to withdraw."""
         async with trio.open_nursery() as nursery, self._outlet:
             async for host, port in self._outlet:
                 nursery.start_soon(follow_name, host, port, network, partial(self._found, (host, port), give))

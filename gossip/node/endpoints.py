@@ -88,7 +88,7 @@ def may_gossip(host: str) -> bool:
     """Return True if gossip with a numeric address is allowed without `allow_wan`: private networks, and VPN addresses.
 
     `is_private` excludes these VPN addresses, because it decides about listeners without encryption: a provider may use
-    the same range for several customers. Gossip is sealed, and its peers prove the farm's key.
+    the same range for several customers. Gossip is sealed (except with `insecure`), and its peers prove the farm's key.
     """
     if is_private(host):
         return True

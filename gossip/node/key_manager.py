@@ -64,7 +64,7 @@ class ListedKey(Struct, frozen=True):
     state: KeyState
     since: int
     opened_by: tuple[NodeId, ...]
-    """Members that open all datagrams with it, this node included; empty once a removal is everywhere."""
+    """Members that open all datagrams sealed with it, this node included; empty once a removal is everywhere."""
     sealed_by: tuple[NodeId, ...]
     """Members that seal with it."""
 

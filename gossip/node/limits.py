@@ -11,8 +11,8 @@
 bucket. So a flood from continuously new (forged) hosts passes the buckets of the hosts, but not the common bucket.
 
 *Admission.* `admit` runs inside a step of the core: its exception would end the member, and a joiner can often cause
-one by its metadata. If a failed check admitted the joiner, a mistake in the check would disable it. So the joiner is
-refused (docs/reference/gossip-library.md).
+one by its metadata. If a failed check admitted the joiner, a mistake in the check would open the group. So the joiner
+is refused (docs/reference/gossip-library.md).
 
 *Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
 application decides whether its own members may be among the listed senders.
@@ -81,13 +81,13 @@ class SourceLimits(Struct):
     boxes: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
     """Opened boxes: each costs an exchange of keys, and unknown nodes can send imitations."""
     key_repairs: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
-    """Keyrings sent to members with an outdated one."""
+    """Keyrings sent to senders with a replaced key, and unreadable datagrams reported to the core."""
     refused_keyrings: TokenBucket = field(default_factory=lambda: TokenBucket(1 / 30, 1.0))
     """Reports to the application of keyring updates from unauthorized nodes: the first, then two a minute."""
 
 
 class Loss(CountedDrop):
-    """Datagrams that the node drops before or after the codec; `SealFault` has the codec's own reasons."""
+    """Reasons of drops before or after the codec; `SealFault` has the codec's own reasons."""
 
     ADMIT_FAILED = "admit-failed", "joins refused because the application could not decide on them"
     ANSWER_LOST = "answer-lost", "answers to a query that the application reads too slowly, or no longer"
@@ -149,7 +149,7 @@ class Counters(Struct):
     resumptions: int = 0
 
     def drop(self, reason: SealFault | Loss) -> None:
-        """Count a dropped datagram."""
+        """Count a drop."""
         self.dropped[reason] += 1
 
     def describe(self, overflowed: int, events_lost: int, other_farms: tuple[OtherFarm, ...] = ()) -> WireDescription:

@@ -73,7 +73,7 @@ class Incoming(Struct, frozen=True, gc=False):
     received: Received
     piggyback_left_out: int = 0
     outdated_key_id: bytes = b""
-    """The id of the sender's key if it opens but is no longer the primary, so that it must get the new keyring."""
+    """The id of the sender's key if it opens but is not the primary: the sender may need this node's keyring."""
 
 
 class SecureCodec:
@@ -120,8 +120,8 @@ class SecureCodec:
     ) -> bytes:
         """Return the datagram for a message of the core; raise DatagramError if it does not fit.
 
-        `receiver`: None if not known, for the messages above only. `reply_key_id`: seal with this key of the ring,
-        since the receiver does not hold a newer one. `limit_bytes`: lower than usual, for a reply.
+        `receiver`: None if not known, only for the messages that the module lists. `reply_key_id`: seal with this key
+        of the ring, since the receiver may not hold a newer one. `limit_bytes`: lower than usual, for a reply.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
