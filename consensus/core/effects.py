@@ -155,7 +155,7 @@ class ProposalResolved(Struct, frozen=True, kw_only=True, gc=False):
 class ProposalAccepted(Struct, frozen=True):
     """The commands of a `Proposed` are in the leader's log, the last of them at `position`, but not yet committed.
 
-    Protocols whose clients wait without repeating the request report this to the client (ZeroMQ Raft: "accepted").
+    Protocols whose clients wait without repeating the request report this to the client (ØMQ Raft: "accepted").
     `ProposalResolved` still reports the outcome.
     """
 

@@ -63,7 +63,7 @@ def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
 
 
 def answer_vote(replica: Replica, request: RequestVote) -> bool:
-    """Answer a vote request of the current term or an older one; return True if the vote was granted."""
+    """Answer a vote request after the check of its term; return True if the vote was granted."""
     error = objection(replica, request)
     granted = error is None and may_vote(replica.hard_state, replica.log.last, request)
     if granted and replica.hard_state.voted_for is None:

@@ -312,7 +312,7 @@ class Log:
             self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
-        """Drop the oldest durable entries beyond the limits, when an eighth more entries are in memory.
+        """Drop the oldest durable entries, once an eighth more entries than permitted are in memory, or too many bytes.
 
         The eighth saves time: each removal moves all later entries.
         """

@@ -42,7 +42,7 @@ class RefusalReason(Enum):
         BUSY                 THROTTLING_QUOTA_EXCEEDED (89)
         IMPLAUSIBLE          INVALID_REQUEST (42)
 
-    Garlic Farm and ZeroMQ Raft do not send reasons: their replies only accept or refuse.
+    Garlic Farm and ØMQ Raft do not send reasons: their replies only accept or refuse.
     """
 
     FOREIGN_CLUSTER = "foreign-cluster"

@@ -1,6 +1,6 @@
 """The basic types of Raft: servers, terms, indexes, positions, entries, configurations.
 
-A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with a
+A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a string (ØMQ Raft), an integer with a
 directory (KRaft). The core compares and hashes ids, and sorts them so that one random seed always gives the same run.
 All ids of one group have one type.
 

@@ -2,7 +2,7 @@
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
 [`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have their own time (`PolicyTimes`), derived from
-the minimum unless it is given:
+the minimum unless it is given. These relations hold:
 
     sign of life < check-quorum    otherwise a leader resigns while the disks of its followers write
     heartbeat < stickiness         otherwise a follower votes for candidates between two heartbeats

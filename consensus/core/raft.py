@@ -3,10 +3,10 @@
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes this server a
-follower; a request of an older term is refused with our term; a reply of an older term is ignored. Exceptions: within
-`leader_stickiness_ms` after contact with the leader, a vote request (section 6) and a leader from outside the group are
-refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
-(`Replica.adopt_term`).
+follower; a request of an older term is refused with our term; a reply of an older term is ignored, except a denied
+vote. Exceptions: within `leader_stickiness_ms` after contact with the leader, a vote request (section 6) and a leader
+from outside the group are refused. Pre-votes and replies of non-voters never change a term. A term too far ahead moves
+ours by one step (`Replica.adopt_term`).
 
 `append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
 leader appends, reads, changes the members or hands leadership over. Every other server refuses immediately and names
@@ -319,8 +319,8 @@ class Raft:
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
         """Return True to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
 
-        Such a server has no part in elections, so the voters also receive every later term that it has seen. If its
-        term were adopted, any such server could depose us.
+        Such a server has no part in elections: if a later term matters, the voters send it as well. If its term were
+        adopted, any such server could depose us.
         """
         leader = self._role.as_leader
         if leader is None or sender not in leader.followers:

@@ -33,8 +33,8 @@ class CreateFile(Struct, frozen=True):
 class WriteBytes(Struct, frozen=True):
     """Write `data` at `offset_bytes`.
 
-    Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot grows, because its
-    size is unknown before its end.
+    Planners write beyond the created size of a file only while its name ends in `.new`: a snapshot and the next segment
+    grow.
     """
 
     file: str

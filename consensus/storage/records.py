@@ -3,9 +3,9 @@
 A segment file is one header block followed by records without gaps, then zeros up to its end. The fields of both are
 listed in docs/reference/storage.md, 'Bytes of a segment'; docs/explanation/storage.md has the reasons.
 
-A *group* holds entries of one append, or a part of them: its payload is the bytes of the entries as the leader encoded
-them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut* without
-payload follows a group whose later part was truncated, and contains the first removed index.
+A *group* holds the entries of one write, or a part of them: its payload is the bytes of the entries as the leader
+encoded them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut*
+without payload follows a group whose later part was truncated, and contains the first removed index.
 
 Only `durable` distinguishes a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused).
 

@@ -4,7 +4,7 @@
     receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before its reply
     both         plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
 
-A snapshot's file is a header block with its owner and its description, followed by the image
+A snapshot's file is a header block with its owner and its description, followed by the bytes in its form
 (`consensus.storage.snapshot_form`). The header is written last. A file gets its name only when everything in it is
 durable, so a fault in a named file is rot, and is refused. The previous snapshot is removed afterwards; if a crash
 comes first, the next start finds both and keeps the newer. Unfinished files are removed at the next start.
@@ -92,7 +92,7 @@ class SnapshotWriter:
 
 
 class ChunkExtent(Struct, frozen=True):
-    """The place of a chunk of a stored image."""
+    """The place of a chunk of a stored snapshot."""
 
     file: str
     offset_bytes: int
@@ -131,7 +131,7 @@ class SnapshotFiles:
         ]
 
     def chunk_extent(self, last: LogId, offset: int, limit_bytes: int) -> ChunkExtent | None:
-        """Return the place of the image of `last` from `offset` on; None if it is not the stored snapshot any more."""
+        """Return the place of the snapshot of `last` from `offset` on; None if another snapshot is stored now."""
         if self.stored is None or self.stored.last != last or offset > self.stored.size_bytes:
             return None
         length_bytes = min(limit_bytes, self.stored.size_bytes - offset)

@@ -304,7 +304,7 @@ class FetchLeader:
         return self._followers.get(peer) or self._observers.get(peer)
 
     def _observe(self, peer: ServerId) -> None:
-        """Add an observer; if there are too many, replace the observer with the oldest contact."""
+        """Add an observer. If there are too many, replace the observer with the oldest contact, if that is long ago."""
         now, observers = self._replica.now, self._observers
         if peer not in observers and len(observers) >= MAX_OBSERVERS:
             silent = min(observers, key=lambda each: observers[each].contact_ms)

@@ -304,7 +304,7 @@ class FetchReceiver:
     def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
         """Fetch from the leader that the reply names, else the next voter.
 
-        A leader that refuses lacks the requested data.
+        A leader that refuses lacks the requested data, unless it is busy.
         """
         if reply.leader == sender:
             self._follow(sender)

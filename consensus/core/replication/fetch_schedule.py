@@ -11,10 +11,10 @@ then. So each request is stored under its correlation, and `fetch_receiver` drop
 of the log. If the leader no longer has the entries, it names its snapshot. Chunks are fetched in order, each when the
 previous one is durable; entries follow when the snapshot is installed (`snapshots`).
 
-*Size of a request.* The size is halved when a reply is overdue, and doubled when a full reply comes soon. So on any
-link a fetch takes only a part of the timeout. The bytes of a larger batch are reported as they arrive
-(`AnswerArriving`). Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of zero
-bytes shows the leader that this follower is alive.
+*Size of a request.* The size is halved when a reply is overdue, and doubled when a reply of at least half the size
+comes soon. So on any link a fetch takes only a part of the timeout. The bytes of a larger batch are reported as they
+arrive (`AnswerArriving`). Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of
+zero bytes shows the leader that this follower is alive.
 
 One fetch is under way at a time. After a reply without a change the next fetch waits for its time. Otherwise follower
 and leader would exchange empty messages without a pause.
@@ -118,7 +118,7 @@ class FetchSchedule:
         return True
 
     def adapt(self, pending: PendingFetch, size_bytes: int) -> None:
-        """Adapt the limit to a reply: raise it if the reply was full and came soon, lower it if it took long."""
+        """Adapt the limit to a reply: raise it if at least half of it came soon, lower it if the reply took long."""
         took_ms, retry_ms = self._replica.now - pending.sent_ms, self._replica.options.retry_ms
         if size_bytes and took_ms > retry_ms:
             self._reduce_request_size()

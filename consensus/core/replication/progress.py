@@ -2,7 +2,7 @@
 
     PROBING      ──success──▶  REPLICATING        one request at a time until the logs agree at some place
     REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the replies, up to the window
-    either       ──timeout──▶  UNREACHABLE        only heartbeats, which probe from `match` on, or from our end on
+    any          ──timeout──▶  UNREACHABLE        only heartbeats, which probe from `match` on, or from our end on
     UNREACHABLE  ──any reply──▶ another state
     any          ──needs compacted entries──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshots`
 
@@ -72,7 +72,7 @@ class SentAppend:
 
 @dataclass(slots=True)
 class Progress:
-    """One follower as its leader sees it. `round_number` only rises; `match` falls only if it lost entries."""
+    """One follower as its leader sees it. `round_number` only rises; `match` falls only if it may have lost entries."""
 
     next: Index
     contact_ms: Milliseconds = 0
@@ -225,7 +225,7 @@ class Progress:
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """Record that the follower holds everything up to `match` durably; it rejected later entries of the request."""
+        """Record that the follower holds everything up to `match` durably; it rejected any later entries."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:

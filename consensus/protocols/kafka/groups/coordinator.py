@@ -120,7 +120,7 @@ class GroupCoordinator:
                 self._drop_if_empty(group)
 
     def groups(self) -> Mapping[str, ConsumerGroup]:
-        """Return the groups with members, by name."""
+        """Return the groups with members or with reserved member ids, by name."""
         return self._groups
 
     def refusal(self) -> ErrorCode:

@@ -31,7 +31,7 @@ _GZIP_WINDOW: Final = 31
 _MAX_MEMBERS: Final = 64
 """Limit of gzip members; producers write one. The data after a member are copied."""
 _MIN_BLOCK_BYTES: Final = 1024
-"""Average size of snappy blocks; Java writes blocks of 32 KiB, and its smallest setting is this size."""
+"""Least average size of snappy blocks; Java writes blocks of 32 KiB, and its smallest setting is this size."""
 _FREE_BLOCKS: Final = 16
 _MAX_SNAPPY_GROWTH: Final = 22
 """Maximum growth of a byte of snappy: three bytes copy at most 64."""

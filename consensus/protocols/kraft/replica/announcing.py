@@ -199,7 +199,10 @@ class Announcing:
     async def _call_leader(
         self, raft: RaftDescription, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
     ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
-        """Return the leader's reply; None without a leader or a reply. The leader connects twice as long as we wait."""
+        """Return the leader's reply; None without a leader or a reply.
+
+        The leader tests our address before its reply, which takes up to two request timeouts.
+        """
         if raft.leader is None:
             return None
         leader = replica(raft.leader)

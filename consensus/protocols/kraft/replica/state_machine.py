@@ -1,8 +1,7 @@
 """The state of a voter's log: the opaque records themselves, and their producers.
 
-    committed entries ─▶ records kept, in order           ─┐
-                      ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
-                      ─▶ the next producer id             ─┘
+    committed entries ─▶ records kept, in order           ─┬─▶ snapshot: whole record batches
+                      ─▶ producer id: epoch, sequences    ─┘
 
 *Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
 ends within a batch: a server that begins from it would read the records as two batches.
