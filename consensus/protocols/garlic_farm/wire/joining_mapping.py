@@ -28,7 +28,8 @@ def sync_to_wire(
 ) -> wire.SyncLogRequest:
     """Return the entries of an append as the log pack for a newcomer.
 
-    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make use it (`log_pack`).
+    `first_offset`: the size in bytes of the newcomer's data file. Only servers of another implementation use it
+    (`log_pack`).
     """
     packed = entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
     at, pack = append.previous, LogPack(first_offset, packed)
@@ -65,8 +66,8 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, corr
 def sync_reply_to_wire(reply: core.AppendReply, request: wire.SyncLogRequest) -> wire.SyncLogResponse:
     """Return the reply to a log pack.
 
-    A leader of another make continues at the next index even after a refusal, and ends its process if that lies beyond
-    its log. So a refusal never names an index beyond the pack.
+    A leader of another implementation continues at the next index even after a refusal, and ends its process if that
+    lies beyond its log. So a refusal never names an index beyond the pack.
     """
     next_index = reply.next_index if reply.success else min(reply.next_index, request.last_log_index + 1)
     return wire.SyncLogResponse(

@@ -14,8 +14,8 @@ sender's identity to a side whose log lacks it, nearest first. `X-Garlic-Introdu
 layer above, the sender's own first, if servers have no other way to discover each other. Both are opaque here.
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server selects one
-(RFC 6455 allows no more), and a name represents a set of extensions. A server of another make selects none and gets
-only the seventeen messages of the document.
+(RFC 6455 allows no more), and a name represents a set of extensions. A server of another implementation selects none
+and gets only the seventeen messages of the document.
 """
 
 import base64

@@ -38,7 +38,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 _LAST_NUMBER = 2**32 - 1
 
 Receive = Callable[[list[bytes], str | None], None]
-"""Takes the frames of a message; the second argument is for servers that know the names of keys."""
+"""Takes the frames of a message; the second argument is the sender's public key, and None at a client."""
 
 
 class ClientSocket(Protocol):

@@ -218,7 +218,7 @@ class LogReader:
         self._slowness = 1
         """Factor of the time for a message, doubled when an abandoned message arrives late."""
         self._gave_up_s = math.inf
-        """Time of the last timeout of a request without any later message."""
+        """Time of the last timeout, until a message of an abandoned request arrives."""
 
     async def items(self) -> AsyncGenerator[LogItem, None]:
         """Yield all requested items. Raises `NoProgressError` if no new item arrives for `patience_s`."""

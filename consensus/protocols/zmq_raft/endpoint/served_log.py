@@ -24,7 +24,7 @@ from consensus.server.storage_reads import SnapshotChunk
 class LogDescription(Struct, frozen=True):
     """A log as its clients may know it; the defaults describe an empty log.
 
-    `peers` are the members, during a change of both configurations.
+    `peers` are the members; during a change, the members of both configurations.
     """
 
     is_leader: bool

@@ -2,9 +2,9 @@
 
     previous snapshot, entries up to the prune index ──▶ Compactor ──▶ file ──▶ the server's snapshot ──▶ a shorter log
 
-A snapshot covers the entries up to the *prune index* and no further. Later entries have fresh ids, and a server must
-find them in its log after a restart (`executed_requests`). The package requires the same. Each peer compacts its own
-log; the bytes may differ from peer to peer.
+A snapshot covers the entries up to the *prune index* and no further. Later entries may have fresh ids, and a server
+must find these ids in its log after a restart (`executed_requests`). The package requires the same. Each peer compacts
+its own log; the bytes may differ from peer to peer.
 
 `CommandCompactor` runs a program. Its standard input, with the most significant byte of each number first:
 

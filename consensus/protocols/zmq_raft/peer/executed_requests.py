@@ -100,7 +100,7 @@ class ExecutedRequests:
 
     def _expire(self) -> None:
         now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
-        # This also holds after the clock was set back: then the table accepts older ids again.
+        # The table also changes after the clock was set back: then it accepts older ids again.
         if self._expired_ms is None or abs(now_ms - self._expired_ms) >= _EXPIRY_MS:
             self._expired_ms = now_ms
             self.table.forget_before((now_ms - self._window.kept_ms) // 1000)

@@ -76,7 +76,7 @@ class PeerTimes(Struct, frozen=True):
     def for_options(cls, options: Options) -> "PeerTimes":
         """Return the times of a server with these options; `retry_ms` is at least 140 (the defaults).
 
-        Votes are repeated for the longest election timeout, because a connection may take long.
+        Votes are repeated for at least the longest election timeout, because a connection may take long.
         """
         retry_ms = options.retry_ms
         return cls(
