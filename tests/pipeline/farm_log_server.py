@@ -34,7 +34,7 @@ EPOCH_MS = 1_767_225_600_000
 
 
 def destination(name: str) -> str:
-    """Return a made-up destination in I2P's base64: a key of 384 bytes and a certificate for Ed25519."""
+    """Return a made-up destination in I2P's base64: 384 random bytes as its keys, and a certificate for Ed25519."""
     return base64.b64encode(Random(name).randbytes(384) + bytes.fromhex("05000400070000"), altchars=b"-~").decode()
 
 

@@ -3,8 +3,8 @@
     made-up farm ──▶ entries ──▶ decoded, base tables, derived tables, like the tasks of a run, without Spark
          └──▶ labels ──────────────────────────────▶ judged (`warning_judgment.py`) ◀── rows of `warnings`
 
-Farms are judged from their fourth day on: earlier there are too few days for a comparison. Each entry ends with a
-syntactically valid proof, because the pipeline checks only the form of proofs.
+Farms are judged from their fourth day on: earlier there are too few days for a comparison. Each entry with an author
+ends with a syntactically valid proof, because the pipeline checks only the form of proofs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

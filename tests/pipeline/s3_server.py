@@ -33,7 +33,7 @@ class S3Server:
         self.ignores_conditions = False
         self.denied_methods: frozenset[str] = frozenset()
         self.denied_keys = ""
-        """A part of keys: requests for such objects are refused, unless it is empty."""
+        """Requests for keys that contain this text are refused; empty: none."""
         self.drops_reply_to = ""
         """The end of a key: the next write of such an object is done, and its reply is lost."""
         self.after_list: dict[str, bytes] | None = None
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def handle_one_request(self) -> None:
-        """Serve a request; a killed client resets its connection."""
+        """Serve a request. Ignore a connection that its client has reset, for example because it was killed."""
         try:
             super().handle_one_request()
         except ConnectionError:

@@ -110,7 +110,7 @@ def test_log_of_many_commits_stays_short(tmp_path: Path) -> None:
 
 
 def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure leaves neither."""
+    """Otherwise a power failure leaves neither the checkpoint nor the commits."""
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table, log = Table(tmp_path, CLOCKS), tmp_path / "clocks" / "_delta_log"
     synced: dict[str, int] = {}
@@ -556,7 +556,7 @@ def test_batch_rewrites_state_of_its_farms_alone(tmp_path: Path, monkeypatch: py
 
 
 def test_file_of_state_states_any_first_and_last_farm(tmp_path: Path) -> None:
-    """The nodes of a farm state its name."""
+    """The nodes of a farm report its name, which may be any text."""
     for batch, names in enumerate((["", "\0/../"], ["\U0010fffe", "\U0010ffff"])):
         rows = [{"farm": farm, "server_id": 1, "index": 5, "log_time": NOON} for farm in names]
         write_current_state(tmp_path / str(batch), 0, {"routers": rows})

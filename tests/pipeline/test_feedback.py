@@ -74,7 +74,7 @@ def test_recent_rows_skip_old_and_hostile_entries() -> None:
     leaf = address("three")
     log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: 1.5}}}))
     last = log.commit_index
-    # Factors without an effect in the farm do not have one here.
+    # Factors that the farm ignores are ignored here too.
     log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: None}}}))
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"no-hash": 1.5}}}')
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": 1.5, "def": "much"}}}')

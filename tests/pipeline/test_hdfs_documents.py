@@ -163,7 +163,7 @@ def test_suspended_writer_does_not_change_document(others: Callable[[], None], c
     with pytest.raises(PreconditionError):
         store.put(KEY, b"suspended", mode={"e_tag": tag})
     assert [content(store) if [*store.list("farm")] else None] == expected
-    # And a killed writer would not leave more than a content, which the next writer deletes.
+    # If the writer is killed here instead, it leaves one unused content at most, which the next writer deletes.
     if expected == [None]:
         create(b"next")
     replace()

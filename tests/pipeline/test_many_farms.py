@@ -455,7 +455,7 @@ def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.M
     begun = {"farms": {"0" * 32: 1_000_000, "f" * 32: 111}, "begins": new}
     source |= {"startOffset": "null", "endOffset": json.dumps(begun)}
     assert _entries_per_s(progress) == 2 * 10
-    # The source reports such numbers itself, without farms of unknown length and without removed farms.
+    # The source reports such totals; they leave out farms of unknown length and removed farms.
     monkeypatch.setattr("pipeline.source.farm.WHOLE_FARMS", 0)
     log, removed, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
     sockets = {"one": tmp_path / "one.sock", "two": tmp_path / "two.sock"}

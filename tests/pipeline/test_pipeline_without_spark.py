@@ -108,7 +108,7 @@ def test_existing_spark_settings_are_detected() -> None:
 
 
 def test_commands_omit_pandas_and_arrow_allocator() -> None:
-    """Both would take 35 and 30 MB of each run."""
+    """In each run, pandas would take 35 MB and the allocator 30 MB."""
     program = (
         "import sys; from pipeline.cli.entry import load; load(); print('pandas' in sys.modules);"
         " import pyarrow as pa; print(pa.table({'a': [1]}).to_pandas()['a'][0], pa.default_memory_pool().backend_name)"

@@ -64,7 +64,7 @@ class Judgment:
 
     @property
     def precision(self) -> float:
-        """Return the share of the warnings followed by a failure, or 0 without warnings."""
+        """Return the share of the warnings that are in time, or 0 without warnings."""
         return self.in_time / max(1, self.warnings)
 
     @property
@@ -79,7 +79,7 @@ class Judgment:
 
     @property
     def false_per_router_day(self) -> float:
-        """Return the number of warnings without a later failure, per router and day."""
+        """Return the number of warnings that are not in time, per router and day."""
         return (self.of_relief + self.other) / self.router_days
 
     @property

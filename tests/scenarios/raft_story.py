@@ -11,7 +11,7 @@ messages wait for delivery, and clocks stop until a command advances them.
     log 2 terms 1 1 4 4 current-term 4 [vote 1]
                                           server 2 starts with entries of these terms, and this hard state
         [fetching [static]]               the followers fetch (see `fetch_words`); static: the log never has the voters
-    expire 1                              server 1's clock advances to its deadline
+    expire 1                              server 1's clock advances from deadline to deadline until one has an effect
     campaign 1                            … to the deadline of its election timer, skipping earlier deadlines
     fade 1 2 3                            their clocks advance by a minimum election timeout; no timer is checked
     empty 4 …                             server 4 starts with an empty log and without a configuration
