@@ -220,7 +220,7 @@ class _Attempt(Struct):
                 self.outcome, self.leader, self.reason = Outcome.COMMITTED, answer.source, ""
                 self.position = LogId(max(0, answer.next_index - 1), answer.term)
             case wire.Reply() if answer.destination == answer.source and answer.next_index > 0:
-                self.failed("its session has expired: whether it was executed is not known", Outcome.UNKNOWN)
+                self.failed("the session has expired: the command may be executed or not", Outcome.UNKNOWN)
                 self.expired = True
             case wire.Reply() if answer.destination == answer.source:
                 self.failed(f"server {answer.source} leads and is busy", Outcome.BUSY)

@@ -186,7 +186,7 @@ class ClientConnection:
                 with trio.CancelScope(deadline=self._expires_s) as self._patience:
                     await self._deliver_all()
                     return
-            text = f"no reply within {self._reply_timeout_s:g} s: the connection is taken for dead"
+            text = f"no reply within {self._reply_timeout_s:g} s: the connection counts as dead"
             self._fault = GarlicFarmError(Fault.SILENT, text)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return

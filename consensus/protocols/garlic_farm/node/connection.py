@@ -300,7 +300,7 @@ class ServerConnection:
         else:
             text = f"a request stopped half way for {options.stalled_s:g} s"
             if self._receive_due_s >= self._whole_due_s:
-                text = f"a request was not whole {self._receive_due_s - self._began_s:.0f} s after it began"
+                text = f"a request was not complete {self._receive_due_s - self._began_s:.0f} s after it began"
             self._metrics.incident(Fault.SILENT, self._source, f"connection from {self._source} closed: {text}")
         return True
 
@@ -323,7 +323,7 @@ class ServerConnection:
     def _evict(self) -> None:
         text = (
             f"connection from {self._source} closed: it held {self._unanswered_bytes + self._reader.buffered_bytes}"
-            " bytes of requests, and all clients together more than this server keeps for them"
+            " bytes of requests, and the requests of all clients exceeded the limit of this server"
         )
         self._metrics.incident(Fault.BUSY, self._source, text)
         self._connection.cancel()

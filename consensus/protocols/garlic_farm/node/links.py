@@ -441,8 +441,8 @@ class _Link:
         if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (
-            f"a snapshot of index {chunk.last.index}, from before this server joined; it would end its process. Remove"
-            " it from the cluster, empty its directory, and add it again"
+            f"a snapshot of index {chunk.last.index}, from before this server joined, would end its process. Remove the"
+            " server from the cluster, empty its directory, and add it again"
         )
         self._not_sent(GarlicFarmError(Fault.FOREIGN_SNAPSHOT, text))
         return False

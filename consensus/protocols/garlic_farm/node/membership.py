@@ -191,7 +191,7 @@ class MemberRequests(TaskOwner):
     async def _invite(self, newcomer: ServerId, joining_peer: JoiningPeer) -> str | None:
         """Return the reason why the server has not joined, or None if it has accepted the invitation."""
         if not self._links.invite(newcomer, joining_peer):
-            return "this server has links to too many already"
+            return "this server has too many links already"
         with trio.move_on_after(self._options.invitation_s):
             return None if await joining_peer.answer() else "it refused the invitation"
         return "it did not answer the invitation"

@@ -62,7 +62,7 @@ class ConnectionEvent(CountedReason):
     CONNECTIONS_HUNG_UP = (
         "connections-hung-up",
         (
-            "Connections of clients that the Raft port closed instead of an answer, because it is not known whether"
+            "Connections of clients that the Raft port closed without an answer, because it is not known whether"
             " their entry is committed. It grows when leaders change; the client repeats under its request id"
         ),
     )

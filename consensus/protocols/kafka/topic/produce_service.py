@@ -165,7 +165,7 @@ class ProduceService(Service):
         except KafkaWireError as error:
             raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         if batch.is_control or batch.is_transactional or not batch.records:
-            text = "clients write plain record batches: no control records, no transactions, none that is empty"
+            text = "clients write plain record batches: no control records, no transactions, no empty batches"
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
         return batch
 
@@ -174,7 +174,7 @@ class ProduceService(Service):
             with trio.fail_at(deadline):
                 return await self._topic.append(batch, caller.principal)
         except trio.TooSlowError as error:
-            text = "the records were not committed in time; they may be yet"
+            text = "the records were not committed in time, but may still be committed"
             raise ProduceRefusedError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         except (ServerBusyError, ServerStoppedError) as error:
             text = "the server is busy or stops: send the records again"

@@ -166,7 +166,7 @@ def format_directory(
             "give controller.quorum.bootstrap.servers instead"
         )
     if standalone and initial:
-        raise QuorumDirectoryError("a quorum is created by one server alone or by several: give one of the two only")
+        raise QuorumDirectoryError("a quorum is created by one server alone or by several: choose one of the two")
     if standalone:
         first = settings.advertised[0]
         directory_id = directory_id or new_uuid()

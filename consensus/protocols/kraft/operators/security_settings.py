@@ -176,7 +176,7 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
                 f"{name} is not a setting of this server's listener {listener}: remove it. The settings are {known}"
             )
         if bare in own:
-            raise SettingsError(f"{name} sets {bare} of the listener {listener} again: leave one of the two lines")
+            raise SettingsError(f"{name} sets {bare} of the listener {listener} again: keep only one of the two lines")
         own[bare] = text
     return own
 

@@ -97,7 +97,7 @@ def parse_properties(text: str) -> dict[str, str]:
         if not separator or not name.strip():
             raise SettingsError(f"line {number} is not a setting: write it as name=value")
         if name.strip() in settings:
-            raise SettingsError(f"line {number} sets {name.strip()} again: leave one of the two lines")
+            raise SettingsError(f"line {number} sets {name.strip()} again: keep only one of the two lines")
         settings[name.strip()] = value.strip()
     return settings
 
@@ -135,7 +135,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
         value = getattr(settings, field.name)
         least = 0 if field.name in ("append_linger_ms", "node_id") else 1
         if field.type is int and value < least:
-            raise SettingsError(f"{_name_of(field.name)} is {value}: the least that can be is {least}")
+            raise SettingsError(f"{_name_of(field.name)} is {value}: the minimum is {least}")
     if settings.election_timeout_ms < _SHORTEST_TIMEOUT_MS or settings.fetch_timeout_ms < _SHORTEST_TIMEOUT_MS:
         raise SettingsError(
             f"{_name_of('election_timeout_ms')} and {_name_of('fetch_timeout_ms')} are at least "

@@ -50,7 +50,7 @@ def metadata_type(value: bytes | None) -> int | None:
 def metadata_objection(batch: RecordBatch) -> str | None:
     """Return the known reason why Kafka's controllers would end because of these records; None if they would not."""
     if batch.producer_id >= 0:
-        return "the producer is idempotent, and its id would be a record that Kafka's controllers end at"
+        return "the producer is idempotent, and the record of its id would end Kafka's controllers"
     if len({record.timestamp_ms for record in batch.records}) > 1:
         return "its records have different times"
     if any(record.key is not None or record.headers for record in batch.records):

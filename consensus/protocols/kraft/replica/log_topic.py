@@ -160,7 +160,7 @@ class LogTopic:
             )
         found = metadata_objection(batch) if self._is_metadata else None
         if found is not None:
-            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"Kafka's controllers would end by this: {found}")
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"this would end Kafka's controllers: {found}")
         if batch.producer_id < 0:
             return await self._append(batch)
         lock = self._producing.get(batch.producer_id)

@@ -146,7 +146,7 @@ class Compaction:
         before = self._server.describe().raft.snapshot
         index = self._machine.prune_index
         if index <= _covered(before):
-            raise CompactionError("no entry may be replaced: each that the snapshot does not cover has a fresh id")
+            raise CompactionError("no entry may be replaced: none follows the snapshot, or the next one has a fresh id")
         try:
             await self._make(before, index)
             self._machine.prepare(PreparedSnapshot(index, self._chunks))
@@ -208,7 +208,7 @@ class Compaction:
                 await trio.sleep(_BUSY_S)
                 continue
             if not entries:
-                raise CompactionError(f"entry {first} is in the log no more")
+                raise CompactionError(f"entry {first} is no longer in the log")
             for index, entry in enumerate(entries, first):
                 yield index, entry
             first += len(entries)

@@ -301,8 +301,8 @@ def _checked(options: PeerOptions) -> str:
     shortest_ms, longest_ms = options.election_timeout_ms
     if not _SHORTEST_ELECTION_MS <= shortest_ms <= longest_ms:
         raise PeerError(
-            f"an election timeout of {shortest_ms} to {longest_ms} ms cannot be: the first is at least "
-            f"{_SHORTEST_ELECTION_MS}, the second not below it"
+            f"an election timeout of {shortest_ms} to {longest_ms} ms is impossible: the first number must be at "
+            f"least {_SHORTEST_ELECTION_MS}, and the second not below the first"
         )
     bind_url = options.bind_url or options.own_url
     if bind_url is None:

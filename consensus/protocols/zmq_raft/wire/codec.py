@@ -90,7 +90,7 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             return frames
         case wire.ChangeRequest(request_id, ident, peers):
             if isinstance(peers, wire.MalformedPeers):
-                raise ZmqRaftError(f"peers that cannot be are not sent: {peers.message}")
+                raise ZmqRaftError(f"impossible peers are not sent: {peers.message}")
             return [_full_id(request_id), CONFIG_UPDATE, ident, json_frame(peer_values(peers))]
         case wire.ConfigRequest(request_id, ident):
             return [_checked_id(request_id), REQUEST_CONFIG, ident]
