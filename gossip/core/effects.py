@@ -139,8 +139,8 @@ def rolled_back(node_id: NodeId, claimed: int, own: int) -> "Alarm":
     """Return the alarm of a node that signed, at its own address, a later generation than it has recorded."""
     return Alarm(
         AlarmKind.ROLLED_BACK,
-        f"gossip has this node's identity {node_id.hex()} with generation {claimed} from this address, and this is"
-        f" generation {own}: the state directory was restored from an older copy",
+        f"gossip from this address has this node's identity {node_id.hex()} and generation {claimed}, but this process"
+        f" has generation {own}: the state directory was restored from an older copy",
     )
 
 

@@ -264,7 +264,7 @@ def test_later_own_description_raises_alarm_verdict_does_not() -> None:
     effects = story.receive_updates(1, AliveUpdate(info_of(0, generation=6)))
     [alarm] = [each for each in effects if isinstance(each, Alarm)]
     assert alarm.kind is AlarmKind.ROLLED_BACK
-    assert "with generation 6 from this address, and this is generation 1" in alarm.text
+    assert "and generation 6, but this process has generation 1" in alarm.text
     effects = story.receive_updates(1, verdict(0, Status.DEAD, by=1, generation=9))
     assert not [each for each in effects if isinstance(each, Alarm)], "any node can claim that"
 
