@@ -159,7 +159,7 @@ class Command:
             # The command leads a separate process group and is not reaped yet, so its process id is still valid.
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
-            raise DeliveryError(f"it was killed, for it had not ended after {self.timeout_s:g} s") from error
+            raise DeliveryError(f"it was killed, because it had not ended after {self.timeout_s:g} s") from error
         if running.returncode:
             raise DeliveryError(f"it ended with {running.returncode}")
 

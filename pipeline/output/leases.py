@@ -63,7 +63,7 @@ class Lease:
             holder = _field_of(found[0], "holder") or "an unknown process"
             if seen is None:
                 seen = found[1]
-                notify(f"{self._path} is held by {holder}: waiting {LIFETIME_S:.0f} s for a sign of it")
+                notify(f"{self._path} is held by {holder}: waiting {LIFETIME_S:.0f} s for a sign of life")
             elif found[1] != seen:
                 raise self._refusal(holder)
             self._wait(LOOK_S)

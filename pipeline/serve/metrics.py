@@ -79,7 +79,7 @@ class RunMetrics:
         self._entries = self._counter("entries", "Entries that this run has put into the tables.")
         self._quarantined = self._counter(
             "quarantined_entries",
-            "Entries among them that could not be decoded and are in the table quarantine. A few come from newer"
+            "Entries of this run that could not be decoded and are in the table quarantine. A few come from newer"
             " versions; a steady growth is a client whose entries the farm refuses: see their reasons.",
         )
         self._batches = Histogram(

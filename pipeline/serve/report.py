@@ -107,13 +107,13 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
     return [
         section(
             "Error budget",
-            f"The objective is {objective_percent:g}% good over 30 days. A budget that burns as fast as it lasts is"
-            " used up just at their end.",
+            f"The objective is {objective_percent:g}% good over 30 days. A budget lasts if"
+            " the present rate of failures does not use it up within 30 days.",
             budgets(run_query, called, objective_percent),
         ),
         section(
             "Servers",
-            "The last report of each server, the worst first; its age, counted from the end of the tables.",
+            "The last report of each server, the worst first, with its age at the end of the tables.",
             page.servers(servers),
         ),
         section(
@@ -134,7 +134,7 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
         ),
         section(
             "Lag by server",
-            "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest.",
+            "95th percentile of the job lag (or of the node's own event loop) in a window; the highest of several.",
             page.lag(),
         ),
         section(
@@ -151,16 +151,16 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
         ),
         section(
             "Leaders",
-            "One bar a term, from its first to its last clock entry; before it the days with the most changes.",
+            "The days with the most changes, then one bar for each term, from its first to its last clock entry.",
             leader_changes(run_query, called) + page.leaders(),
         ),
-        section("Publishers", "One bar a run of publications of one server.", page.publishers()),
+        section("Publishers", "One bar for each run of publications of one server.", page.publishers()),
         section(
             "Churn",
             "Servers that joined and were removed; for watched servers also missing reports, returns and restarts.",
             churn(run_query, called),
         ),
-        section("Destinations", "Share of their reports that report them healthy.", page.destinations()),
+        section("Destinations", "Share of the reports in which a destination is healthy.", page.destinations()),
         section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),
         section(
             "Gaps",

@@ -166,7 +166,7 @@ class FarmLog:
             if has_reply or next_index > first_index:
                 rounds, replied_at_s = 0 if next_index > first_index else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
-        raise FarmLogError(f"entry {next_index} is not to be had: {failures}")
+        raise FarmLogError(f"entry {next_index} cannot be read: {failures}")
 
     def _status_of(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
         """Return the status of a node of the cluster, or its error."""

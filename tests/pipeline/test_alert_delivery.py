@@ -246,7 +246,7 @@ def test_command_timeout_kills_process_group(tmp_path: Path) -> None:
     reading: list[bytes] = []
     reader = threading.Thread(target=lambda: reading.append((tmp_path / "held").read_bytes()))
     reader.start()
-    with pytest.raises(DeliveryError, match=r"^it was killed, for it had not ended after 0\.5 s$"):
+    with pytest.raises(DeliveryError, match=r"^it was killed, because it had not ended after 0\.5 s$"):
         Command(program, timeout_s=0.5).deliver(MESSAGE, "a")
     # Until the kill, the child process held the pipe open.
     reader.join(60)
