@@ -2,7 +2,7 @@
 
     submit ─▶ any server ─▶ accepted: committed
                           │ another destination: that server leads, try it
-                          │ unknown destination, or no connection: try the next server, a little later
+                          │ unknown destination, or no connection: try another server, a little later
                           │ its own destination: the leader is busy, try again later; with an index: the session
                           │   has expired, and the table of sessions refuses repetitions permanently
                           │ closed without a reply: unknown, unless the request was never sent

@@ -7,16 +7,17 @@ because otherwise one slow disk write would delay every later heartbeat. While t
 read, and TCP slows the sender down. Handlers are called in order, so appends reach the core in the leader's order.
 Replies come by callback: a task for each request would cost more than the request.
 
-`receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next request; a
-client's connection is closed if all clients together hold too much. A request must be complete within a time that grows
-with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte every few seconds.
-One deadline for each connection, of its oldest request, limits the replies.
+`receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next large
+request. If all clients together hold too much, a client's connection is closed. A request must be complete within a
+time that grows with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte
+every few seconds. One deadline for each connection, of its oldest request, limits the replies.
 
-A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role
-and carry the proven id. A connection without a proven identity is a client: it may submit entries, read, and request
-its addition. A client is also disconnected if the outcome of its entry is unknown, since the protocol has no other
-correct reply. The same applies if its session has expired without the extension that reports it. The replies "busy" and
-"expired" name this server as the leader; "expired" also has a next index beyond the refused entry.
+A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role,
+and a request between servers must carry the proven id. A peer that has not proven to be a server is a client: it may
+submit entries, read, and request its addition. A client is also disconnected if the outcome of its entry is unknown,
+since the protocol has no other correct reply. The same applies if its session has expired without the extension that
+reports it. The replies "busy" and "expired" name this server as the leader; "expired" also has a next index beyond the
+refused entry.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
     JoinClusterRequest ──▶ a voter that knows a leader? ── yes ──▶ refused
                                     │ no
                                     ▼
-                           invited by this leader, in this term ──▶ accepted, with the first missing index
+                           invited by this leader, in this term ──▶ accepted, with the index after its last pack
     SyncLogRequest     ──▶ from that leader and term? ── no ──▶ out of turn: the connection is closed
                                     │ yes
                                     ▼

@@ -58,7 +58,7 @@ class JoiningPeer(Struct, eq=False):
     trusting: bool = False
     """True if it belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
-    """The next index after the requests under way; None if unknown: then a peer without extensions does not get any."""
+    """The next index after the requests under way; None if unknown: then a peer without extensions gets no append."""
     _confirmed_end: Index = 1
     """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False
@@ -98,7 +98,7 @@ class JoiningPeer(Struct, eq=False):
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
         """Return the parts to send for an append, in order; or the index that must be sent next instead.
 
-        That index is the index of a confirmed entry only after the peer has reported such an end of its log.
+        That index belongs to a confirmed entry only if the peer has since reported an earlier end of its log.
         """
         if append.entries and append.previous.index + 1 > (self._expected or 1):
             return self._expected or self._confirmed_end

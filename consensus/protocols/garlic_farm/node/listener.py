@@ -226,7 +226,7 @@ class GarlicFarmServer:
         budget: BudgetOptions | None = None,
         quota: ClientQuota | None = None,
     ) -> None:
-        """Make a listener; `on_identity` gets each admitted peer's identity claims; `quota` limits unproven clients."""
+        """Make a listener; `on_identity` gets each admitted peer's identity claims; `quota` limits all clients."""
         self._quota = quota
         self._accepting = accepting or AcceptOptions()
         self._budget = ReceiveBudget(budget)

@@ -59,7 +59,7 @@ class MemberRules(Protocol):
 
 
 class MembershipOptions(Struct, frozen=True):
-    """Time limits for the peer's replies to the requests before and after a change."""
+    """Time limits for the peer's replies to the requests before a change."""
 
     invitation_s: float = 15.0
     leave_s: float = 2.0

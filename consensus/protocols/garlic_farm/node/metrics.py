@@ -72,11 +72,11 @@ class ConnectionEvent(CountedReason):
     )
     FAREWELLS_ANSWERED = (
         "farewells-answered",
-        "Notices of its removal that a removed server answered. It grows by one for each removal",
+        "Notices of a removal that the removed server answered. It grows by one for each removal",
     )
     FAREWELLS_UNANSWERED = (
         "farewells-unanswered",
-        "Notices of its removal that a removed server did not answer in time, for example because it is dead",
+        "Notices of a removal that the removed server did not answer in time, for example because it is dead",
     )
     HEARTBEAT_CONNECTIONS = (
         "heartbeat-connections",
@@ -103,8 +103,8 @@ class ConnectionEvent(CountedReason):
     REQUESTS_DROPPED = (
         "requests-dropped",
         (
-            "Requests to another server that this node dropped because they waited too long or exceeded the limit."
-            " Raft repeats them; it grows while that server is down, or it or the network is too slow"
+            "Requests to another server that waited too long, exceeded the limit, or lost the connection before the"
+            " reply. Raft repeats them. It grows while that server is down or slow, or the network is slow"
         ),
     )
     REQUESTS_WITHOUT_LINK = (

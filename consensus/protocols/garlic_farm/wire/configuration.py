@@ -5,8 +5,8 @@
     extended      = mark 8 │ log index 8 │ last log index 8 │ count 4 │ server … │ count 4 │ old … │ count 4 │ learner …
 
 The extended form is our extension of I2P proposal 150. It carries joint configurations and learners between servers
-that support it. Inside a snapshot chunk it begins with a mark in place of the log index. A log cannot have this index,
-so a server without the extension refuses the configuration. A log entry with the extended form has its own value type.
+that support it. It begins with a mark in place of the log index. A log cannot have this index, so a server without the
+extension refuses such a configuration in a snapshot chunk. A log entry with the extended form has its own value type.
 
 The value of a ClusterServer entry is one server. If the entry removes the server, the value is only its id.
 """

@@ -2,7 +2,7 @@
 
     response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
 
-Only `qop=auth` is supported, because other requests lack `nc`, and without `nc` a recorded request could be repeated.
+Only `qop=auth` is supported: a request without `qop` lacks `nc`, and without `nc` a recorded request could be repeated.
 Headers are parsed by hand, because the standard library's parser is too lenient for a server, and any flaw is one
 error.
 """
@@ -25,7 +25,7 @@ _NONCE_COUNT = re.compile(r"[0-9a-fA-F]{8}")
 
 
 class Algorithm(Enum):
-    """Hash functions by their names in the header. RFC 2617 has only MD5; the protection comes from TLS below."""
+    """Hash functions by their names in the header. RFC 2617 has only MD5; TLS or I2P protects the connection."""
 
     MD5 = "MD5"
     SHA_256 = "SHA-256"

@@ -86,7 +86,7 @@ class Request(ComparedInPart, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
-    """The fields of every reply. `destination` names the leader in types 4, 7 and 9, if known."""
+    """The fields of every reply. `destination` names the leader in types 4, 7, 9 and 71, if known."""
 
     source: int
     destination: int

@@ -7,7 +7,7 @@ Every holder of the farm's key file knows the password. So a Raft id counts only
 the farm has bound to that id. The signature covers both ids and the role, the cluster, both nonces with their count,
 the extensions, and the *channel*. The channel is the hash of the server's certificate, or the dialed I2P name. An
 attacker that relays a challenge has another certificate or name, so the relayed proof is invalid. A recorded proof is
-also invalid, because a nonce is accepted only once.
+also invalid, because a nonce with its count is accepted only once.
 
     signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
              direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,

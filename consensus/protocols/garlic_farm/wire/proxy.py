@@ -6,8 +6,8 @@
 A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any
 proxy, and answer the challenge: Digest if it is offered, else Basic. A proxy's challenge is stored, so that later
 connections begin with the answer. All of this is between us and the proxy. The proxy does not see the password of the
-farm. Digest's `uri` is the path in both modes, so a proxy that rewrites the request line does not invalidate the
-answer.
+farm. In the farm's handshake, Digest's `uri` is the path in both modes, so a proxy that rewrites the request line does
+not invalidate the answer.
 """
 
 import base64

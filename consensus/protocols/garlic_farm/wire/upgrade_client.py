@@ -4,7 +4,7 @@
     next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
 
 A challenge is kept in a `Session`, which outlives the connection: later connections to the same server begin with
-request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other reply to request 2 raises
+request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other refusal of request 2 raises
 `GarlicFarmError`, with a text for the operator.
 
 Request 2 carries the proof of the caller's identity, and the 101 that of the server, which is checked before any other
@@ -44,7 +44,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
 )
 
 CACHE_MS = 100 * 60 * 1000
-"""Time for which a challenge is reused: above the hour that the document requires, below a nonce's two."""
+"""Time for which a challenge is reused: more than the hour that the document requires, less than a nonce lives."""
 
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500

@@ -55,7 +55,7 @@ class Configuration(Struct, frozen=True):
 class LogPack(Struct, frozen=True):
     """A run of log entries for a server that catches up.
 
-    `first_offset` is the offset of the first record in the sender's data file: the index on the wire counts from there.
+    `first_offset` is the offset of the first record in a data file (`log_pack`); the index on the wire begins there.
     """
 
     first_offset: int
