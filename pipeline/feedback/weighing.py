@@ -11,7 +11,7 @@ in docs/explanation/pipeline.md, 'Feedback: factors on the costs of leaves'.
 the pipeline wants, and is not a measurement.
 
 The result depends only on the entries and their log time, in order. After a restart, the pipeline reads the recent
-entries again. After a few of their periods the result is the same as without the restart. Nothing is proposed before
+entries again. After a few reporting periods the result is the same as without the restart. Nothing is proposed before
 three periods were observed.
 """
 

@@ -70,7 +70,8 @@ class GoldTable:
 class FoldedTable:
     """A small derived table that absorbs newer rows of one base table: its SQL finds it as `known`.
 
-    Rows are few, such as one a term, and its source has one a reporting period, so DuckDB does all.
+    DuckDB does all the work, since there are few rows, such as one for each term, and the source gets one in each
+    reporting period.
     """
 
     spec: TableSpec

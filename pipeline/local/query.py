@@ -190,8 +190,8 @@ class LocalQuery:
                 # Each preview would rewrite the rows of many farms, and the shards of its offset.
                 self._preview, self._poll_s = None, self._trigger_s or 0.0
             end = self._reader.latestOffset(shown, self._reader.getDefaultReadLimit())
-            # Only the end of a batch has the first entries of its new farms, and it has those after `shown`. So a new
-            # farm begins a batch; without them the batch could not be repeated.
+            # The end contains the first entries of farms that are new after `shown`. After a preview the batch would
+            # lack them, and could not be repeated. So a new farm begins a batch.
             has_new_farm = end != shown and ("begins" in end or "shards" in end)
             is_early = self._preview is not None and began < next_batch_at and not has_new_farm
             if self._preview is not None and is_early and end != shown:

@@ -50,7 +50,7 @@ class HdfsFile:
 
 
 class HdfsStore:
-    """The files below the root of one HDFS; a key is a path without the slash at its begin."""
+    """The files below the root of one HDFS; a key is a path without its first slash."""
 
     def __init__(self, authority: str) -> None:
         from hdfs_native import Client, WriteOptions  # noqa: PLC0415 - only for HDFS

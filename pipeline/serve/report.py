@@ -70,9 +70,10 @@ _FARED = f"""
                        sum(availability) / (max(windows) - min(place)) AS availability
                      FROM fared GROUP BY farm, server_id)
 """  # noqa: S608 - own names
-"""Windows of each farm, numbered and cut into stretches of a few; servers from their first report to the end. In a
-window without a report a server has no row, and was not available. If no server of a farm has a row for longer than any
-reporting period, the farm as a whole was stopped. This gap ends a run of windows."""
+"""Windows of each farm, numbered and divided into stretches of a few windows; servers from their first report to the
+end. In a window without a report a server has no row, and was not available. If no server of a farm has a row for
+longer than any reporting period, the farm as a whole was stopped. This gap ends a run of windows.
+"""
 
 
 def make_report(

@@ -31,7 +31,9 @@ UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The name of the directory of rows with a NULL partition, from Hive."""
 COMPRESSION = "zstd"
 PLAIN_ROWS = 200
-"""The greatest number of rows in a file without compression, which would double its time. Upkeep merges such files."""
+"""The greatest number of rows in a file without compression, which would double the time to write it. Upkeep merges
+such files.
+"""
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that added them."""
