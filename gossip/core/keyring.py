@@ -258,7 +258,7 @@ class Keyring:
     def repaired(self) -> "Keyring":
         """Return a sound keyring unchanged; otherwise bring its times into the range from 1 to `HEAD_START`.
 
-        An undated primary has the time 0 still, and other faults remain.
+        An undated primary keeps the time 0, and other faults remain.
         """
         if self.is_sound():
             return self

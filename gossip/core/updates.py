@@ -276,7 +276,7 @@ class Updates:
         return entry
 
     def _note_equivocation(self, entry: MemberRecord) -> None:
-        """Record that a member signed two different descriptions: no other node made one of them."""
+        """Record that a member signed two different descriptions; both signatures are valid."""
         if entry.equivocates:
             return
         entry.equivocates = True

@@ -104,6 +104,6 @@ def _place(point: Point, right: float, top: float) -> Point:
 
 
 def _thinned(line: Sequence[Point]) -> Sequence[Point]:
-    """Return less than two points per pixel of a chart's width, including the last point."""
+    """Return fewer than two points per pixel of a chart's width, including the last point."""
     step = max(len(line) // _WIDTH, 1)
     return [*line[::step], line[-1]] if step > 1 else line
