@@ -27,10 +27,11 @@ import pyarrow as pa
 
 from benchmarks.figures import Figure
 from benchmarks.processor_time import measured
+from pipeline import ignore
 from pipeline.cli.entry import save_memory
 from pipeline.decode.columns import Row
 from pipeline.gold.tables import Gold
-from pipeline.lake import Lake, note_nothing
+from pipeline.lake import Lake
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH, FarmStreamReader, Sizes
 from pipeline.source.farms import Place, SelectedLog, Unread
@@ -245,7 +246,7 @@ def run(directory: Path, farms: int) -> ManyFarmsCost:
     directory.mkdir()
     gold = Gold(directory, WINDOW_MS, None)
     has_derived = farms <= DERIVED_MAX
-    lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else note_nothing)
+    lake = Lake(directory, WINDOW_MS, watch=True, note=gold.note if has_derived else ignore)
     made = MadeFarms(farms)
     sizes = Sizes(DEFAULT_ENTRIES_PER_BATCH, ENTRIES_PER_TASK)
     reader = TablesReader(lake.plan, made, RowSelection(), sizes, {}, OffsetShards(directory / "checkpoint"))

@@ -6,3 +6,7 @@ a Kafka listener (`docs/explanation/pipeline.md`).
 
 INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
 """The command that installs everything for the pipeline, including Java."""
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: the default of a callback."""

@@ -29,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline import ignore
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.output.buckets import Output
 from pipeline.output.leases import leased
@@ -61,16 +62,8 @@ Note = Callable[[str, int, pa.Table | None], None]
 """Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
 
 
-def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
-    """Record nothing, the default without derived tables."""
-
-
-def report_nothing(_: str) -> None:
-    """Report nothing, the default."""
-
-
 @contextmanager
-def alone_in(output: Output, notify: Callable[[str], None] = report_nothing) -> Iterator[None]:
+def alone_in(output: Output, notify: Callable[[str], None] = ignore) -> Iterator[None]:
     """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
     Raise FarmLogError if one runs, or if it is unwritable.
@@ -109,7 +102,7 @@ class Lake:
         watch: bool = False,
         feedback: bool = False,
         keep_ms: int | None = None,
-        note: Note = note_nothing,
+        note: Note = ignore,
         continuity: Continuity = Continuity.NEXT,
         clock: Callable[[], float] = time.time,
     ) -> None:

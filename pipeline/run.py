@@ -32,10 +32,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline import ignore
 from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
-from pipeline.lake import EventsTable, Lake, note_nothing
+from pipeline.lake import EventsTable, Lake
 from pipeline.local.query import LocalQuery, WriteBatch
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
@@ -149,22 +150,6 @@ class ProblemReports:
         self._known = {**problems, **kept}
 
 
-def _show_nothing(_: Progress) -> None:
-    """Do not show progress, the default."""
-
-
-def _report_nothing(_: str) -> None:
-    """Report nothing, the default."""
-
-
-def _count_nothing() -> None:
-    """Count nothing, the default."""
-
-
-def _check_nothing() -> None:
-    """Check nothing, the default."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """The output, the source (options of the source `farm`), and the mode of a run."""
@@ -173,7 +158,7 @@ class RunSettings:
     source: dict[str, str]
     window: str = DEFAULT_WINDOW
     trigger_seconds: int = 5
-    progress: Callable[[Progress], None] = _show_nothing
+    progress: Callable[[Progress], None] = ignore
     judge: Callable[[pa.Table | None], None] | None = None
     """A callback for the newest rows of each batch: feedback to the farm (`pipeline/feedback/submitting.py`)."""
     events: dict[str, str] | None = None
@@ -182,7 +167,7 @@ class RunSettings:
     """True to watch the servers (`pipeline/watch`)."""
     keep_ms: int | None = None
     """The length of kept history, in log time; None keeps all."""
-    notify: Callable[[str], None] = _report_nothing
+    notify: Callable[[str], None] = ignore
     """A callback for messages to the operator during the run."""
     metrics: RunMetrics | None = None
     """The counters of batches."""
@@ -193,7 +178,7 @@ class RunSettings:
 
     def patience(self, give_up_s: float | None) -> Patience:
         """Return the reaction to lost starts of Spark's Python processes."""
-        count = _count_nothing if self.metrics is None else self.metrics.start_lost
+        count = ignore if self.metrics is None else self.metrics.start_lost
         return Patience(notify=self.notify, count=count, give_up_s=give_up_s)
 
     @property
@@ -313,7 +298,7 @@ def start_query(
         watch=settings.watch,
         feedback=settings.judge is not None,
         keep_ms=settings.keep_ms,
-        note=note_nothing if gold is None else gold.note,
+        note=ignore if gold is None else gold.note,
         continuity=Continuity.LATER if SERVERS in settings.source else Continuity.NEXT,
     )
     source = {
@@ -530,7 +515,7 @@ def _follow(
     settings: RunSettings,
     kept: list[QueryState],
     patience: Patience,
-    check: Callable[[], None] = _check_nothing,
+    check: Callable[[], None] = ignore,
 ) -> None:
     """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
     side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.notify)

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from pipeline import ignore
 from pipeline.local.checkpoint import SourceOffset, StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.source.log_client import FarmLogError
@@ -75,10 +76,6 @@ class SourceReader(Protocol):
         ...
 
 
-def _report_nothing(_: str) -> None:
-    """Report nothing, the default."""
-
-
 class _StoppedError(Exception):
     """The run ends in the middle of a batch, which the next run repeats."""
 
@@ -99,7 +96,7 @@ class LocalQuery:
         preview: Preview | None = None,
         read: ReadTasks | None = None,
         cancel: Callable[[], None] | None = None,
-        notify: Callable[[str], None] = _report_nothing,
+        notify: Callable[[str], None] = ignore,
     ) -> None:
         self._reader = reader
         self._read = read or self._read_here

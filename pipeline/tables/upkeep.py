@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
 
+from pipeline import ignore
 from pipeline.tables.delta import StoredFile, Table
 from pipeline.tables.files import DAY
 
@@ -25,10 +26,6 @@ merged.
 _NEARLY = 0.75
 
 
-def _note_nothing(_: datetime) -> None:
-    """Note nothing, the default for a table without counts."""
-
-
 class Upkeep:
     """The periodic upkeep."""
 
@@ -37,7 +34,7 @@ class Upkeep:
         self._swept_at: float | None = None
         self._batches = 0
 
-    def after_batch(self, tables: Sequence[Table], before_drop: Callable[[datetime], None] = _note_nothing) -> None:
+    def after_batch(self, tables: Sequence[Table], before_drop: Callable[[datetime], None] = ignore) -> None:
         """Do due work. `before_drop` is called before a drop, with the latest log time of the dropped rows."""
         self._batches += 1
         if self._batches % LOOK_BATCHES == 0:

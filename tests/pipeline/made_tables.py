@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline import ignore
 from pipeline.gold.tables import SPECS, Gold
-from pipeline.lake import Lake, note_nothing
+from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
@@ -55,7 +56,7 @@ def tables_of_entries(
     entries: pa.Table, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any
 ) -> Outcome:
     """Write tables from one batch of rows of the source `farm`."""
-    window_ms, note = (60_000, note_nothing) if gold is None else (gold.window_ms, gold.note)
+    window_ms, note = (60_000, ignore) if gold is None else (gold.window_ms, gold.note)
     lake = Lake(output, window_ms, note=note, **options)
     batches = entries.combine_chunks().to_batches(max_chunksize=1 + entries.num_rows // 2)
     outcome = outcome_of(result for each in batches for result in work(lake.plan, [each]))
