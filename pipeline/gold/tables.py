@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, refresh
 from pipeline.gold.sources import Sources
-from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
+from pipeline.gold.traces import TRACED, fold_traces
 from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec, stored_files
@@ -111,7 +111,7 @@ class Gold:
         # Each is used by the thread that writes its tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
-        self._made_through = min(self._made(name) for name in (*GOLD, *FOLDED, *LOG_READERS))
+        self._made_through = min(self._made(name) for name in (*GOLD, *FOLDED))
         self.noted_windows = sum(each.rows for each in self._new_files())
         """About the number of windows recorded since the last refresh."""
 
@@ -145,6 +145,9 @@ class Gold:
         parts = [_of_batches(self._windows.table.rows([each]), after, batch) for each in files]
         noted = pa.concat_tables([_WINDOWS_SCHEMA.empty_table(), *parts])
         with Sources(self._output) as sources:
+            # They do not record batches of the log. The other tables follow, so a killed refresh repeats its windows.
+            for traced in TRACED.values():
+                fold_traces(sources, self._tables, traced, pc.min(noted.column("window_start")).as_py())
             every_window = cache(partial(self._all_windows, sources))
             for name, gold in GOLD.items():
                 made = self._made(name)
@@ -160,10 +163,6 @@ class Gold:
                 if made < batch and (windows.num_rows or made == NOTHING_COMMITTED):
                     since = None if made == NOTHING_COMMITTED else pc.min(windows.column("window_start")).as_py()
                     fold(sources, self._tables[name], folded, since, self._query(name), batch)
-            for name, traced in TRACED.items():
-                windows = _of_batches(noted, self._made(name), batch)
-                since = pc.min(windows.column("window_start")).as_py()
-                fold_traces(sources, self._tables, traced, since, batch)
         with self._lock:
             self._made_through = batch
         self._upkeep.after_batch([*self._tables.values()])
@@ -181,8 +180,6 @@ class Gold:
         return self._tables[name].committed(self._query(name))
 
     def _query(self, name: str) -> str:
-        if name in TRACED:
-            return TRACED[name].name_of(LOG)
         if name in FOLDED:
             return f"{LOG}, text {zlib.crc32(FOLDED[name].sql.encode()):08x}"
         gold = GOLD[name]

@@ -4,8 +4,8 @@
     table `reports`, days with new information ─────────────────────────▶ detections (last contacts)
 
 Events come from a separate query, whose batches are numbered independently of the log's. Each event carries the number
-of its batch, and a commit carries the last complete batch of either query. So an event is in each table once, wherever
-a run is killed, and merged files do not make a difference.
+of its batch, and a commit carries the last complete batch. So an event is in each table once, wherever a run is killed,
+and merged files do not make a difference.
 
 The two queries do not wait for each other. A trace may report a lost contact before the earlier reports are read from
 the log, or weeks after. So a last contact is searched again when the log touches windows from before the notice, and
@@ -30,7 +30,7 @@ from pipeline.gold.sources import Sources, literal
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
 from pipeline.tables.delta import StoredFile, Table, TableSpec
-from pipeline.tables.specs import EVENTS, LOG
+from pipeline.tables.specs import EVENTS
 
 MEMBERS = "members"
 PORTION_EVENTS = 200_000
@@ -69,9 +69,10 @@ class TraceTable:
     sources: tuple[str, ...] = ()
     """Tables that it reads in addition to the events."""
 
-    def name_of(self, query: str) -> str:
-        """Return the name for a query's batches in its commits."""
-        return f"{query}, text {zlib.crc32(''.join((self.sql, *self.views.values())).encode()):08x}"
+    @property
+    def query(self) -> str:
+        """The name for the batches of events in its commits."""
+        return f"{EVENTS}, text {zlib.crc32(''.join((self.sql, *self.views.values())).encode()):08x}"
 
     def of_batches(self, made: int, through: int) -> tuple[dict[str, str], str]:
         """Return the texts of the views and of the table, for the events of the batches `made` + 1 to `through`."""
@@ -106,17 +107,14 @@ TRACED = {
     )
 }
 """The tables in the order of making: each reads the present state of those before it."""
-LOG_READERS = tuple(name for name, traced in TRACED.items() if "reports" in traced.sources)
 
 
-def fold_traces(
-    sources: Sources, tables: Mapping[str, Table], traced: TraceTable, since: datetime | None, log_batch: int
-) -> None:
+def fold_traces(sources: Sources, tables: Mapping[str, Table], traced: TraceTable, since: datetime | None) -> None:
     """Add new information from the traces to one of the derived tables.
 
-    `since`: the oldest window that the log touched since the table's last commit, or None, up to `log_batch`.
+    `since`: the oldest window that the log touched since the last refresh, or None.
     """
-    table, query, through = tables[traced.spec.name], traced.name_of(EVENTS), sources.batch(EVENTS, EVENTS)
+    table, query, through = tables[traced.spec.name], traced.query, sources.batch(EVENTS, EVENTS)
     made, known = table.committed(query), table.rows()
     touched_since = since if "reports" in traced.sources else None
     if made >= through and (touched_since is None or not _notices_since(known, touched_since)):
@@ -126,10 +124,9 @@ def fold_traces(
         is_last = portion.through >= through
         found = _folded(sources, traced, members, portion, known, since if is_last else None)
         batches = [(query, portion.through)] if portion.through > portion.made else []
-        if is_last and touched_since is not None:
-            batches.append((traced.name_of(LOG), log_batch))
-        changed = () if _same(found, known, table.spec) else (table.written(found), table.files())
-        table.exchange(batches, *changed)
+        is_same = _same(found, known, table.spec)
+        if batches or not is_same:
+            table.exchange(batches, *(() if is_same else (table.written(found), table.files())))
         known = found
 
 

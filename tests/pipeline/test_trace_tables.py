@@ -237,6 +237,14 @@ def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.M
     assert tables(run.output) == expected
 
 
+def test_restart_after_refresh_without_traces_repeats_no_window(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write("reports", [report(second, 1) for second in range(0, 3_600, 30)])
+    assert run.gold.noted_windows == 60
+    run.refresh()
+    assert Gold(tmp_path, MINUTE_MS).noted_windows == 0
+
+
 def copies_of(rows: Rows, **changed: object) -> Rows:
     return [row | changed for row in rows]
 
