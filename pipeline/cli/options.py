@@ -309,6 +309,6 @@ def reported_errors(line: StatusLine | None = None, *, endless: bool = False) ->
     except (FarmLogError, NoJavaError, ScratchError, TableDamagedError, VersionError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.ClickException(reason_of(str(error))) from error
+        raise click.ClickException(reason_of(error)) from error
     except (PySparkException, Py4JError) as error:
-        raise click.ClickException(f"Spark refused: {reason_of(str(error))}") from error
+        raise click.ClickException(f"Spark refused: {reason_of(error)}") from error

@@ -2,10 +2,12 @@
 
 A failure passes from a Python process through the JVM and back, and each of them adds text. The farm's own message, if
 any, is in the middle. Then only this message is shown, because it has the remedy. Otherwise the last line of a Python
-traceback is shown, or else Spark's own first line.
+traceback is shown, or else Spark's own first line and its last cause. A query of Spark has its causes in a chain.
 """
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 _OWN = re.compile(r"(?:FarmLogError|FarmSilentError|TableDamagedError|BucketError): (.*)")
 _LOST_STARTS = (
@@ -27,6 +29,7 @@ _ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIV
 _DECORATION = re.compile(r"\x1b\[[\d;]*m|\u21b3 *")
 """Colors and arrows in the texts of delta-rs."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning): .+")
+_CAUSED = "Caused by: "
 _CALL = "An error occurred while calling"
 _TRACEBACK = "Traceback (most recent call last):"
 LINE_LIMIT = 400
@@ -37,9 +40,9 @@ def is_lost_start(text: str) -> bool:
     return any(words in text for words in _LOST_STARTS)
 
 
-def reason_of(text: str) -> str:
+def reason_of(failure: Exception | str) -> str:
     """Return the part of a failure report for an operator."""
-    lines = _DECORATION.sub("", text).strip().splitlines() or ["no reason was given"]
+    lines = _DECORATION.sub("", f"\n{_CAUSED}".join(_reports(failure))).strip().splitlines() or ["no reason was given"]
     own = [found[1].strip() for found in map(_OWN.search, lines) if found is not None]
     if own:
         return own[-1]
@@ -47,13 +50,19 @@ def reason_of(text: str) -> str:
     for pattern, advice in _ADVICE:
         # If advice is known, the line that it refers to is more useful than the first line.
         if found := [line.strip() for line in lines if pattern.search(line)]:
-            shown = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
+            shown = cause if pattern.search(cause) else found[0].removeprefix(_CAUSED)[:LINE_LIMIT]
             return f"{shown}; {advice}"
     return cause
 
 
+def _reports(failure: Any) -> Iterator[str]:
+    while failure is not None:
+        yield str(failure)
+        failure = getattr(failure, "_cause", None)  # PySpark's attribute
+
+
 def _cause(lines: list[str]) -> str:
-    """Return the last line of the last traceback, which names the exception; the first line without a traceback."""
+    """Return the line of the last traceback that names the exception; otherwise the first line and the last cause."""
     last_traceback = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if last_traceback is not None:
         exception = next((line.strip() for line in lines[last_traceback + 1 :] if _EXCEPTION.match(line.strip())), None)
@@ -61,4 +70,8 @@ def _cause(lines: list[str]) -> str:
             return exception[:LINE_LIMIT]
     # The bridge to the JVM first names the call; the JVM's own text follows.
     behind_call = lines[0].startswith(_CALL) and lines[1:] and lines[1].startswith(": ")
-    return (lines[1].removeprefix(": ") if behind_call else lines[0]).strip()[:LINE_LIMIT]
+    first = (lines[1].removeprefix(": ") if behind_call else lines[0]).strip()[:LINE_LIMIT]
+    last = next((line.removeprefix(_CAUSED)[:LINE_LIMIT] for line in reversed(lines) if line.startswith(_CAUSED)), "")
+    if first.startswith(_CALL):
+        return last or first
+    return first if (last.partition(": ")[2] or last) in first else f"{first}; caused by {last}"

@@ -135,5 +135,5 @@ class SideBySide:
         if isinstance(failure, FarmLogError | OSError):
             raise failure  # of a query in this process
         if not is_lost_start(str(failure)):
-            raise FarmLogError(reason_of(str(failure))) from failure
+            raise FarmLogError(reason_of(failure)) from failure
         each.not_before_s = self._clock() + self._lost_starts[each.name].pause_s(failure)

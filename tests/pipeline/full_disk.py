@@ -76,7 +76,7 @@ def main(directory: Path) -> None:
         try:
             write(output, 1)
         except (OSError, TableDamagedError) as error:
-            failures.append(reason_of(str(error)))
+            failures.append(reason_of(error))
         filler.unlink()
         write(output, 1)
         found = rows_in(output)

@@ -229,6 +229,25 @@ def test_failure_reason_has_cause_and_remedy_without_frames() -> None:
     assert reason_of(called) == "a.SparkException: Could not parse Master URL: 'x'"
 
 
+class CapturedError(Exception):
+    """An error of PySpark with the JVM's cause."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+def test_failure_reason_names_cause_in_kafka_client() -> None:
+    failed = "org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient"
+    cause = "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in bootstrap.servers"
+    called = f"An error occurred while calling z:Admin.create.\n: {failed}\n\tat x\nCaused by: {cause}\n\t... 9 more"
+    assert reason_of(called) == f"{failed}; caused by {cause}"
+    query = CapturedError("[STREAM_FAILED] Query [id = 1] failed", CapturedError(failed, CapturedError(cause)))
+    assert reason_of(query) == f"[STREAM_FAILED] Query [id = 1] failed; caused by {cause}"
+    known = CapturedError(f"Job aborted: {cause}", CapturedError(cause))
+    assert reason_of(known) == f"Job aborted: {cause}"
+
+
 def test_all_queries_end_if_one_fails_to() -> None:
     kept = [MadeUpQuery(error_at_stop=ConnectionRefusedError("the JVM has ended")), MadeUpQuery()]
     patience = Patience(notify=lambda _: None, count=lambda: None)
