@@ -57,7 +57,7 @@ from pipeline.source.log_client import FarmLogError, FarmSilentError, shortened
 from pipeline.source.offsets import entries_between
 from pipeline.source.shares import SHARE_LEAST
 from pipeline.spark.failures import is_lost_start
-from pipeline.spark.interrupt import deferred
+from pipeline.spark.interrupt import Interrupt, deferred
 from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
 from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
@@ -175,6 +175,8 @@ class RunSettings:
     """True if a run with an end makes the tables by window. A run without an end always does."""
     alerting: Alerting | None = None
     """The alerting; it is notified of each batch in the tables."""
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    """The end of the run by Ctrl-C or an error."""
 
     def patience(self, give_up_s: float | None) -> Patience:
         """Return the reaction to lost starts of Spark's Python processes."""
@@ -344,7 +346,7 @@ def start_query(
         return LocalQuery(farms.entries_reader(), write_entries, checkpoint, trigger_s, shown).start()
     writes: WriteBatch = write
     if entries is None and SERVERS in settings.source:
-        farm = refuse_other_farm(session, settings.source, lake.farms)
+        farm = refuse_other_farm(session, settings.source, lake.farms, settings.interrupt.check)
         entries, writes = kafka_stream(session, settings.source, farm), _while_farm(session, settings, farm, write)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
     return _started(found, writes, settings, CHECKPOINT, available_now=available_now)
@@ -360,9 +362,9 @@ def _while_farm(session: SparkSession, settings: RunSettings, farm: str, write: 
         except Exception:
             # Another cluster is the cause of any error of the tasks, such as missing offsets.
             with suppress(FarmSilentError):
-                refuse_other_farm(session, settings.source, {farm})
+                refuse_other_farm(session, settings.source, {farm}, settings.interrupt.check)
             raise
-        await_same_farm(session, settings.source, farm, settings.notify)
+        await_same_farm(session, settings.source, farm, settings.notify, settings.interrupt.check)
         write(found, number)
 
     return checked
@@ -519,7 +521,7 @@ def _follow(
 ) -> None:
     """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
     side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.notify)
-    with deferred() as interrupt:
+    with deferred(settings.interrupt) as interrupt:
         try:
             while side_by_side.step():
                 side_by_side.wait(PROGRESS_SECONDS)
@@ -534,8 +536,11 @@ def _follow(
                         problems.take(progress.problems, progress.unread)
                 check()
                 interrupt.check()
-        except KeyboardInterrupt:
-            settings.notify("ending: the running batches are cancelled, and the next run repeats them")
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                settings.notify("ending: the running batches are cancelled, and the next run repeats them")
+            # A batch that waits for a broker must not delay `stop`.
+            interrupt.is_ending = True
             raise
         finally:
             side_by_side.stop()

@@ -14,6 +14,7 @@ of another farm's topic, for example after `garlicfarm recover` during the run. 
 cluster: read each farm's topic into a separate output.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from consensus.net.backoff import Backoff
+from pipeline import ignore
 from pipeline.decode.columns import Row, record_batches
 from pipeline.decode.entries import APPLICATION
 from pipeline.schemas import ENTRIES
@@ -38,6 +40,8 @@ BROKER_TIMEOUT_MS = 15_000
 """The limit of the query for the farm's id; Kafka's own default is a minute."""
 PAUSES_S = 1.0, 15.0
 """The first and the longest pause before the brokers are queried again."""
+POLL_S = 0.1
+"""The time between two checks for a reply and for the end of the run."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
 """The limit of a batch, as an option of the source `farm` and of the connector."""
@@ -61,12 +65,15 @@ def kafka_stream(session: SparkSession, options: Mapping[str, str], farm: str) -
     return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
 
 
-def refuse_other_farm(session: SparkSession, options: Mapping[str, str], stored: Collection[str]) -> str:
+def refuse_other_farm(
+    session: SparkSession, options: Mapping[str, str], stored: Collection[str], check: Callable[[], None] = ignore
+) -> str:
     """Return the cluster id of the topic's farm; `stored`: the clusters in the tables, or of read records.
 
-    Raise FarmSilentError when no broker replies, FarmLogError if the connector is missing or another cluster is stored.
+    `check`: raises an error at the end of the run. Raise FarmSilentError when no broker replies, FarmLogError if the
+    connector is missing or another cluster is stored.
     """
-    farm = cluster_of(session, options)
+    farm = cluster_of(session, options, check)
     if others := sorted({*stored} - {farm}):
         raise FarmLogError(
             f"the tables contain the cluster {others[0]}, and the topic belongs to {farm}: {OTHER_CLUSTER}"
@@ -75,20 +82,31 @@ def refuse_other_farm(session: SparkSession, options: Mapping[str, str], stored:
 
 
 def await_same_farm(
-    session: SparkSession, options: Mapping[str, str], farm: str, notify: Callable[[str], None]
+    session: SparkSession,
+    options: Mapping[str, str],
+    farm: str,
+    notify: Callable[[str], None],
+    check: Callable[[], None],
 ) -> None:
     """Return when a broker confirms the farm. Raise FarmLogError for another one, or after `SILENCE_SECONDS`."""
     pauses, end_s = Backoff(*PAUSES_S), time.monotonic() + SILENCE_SECONDS
     while True:
         try:
-            refuse_other_farm(session, options, {farm})
+            refuse_other_farm(session, options, {farm}, check)
         except FarmSilentError as error:
             if time.monotonic() >= end_s:
                 raise
             notify(f"{error}; the batch waits for a broker")
-            time.sleep(pauses.next_s())
+            _wait(pauses.next_s(), check)
         else:
             return
+
+
+def _wait(seconds: float, check: Callable[[], None], is_over: Callable[[], bool] = lambda: False) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s and not is_over():
+        check()
+        time.sleep(POLL_S)
 
 
 def options_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +137,7 @@ def _term(headers: Any) -> int:
     return 0
 
 
-def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
+def cluster_of(session: SparkSession, options: Mapping[str, str], check: Callable[[], None] = ignore) -> str:
     """Return the cluster id from the brokers. Raise FarmLogError, and FarmSilentError when no broker replies."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
@@ -137,7 +155,9 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
         )
     admin = client.create(properties)
     try:
-        return str(admin.describeCluster().clusterId().get())
+        cluster = admin.describeCluster().clusterId()
+        _wait(math.inf, check, cluster.isDone)
+        return str(cluster.get())
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         message = cause.getMessage() or cause.toString()
@@ -145,4 +165,4 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
             f"no broker at {options.get(SERVERS)} returns the id of its cluster: {message}"
         ) from error
     finally:
-        admin.close()
+        admin.close(java.java.time.Duration.ZERO)

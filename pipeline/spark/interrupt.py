@@ -3,7 +3,8 @@
 Python raises KeyboardInterrupt at the current position of the main thread, which is nearly always a call that waits for
 the JVM's reply. The bridge to the JVM then writes pages of frames and closes, and the queries cannot be stopped in
 order any more. So while a run loop has `deferred` open, the first Ctrl-C is only recorded, and `check`, which the loop
-calls once a second, raises. The second Ctrl-C does not wait.
+calls once a second, raises. A batch calls it too while it waits for a broker, because the end of the run waits for the
+batch. The second Ctrl-C does not wait.
 """
 
 import signal
@@ -14,28 +15,27 @@ from types import FrameType
 
 
 class Interrupt:
-    """The record of Ctrl-C."""
+    """The record of Ctrl-C, or of another end of the run."""
 
     def __init__(self) -> None:
-        self._pressed = False
+        self._pressed = self.is_ending = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal. Raise KeyboardInterrupt at the second time."""
         if self._pressed:
             signal.default_int_handler(number, frame)
-        self._pressed = True
+        self._pressed = self.is_ending = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
-        if self._pressed:
-            raise KeyboardInterrupt
+        """Raise KeyboardInterrupt after Ctrl-C; in another thread, whose query ends by it, InterruptedError."""
+        if self.is_ending:
+            raise KeyboardInterrupt if _is_main() else InterruptedError("the run ends")
 
 
 @contextmanager
-def deferred() -> Iterator[Interrupt]:
-    """Defer Ctrl-C to `check` while the block runs. It reaches the main thread only; other threads notice nothing."""
-    interrupt = Interrupt()
-    if threading.current_thread() is not threading.main_thread():
+def deferred(interrupt: Interrupt) -> Iterator[Interrupt]:
+    """Defer Ctrl-C to `check` while the block runs. Only the main thread receives it."""
+    if not _is_main():
         yield interrupt
         return
     before = signal.signal(signal.SIGINT, interrupt.note)
@@ -43,3 +43,7 @@ def deferred() -> Iterator[Interrupt]:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.source.events import FarmEventsDataSource
 from pipeline.source.farm import FarmDataSource
-from pipeline.spark.interrupt import deferred
+from pipeline.spark.interrupt import Interrupt, deferred
 from pipeline.spark.java import find_java, use_java
 from pipeline.spark.scratch import run_directory, scratch_directory
 from pipeline.spark.settings import fetching, is_local, operator_settings, settings_for
@@ -124,7 +124,7 @@ def _of_submission() -> list[tuple[str, str]]:
 
 def _started(settings: SparkConf) -> SparkSession:
     """Start the session; defer a Ctrl-C until it has started. The second Ctrl-C acts immediately."""
-    with deferred() as interrupt:
+    with deferred(Interrupt()) as interrupt:
         context = SparkContext.getOrCreate(settings)
         try:
             refuse_other_spark(pyspark.__version__, context.version)

@@ -15,7 +15,7 @@ from benchmarks import pipeline as benchmark
 from benchmarks.pipeline_latency import Resident
 from pipeline.run import RunSettings, await_end
 from pipeline.spark import session
-from pipeline.spark.interrupt import deferred
+from pipeline.spark.interrupt import Interrupt, deferred
 
 
 def press_ctrl_c(times: int = 1) -> None:
@@ -24,7 +24,7 @@ def press_ctrl_c(times: int = 1) -> None:
 
 
 def test_ctrl_c_is_deferred_until_run_loop_checks() -> None:
-    with deferred() as interrupt:
+    with deferred(Interrupt()) as interrupt:
         interrupt.check()
         press_ctrl_c()
         with pytest.raises(KeyboardInterrupt):
@@ -58,13 +58,13 @@ def test_ctrl_c_at_end_of_query_ends_run(tmp_path: Path) -> None:
 
 
 def test_second_ctrl_c_interrupts_immediately() -> None:
-    with deferred(), pytest.raises(KeyboardInterrupt):
+    with deferred(Interrupt()), pytest.raises(KeyboardInterrupt):
         press_ctrl_c(times=2)
 
 
 def test_handler_is_restored_after_run_loop() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with deferred():
+    with deferred(Interrupt()):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
 

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from signal import SIGINT
 from typing import cast
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -130,6 +132,31 @@ def test_batch_during_restart_of_broker_is_written(
         write([], 0)
     assert written == ([] if is_final else [0])
     assert lines[0] == "no broker at a:1 returns the id of its cluster; the batch waits for a broker"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_batch_without_broker_ends_with_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_refused: bool
+) -> None:
+    """Ctrl-C is pressed while a request waits for its reply, or before the pause after an error."""
+    now_s, written = [0.0], list[int]()
+    settings, session = RunSettings(tmp_path, {SERVERS: "a:1"}), MagicMock()
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def press_ctrl_c() -> bool:
+        settings.interrupt.note(SIGINT, None)
+        return is_refused
+
+    client = session._jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value
+    reply = client.describeCluster.return_value.clusterId.return_value
+    reply.isDone, reply.get = press_ctrl_c, Mock(side_effect=Py4JJavaError("", Mock(_target_id="o1")))
+    monkeypatch.setattr(kafka, "time", Mock(sleep=sleep, monotonic=lambda: now_s[0]))
+    write = _while_farm(session, settings, FARM, lambda _, number: written.append(number))
+    with ThreadPoolExecutor() as callbacks, pytest.raises(InterruptedError):
+        callbacks.submit(write, [], 0).result()
+    assert (written, now_s[0] < 1, client.close.called) == ([], True, True)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Py4JError("no space")])
