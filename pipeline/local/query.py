@@ -11,15 +11,17 @@ A batch is a commit in each table, and costs more than its few rows. So `preview
 may only do what the batch can repeat, because rows that were only previewed are read again after a kill.
 
 The run loop sees this query like one of Spark's (`pipeline/spark/side_by_side.py`), so the names are Spark's. Reading
-and writing are in a thread, and `stop` waits for the end of the current task or commit.
+and writing are in a thread. `stop` waits for the end of a commit, and for the source at most `STOP_S`: a farm may not
+reply for minutes. A batch that reads after `stop` ends without a write.
 """
 
 import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -32,6 +34,7 @@ from pipeline.local.checkpoint import SourceOffset, StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.source.log_client import FarmLogError
 
+Found = TypeVar("Found")
 WriteBatch = Callable[[Iterable[pa.RecordBatch], int], None]
 """Writes the rows of a batch with this number; the rows are read while it iterates."""
 Preview = Callable[[Sequence[pa.RecordBatch]], None]
@@ -40,6 +43,8 @@ ReadTasks = Callable[[Sequence[InputPartition]], Iterable[pa.RecordBatch]]
 PREVIEW_S: Final = 1.0
 CANCEL_S: Final = 1.0
 """The time between two calls of `cancel`."""
+STOP_S: Final = 2.0
+"""The limit of the wait for the source at the end of the run."""
 KEPT_BYTES: Final = 1024 * 1024
 """The size of previewed rows that begins the next batch early: a backlog is written without a preview."""
 
@@ -108,6 +113,8 @@ class LocalQuery:
         self._preview = None if trigger_s is None else preview
         self._poll_s = min(trigger_s or 0.0, PREVIEW_S) if preview else trigger_s or 0.0
         self._ended = threading.Event()
+        self._is_reading = False
+        """True while the thread waits for the source."""
         self._failure: Exception | None = None
         self._progress: dict[str, Any] | None = None
         self._activity = "Initializing sources"
@@ -143,7 +150,7 @@ class LocalQuery:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the query after its current task or commit."""
+        """End the query after its current commit, or while it reads."""
         self._ended.set()
         is_reported = False
         while self._cancel is not None and self._thread.is_alive():
@@ -156,7 +163,9 @@ class LocalQuery:
                     self._notify(f"the running tasks could not be cancelled: {str(error) or type(error).__name__}")
                 is_reported = True
             self._thread.join(CANCEL_S)
-        self._thread.join()
+        self._thread.join(STOP_S)
+        while self._thread.is_alive() and not self._is_reading:
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         try:
@@ -186,7 +195,7 @@ class LocalQuery:
             if "shards" in shown:
                 # Each preview would rewrite the rows of many farms, and the shards of its offset.
                 self._preview, self._poll_s = None, self._trigger_s or 0.0
-            end = self._reader.latestOffset(shown, self._reader.getDefaultReadLimit())
+            end = self._of_source(partial(self._reader.latestOffset, shown, self._reader.getDefaultReadLimit()))
             # The end contains the first entries of farms that are new after `shown`. After a preview the batch would
             # lack them, and could not be repeated. So a new farm begins a batch.
             has_new_farm = end != shown and ("begins" in end or "shards" in end)
@@ -233,13 +242,23 @@ class LocalQuery:
 
     def _rows(self, begin: SourceOffset, end: SourceOffset) -> Iterator[pa.RecordBatch]:
         if begin != end:
-            yield from self._read(self._reader.partitions(begin, end))
+            tasks = self._of_source(partial(self._reader.partitions, begin, end))
+            found = iter(self._of_source(partial(self._read, tasks)))
+            while (rows := self._of_source(partial(next, found, None))) is not None:
+                yield rows
+
+    def _of_source(self, call: Callable[[], Found]) -> Found:
+        """Return the result of a call that waits for the source, unless the run has ended."""
+        self._is_reading = True
+        found = call()
+        self._is_reading = False
+        # This is the last check, so a thread that `stop` has left does not write.
+        if self._ended.is_set():
+            raise _StoppedError
+        return found
 
     def _read_here(self, tasks: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
-        for task in tasks:
-            if self._ended.is_set():
-                raise _StoppedError
-            yield from self._reader.read(task)
+        return chain.from_iterable(map(self._reader.read, tasks))
 
     def _note(self, number: int, begin: SourceOffset, end: SourceOffset, began: float) -> None:
         """Record the progress, in the form of Spark's reports."""

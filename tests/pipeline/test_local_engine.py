@@ -279,6 +279,24 @@ def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
     assert StoredCheckpoint(tmp_path / "a").committed == -1
 
 
+def test_stop_does_not_wait_for_unresponsive_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_query, "STOP_S", 0.01)
+    source, began, replies, written = Numbers(3), threading.Event(), threading.Event(), list[pa.RecordBatch]()
+
+    def wait() -> None:
+        began.set()
+        assert replies.wait(END_S)
+
+    source.before_read = wait
+    query = LocalQuery(source, lambda rows, _: written.extend(rows), tmp_path / "a", 1.0).start()
+    assert began.wait(END_S)
+    query.stop()
+    assert query.isActive
+    replies.set()
+    assert query.awaitTermination(int(END_S))
+    assert (written, StoredCheckpoint(tmp_path / "a").committed) == ([], -1)
+
+
 def test_stop_cancels_tasks_elsewhere(tmp_path: Path) -> None:
     began, cancelled = threading.Event(), threading.Event()
 
