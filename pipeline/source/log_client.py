@@ -16,6 +16,7 @@ the reply of each. For unresponsive nodes, as during a restart of the farm, that
 import base64
 import http.client
 import ssl
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -241,7 +242,8 @@ def _status(node: Endpoint) -> LogStatus:
 
 def _cluster_id(node: Endpoint) -> str | None:
     found = node.get("/v1/cluster").get("clusterId")
-    return found if isinstance(found, str) and found else None
+    # Each poll of a farm returns an equal text.
+    return sys.intern(found) if isinstance(found, str) and found else None
 
 
 def _check_cluster(node: Endpoint, cluster: str | None) -> None:

@@ -12,11 +12,15 @@ texts. A shard is durable before its offset is returned, so a repeated batch fin
 checkpoint names are removed.
 """
 
-import json
 import re
+from collections import deque
+from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document, sync
@@ -35,10 +39,9 @@ class OffsetShards(WholeOffsets):
 
     def __init__(self, checkpoint: Output) -> None:
         self._checkpoint = checkpoint
-        self._loaded: dict[tuple[str, ...], Offset] = {}
-        """The last two offsets: the start and the end of a batch."""
-        self._known: set[str] = set()
-        """The names of shards that this process has written or read."""
+        self._known: dict[str, bytes] = {}
+        """The shards of the last two offsets, the start and the end of a batch, by name."""
+        self._last: deque[tuple[str, ...]] = deque(maxlen=2)
         self._stored = 0
 
     def stored(self, offset: Offset) -> Offset:
@@ -49,9 +52,7 @@ class OffsetShards(WholeOffsets):
         for part in _PARTS:
             for cluster, value in offset.get(part, {}).items():
                 shards.setdefault(cluster[:1], {}).setdefault(part, {})[cluster] = value
-        contents = [
-            json.dumps(each, separators=(",", ":"), sort_keys=True).encode() for _, each in sorted(shards.items())
-        ]
+        contents = [msgspec.json.encode(each, order="sorted") for _, each in sorted(shards.items())]
         names = tuple(blake2b(each, digest_size=16).hexdigest() for each in contents)
         folder = self._checkpoint / FOLDER
         if isinstance(folder, Path) and not folder.is_dir():
@@ -60,7 +61,7 @@ class OffsetShards(WholeOffsets):
         for name, content in zip(names, contents, strict=True):
             if name not in self._known:
                 Document(folder / name).write(content)
-        self._remember(names, offset)
+        self._remember(names, contents)
         self._stored += 1
         if self._stored % SWEEP_OFFSETS == 0:
             self._sweep()
@@ -72,37 +73,34 @@ class OffsetShards(WholeOffsets):
         if "shards" not in offset:
             return offset
         names = tuple(offset["shards"])
-        if names not in self._loaded:
-            whole: Offset = {"farms": {}}
-            for name in names:
-                for part, values in self._shard(name).items():
-                    whole.setdefault(part, {}).update(values)
-            self._remember(names, whole)
-        return self._loaded[names]
+        contents = [self._known[name] if name in self._known else self._read(name) for name in names]
+        self._remember(names, contents)
+        whole: Offset = {"farms": {}}
+        for content in contents:
+            for part, values in msgspec.json.decode(content).items():
+                whole.setdefault(part, {}).update(values)
+        return whole
 
-    def _shard(self, name: str) -> Offset:
+    def _read(self, name: str) -> bytes:
         file = self._checkpoint / FOLDER / name
         content = Document(file).read() or b""
         if blake2b(content, digest_size=16).hexdigest() != name:
             raise FarmLogError(f"{file} is missing or damaged: run `garlicfarm pipeline repair`")
-        shard: Offset = json.loads(content)
-        return shard
+        return content
 
-    def _remember(self, names: tuple[str, ...], whole: Offset) -> None:
-        self._known.update(names)
-        self._loaded.pop(names, None)
-        self._loaded[names] = whole
-        while len(self._loaded) > 2:  # noqa: PLR2004 - start and end
-            self._loaded.pop(next(iter(self._loaded)))
+    def _remember(self, names: tuple[str, ...], contents: Sequence[bytes]) -> None:
+        if names not in self._last:
+            self._last.append(names)
+        known = {**self._known, **dict(zip(names, contents, strict=True))}
+        self._known = {name: known[name] for name in set(chain.from_iterable(self._last))}
 
     def _sweep(self) -> None:
         """Remove the shards that neither an offset of the checkpoint nor one of the last two names."""
         # This list comes first, so shards of a process that continues this checkpoint in the meantime stay.
         stored, offsets = [*(self._checkpoint / FOLDER).iterdir()], self._checkpoint / "offsets"
-        used = {name for names in self._loaded for name in names}
+        used = {*self._known}
         for file in offsets.iterdir() if offsets.is_dir() else ():
             used |= {name.decode() for name in _NAME.findall(Document(file).read() or b"")}
         for file in stored:
             if file.name not in used:
                 file.unlink(missing_ok=True)
-        self._known &= used

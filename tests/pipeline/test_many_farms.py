@@ -6,6 +6,7 @@ An unresponsive farm is reported and does not delay the others.
 import json
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -378,6 +379,26 @@ def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monke
     moved = shards.stored({**many, "farms": {**many["farms"], "1".ljust(32, "0"): 8}})
     assert len({*moved["shards"]} - {*stored["shards"]}) == 1
     assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
+
+
+def test_state_of_many_farms_between_batches_is_text(tmp_path: Path) -> None:
+    """A farm has 45 bytes in the offset and in the record of batches; as objects it has several hundred."""
+    farms, shards, notes = 20 * WHOLE_FARMS, OffsetShards(tmp_path / "checkpoint"), BatchNotes(tmp_path, "log")
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        start = shards.stored(offset_of(farms))
+        notes.begin(0, dict.fromkeys(offset_of(farms)["farms"], Range(1, 6)))
+        notes.end(0, {})
+        moved = [*shards.loaded(start)["farms"]][:WHOLE_FARMS]
+        end = shards.stored({"farms": shards.loaded(start)["farms"] | dict.fromkeys(moved, 9)})
+        notes.begin(1, dict.fromkeys(moved, Range(7, 8)))
+        notes.end(1, {})
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / farms < 128
+    assert notes.next_entries() == shards.loaded(end)["farms"] == offset_of(farms)["farms"] | dict.fromkeys(moved, 9)
 
 
 def test_unnamed_shards_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
