@@ -53,6 +53,7 @@ STATE_SPEC = TableSpec("watch_state", _STATE, ("farm", "server_id"), "interval 1
 ROWS_AT_ONCE: Final = 8_192
 _SEEN: Final = pa.schema([("farm", pa.string()), ("index", pa.int64())])
 _FACTS: Final = tuple(each.name for each in fields(ReportFacts))
+_UNKNOWN: Final = RouterWatch()
 _COLUMNS: Final = ("farm", "entry", "server_id", "period_ms", "at_ms")
 
 
@@ -83,8 +84,10 @@ class FarmsWatch:
         rows = seen.sort_by([("farm", "ascending"), ("index", "ascending")])
         least_ms, most_ms = self._period_range_ms
         columns = (rows.column(each).to_pylist() for each in (*_COLUMNS, *_FACTS))
+        farm, of_farm = _FarmWatch(), None
         for name, entry, server, period_ms, at_ms, *facts in zip(*columns, strict=True):
-            farm = self.farms.setdefault(name, _FarmWatch())
+            if name != of_farm:
+                farm, of_farm = self.farms.setdefault(name, _FarmWatch()), name
             farm.now_ms = at_ms
             if entry == "clock":
                 if period_ms is not None and period_ms != farm.period_ms and least_ms <= period_ms <= most_ms:
@@ -92,7 +95,7 @@ class FarmsWatch:
                     farm.period_ms = period_ms
                 continue
             rules = self._rules_of(farm.period_ms)
-            watch, changes = farm.servers.get(server, RouterWatch()).after_report(ReportFacts(*facts), rules)
+            watch, changes = farm.servers.get(server, _UNKNOWN).after_report(ReportFacts(*facts), rules)
             farm.servers[server] = watch
             for change in changes:
                 yield name, server, change
