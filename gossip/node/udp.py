@@ -3,8 +3,7 @@
 Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped. Gossip tolerates this
 like any loss in the network. The effects of one step are thus executed without interruption.
 
-A receive asks the kernel for one byte more than allowed. So a datagram that is too long is detected, and does not
-arrive cut off.
+A receive requests one byte more than allowed. So a datagram that is too long is detected, and does not arrive cut off.
 """
 
 import errno

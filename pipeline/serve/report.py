@@ -161,7 +161,7 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
             "Servers that joined and were removed; for watched servers also missing reports, returns and restarts.",
             churn(run_query, called),
         ),
-        section("Destinations", "Share of the reports in which a destination is healthy.", page.destinations()),
+        section("Destinations", "Share of the reports that show a destination as healthy.", page.destinations()),
         section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),
         section(
             "Gaps",

@@ -118,9 +118,7 @@ class FetchSchedule:
         return True
 
     def adapt(self, pending: PendingFetch, size_bytes: int) -> None:
-        """Adapt the limit to a reply: raise it after a quick reply of at least half the limit, lower it after a slow
-        reply.
-        """
+        """Adapt the limit: raise it after a quick reply of at least half the limit, lower it after a slow reply."""
         took_ms, retry_ms = self._replica.now - pending.sent_ms, self._replica.options.retry_ms
         if size_bytes and took_ms > retry_ms:
             self._reduce_request_size()

@@ -201,7 +201,7 @@ class Announcing:
     ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
         """Return the leader's reply; None without a leader or a reply.
 
-        The leader tests our address before its reply, which takes up to two request timeouts.
+        The leader tests our address before its reply, in at most two request timeouts.
         """
         if raft.leader is None:
             return None
