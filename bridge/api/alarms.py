@@ -116,7 +116,8 @@ FORMATION: Final = _critical(
 )
 ISOLATED: Final = _critical(
     "isolated",
-    "no peer answers, and all seeds, or all members that this node knew, have not answered for ten gossip periods",
+    "no peer answers: every seed failed to answer several times, or this node has been without a peer for ten gossip"
+    " periods",
     "check the network, the seeds and the firewall (by default UDP 7668, TCP 7669)",
 )
 ADDRESS_GONE: Final = _critical(
@@ -183,7 +184,7 @@ ADDRESS_OUTDATED: Final = _warning(
     "address-outdated",
     "this machine's address has changed, and this node uses the new address, but its configuration still has the old"
     " one; the text names the settings. The node works, but its next start would fail",
-    "write the new address into the configuration: the next start would fail with the old one",
+    "write the new address into the configuration",
 )
 ADMISSION: Final = _warning(
     "admission",
@@ -221,7 +222,7 @@ CONTROL_CERTIFICATE: Final = _warning(
 )
 ENTRIES_WITHOUT_EFFECT: Final = _warning(
     "entries-without-effect",
-    "the farm ignored 20 entries within a minute that should have changed it. The text has their kinds, reasons and"
+    "within a minute, the farm ignored 20 entries that should have changed it. The text has their kinds, reasons and"
     " authors (`garlicfarm help application-json`)",
     "if your program sends them, sign them with an admitted client key (`garlicfarm node admit-client`), or submit"
     f" them through a node. Otherwise {_COPIED}",
@@ -235,16 +236,16 @@ EQUIVOCATION: Final = _warning(
 )
 FARM_KEY_FILE: Final = _warning(
     "farm-key-file",
-    "the farm key file is older than the farm's keys, newer than this node's, or unusable",
+    "the farm key file is older than the farm's keys, newer than this node's keys, or unusable",
     "older: `garlicfarm keys export --replace FILE`; newer: restart this node; not readable: the `chown` of the text;"
     " missing: `garlicfarm keys export FILE`; of another farm: move it away first",
 )
 FEATURE_LEVEL: Final = _warning(
     "feature-level",
     "for 6 hours the farm has had a lower feature level than this node supports. The text names the voters that"
-    " announce no higher level, or the leader that does not raise it. Until then the farm lacks what the higher level"
-    " adds, such as limits for hostile members. `garlicfarm status` and `garlicfarm doctor` name these voters"
-    " immediately",
+    " do not announce a higher level, or the leader that does not raise it. Until the level rises, the"
+    " farm lacks the functions of the higher level, such as limits for hostile members. `garlicfarm status` and"
+    " `garlicfarm doctor` name these voters immediately",
     "install this version of garlicfarm on the named servers, and start them if they are down: `garlicfarm help"
     " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`):"
     " `garlicfarm node evict` with its name, at another node",
@@ -347,8 +348,8 @@ ROUTER_STATUS: Final = _warning(
 )
 SIGNING_KEY: Final = _warning(
     "signing-key",
-    "the transient key ends within a week or has ended; or the file with the next key cannot be used, is another"
-    " master's, or has ended, and the node still signs with the key that it has",
+    "the transient key ends within a week or has ended; or the file with the next key cannot be used, belongs to"
+    " another master, or has ended, and the node still signs with its present key",
     "on the machine with the master key, make the next key with `garlicfarm keys offline`, and replace this node's"
     " signing key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
 )
@@ -361,9 +362,9 @@ SLOW_MAJORITY: Final = _warning(
 )
 STRUCTURE_NOT_FOUND: Final = _warning(
     "structure-not-found",
-    "this node's router took a structure, and two minutes later the routers of the other nodes do not find any"
-    " structure of that master. Only Java routers find a Meta LeaseSet2. The node has handed the structure over once"
-    " more, and does so every five minutes as usual",
+    "this node's router accepted a structure, and two minutes later the routers of the other nodes do not find any"
+    " structure of that master. Only Java routers find a Meta LeaseSet2. The node has handed the structure over again,"
+    " and repeats this every five minutes as usual",
     "check the router of the publisher: its console or log shows if it has tunnels and knows floodfills. Check the"
     " routers that did not find the structure, too (`garlicfarm farm`): a router without tunnels does not find it. If"
     ' the publisher\'s router does not recover, restart it, or set publish = "off" there: then another node publishes',

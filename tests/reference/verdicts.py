@@ -14,37 +14,39 @@ The verdict is one line about the health of the farm, as the queried node sees i
     Waiting for 2 of 3 nodes
     Gossip arrives under another farm key from 10.77.0.3:7668 (label 77aa00ff77aa00ff)
 
-`garlicfarm status`, `top` and `up` show the verdict in their first line, and `/readyz` and `/healthz` reply with it. It
-is [`verdict`](json.md#verdictview) in the view, and `garlicfarm_verdict` and `garlicfarm_can_lose_servers` in the
-[metrics](metrics.md). Each change is an event `verdict-changed`, and so a line of the node's log.
+`garlicfarm status`, `top` and `up` show the verdict in their first line, and the replies of `/readyz` and `/healthz`
+contain it. It is [`verdict`](json.md#verdictview) in the view, and `garlicfarm_verdict` and
+`garlicfarm_can_lose_servers` in the [metrics](metrics.md). Each change is an event `verdict-changed`, and so a line of
+the node's log.
 
-One function of the view computes the verdict, so all outputs of a node show the same verdict. The verdicts of two nodes
-may differ, because each node uses its own view. The leader knows which servers reply to it. The other servers use
-gossip, and the reports in the log. If gossip has marked a server dead, but Raft or its reports show that it is alive,
-the server does not count as down. Then UDP to it is blocked, and the alarm `udp-blocked` names it.
+One function computes the verdict for all outputs of a node. The verdicts of two nodes may differ, because each node
+uses its own view. The leader knows which servers reply to it. The other servers use gossip, and the reports in the log.
+If gossip has marked a server dead, but Raft or its reports show that it is alive, the server does not count as down. In
+this case UDP to the server is blocked, and the alarm `udp-blocked` names it.
 
-**Can lose** is the number of servers that may fail, in any combination, before the farm loses its quorum, its last
-server that can publish, or its last healthy leaf. If not the quorum but another of these sets the number, the text
-names it.
+**Can lose** is the number of servers that may fail, in any combination, while the farm keeps its quorum, a server that
+can publish, and a healthy leaf. If not the quorum but the publishers or the leaves determine the number, the text names
+them.
 
 A member may report any master. So the kind depends only on the masters in this node's settings, and on masters in the
 reports of two or more servers. Without such a master, it depends on the masters of the server with the lowest Raft id.
 `degraded` lists the other masters without a valid structure. A master that only evicted or retired identities have
-reported or published does not count, unless the log has a publication of it and another server has a leaf for it: until
-the log drops this master, an hour after the last publication, clients of the leaf may still use its address.
+reported or published does not count, unless the log has a publication of it and another server has a leaf for it.
+Clients may still use the address of such a master, until the log drops it an hour after the last publication.
 
 A node whose disk is full or hangs cannot add entries to its log. While it knows a leader, its verdict is
 `degraded` with the alarm of its disk, and not `no-quorum`.
 
-A node may reach most servers but not the leader, for example if packets are lost in one direction only. It cannot
-commit anything, and it cannot determine if the others have a leader. So its verdict is `no-quorum`, with the text
-"enough servers run, but this node does not find a leader". The advice is to compare another node, and not
-`garlicfarm recover`.
+A node may reach most servers but not the leader, for example if packets are lost in one direction only. Such a node
+cannot commit anything, and cannot determine if the other servers have a leader. So its verdict is `no-quorum`, with
+the text "enough servers run, but this node does not find a leader". The remedy is to compare the verdict of another
+node, and not `garlicfarm recover`.
 
 `status`, `top` and the metrics compute the verdict for each request. `/readyz`, `/healthz`, events, alarms and the
-history have the verdict of the node's last check. A node checks each second, and a healthy farm every 10 s. After an
-event of the node, the next check is within a second. So only a change without an event, such as a report that is out of
-date, is found up to 10 s later. In a farm of ten thousand members checks are rarer, because each check takes longer.
+history have the verdict of the node's last check. A node checks each second, or every 10 s if the farm is healthy.
+After an event of the node, the next check is within a second. So only a change without an event, such as a report that
+is out of date, is found up to 10 s later. In a farm of ten thousand members checks are rarer, because each check takes
+longer.
 
 The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the verdict
 has another kind.
