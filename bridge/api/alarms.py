@@ -5,9 +5,9 @@
            ──▶ order and severity            every surface that shows alarms, `garlicfarm doctor`
            ──▶ deploy/prometheus             the expressions of the two alerts about alarms
 
-The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if that
-depends on the situation; otherwise the remedy is shown. If each raising module and the reference had separate texts,
-the texts would differ after some time.
+The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if the action
+depends on the situation; otherwise the declared remedy is shown. If each raising module and the reference had separate
+texts, the texts would differ after some time.
 
 Alarms are shown in the order of their declaration, the most severe first. In alphabetical order the symptom
 `no-healthy-leaf` would come before its cause `no-quorum`. Warnings without a rank are in alphabetical order.
@@ -194,8 +194,9 @@ ADMISSION: Final = _warning(
 )
 CERTIFICATE: Final = _warning(
     "certificate",
-    "the certificate of `consensus.certificate` ends within a month, or is not valid by this machine's clock: then no"
-    " other server connects to this one. A certificate that the node made itself does not end",
+    "the certificate of `consensus.certificate` ends within a month, or is not valid by this machine's clock. Other"
+    " servers do not connect to a server without a valid certificate. A certificate that the node made itself does not"
+    " end",
     "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
     " `consensus.certificate`, and restart this node",
 )
@@ -215,8 +216,8 @@ CONTENT_REJECTED: Final = _warning(
 )
 CONTROL_CERTIFICATE: Final = _warning(
     "control-certificate",
-    "the certificate of `control.certificate` ends within a month, or is not valid by this machine's clock: then"
-    " clients refuse the control endpoint. A certificate that the node made itself is renewed while it runs",
+    "the certificate of `control.certificate` ends within a month, or is not valid by this machine's clock. Clients"
+    " refuse a control endpoint without a valid certificate. A running node renews a certificate that it made itself",
     "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, use it as"
     " `control.certificate`, and restart this node",
 )
@@ -237,8 +238,9 @@ EQUIVOCATION: Final = _warning(
 FARM_KEY_FILE: Final = _warning(
     "farm-key-file",
     "the farm key file is older than the farm's keys, newer than this node's keys, or unusable",
-    "older: `garlicfarm keys export --replace FILE`; newer: restart this node; not readable: the `chown` of the text;"
-    " missing: `garlicfarm keys export FILE`; of another farm: move it away first",
+    "if the file is older, run `garlicfarm keys export --replace FILE`. If it is newer, restart this node. If it is not"
+    " readable, run the `chown` in the text. If it is missing, run `garlicfarm keys export FILE`. If it belongs to"
+    " another farm, move it away first",
 )
 FEATURE_LEVEL: Final = _warning(
     "feature-level",
@@ -247,8 +249,8 @@ FEATURE_LEVEL: Final = _warning(
     " farm lacks the functions of the higher level, such as limits for hostile members. `garlicfarm status` and"
     " `garlicfarm doctor` name these voters immediately",
     "install this version of garlicfarm on the named servers, and start them if they are down: `garlicfarm help"
-    " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`):"
-    " `garlicfarm node evict` with its name, at another node",
+    " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`): run"
+    " `garlicfarm node evict NAME` at another node",
 )
 FOREIGN_VERSION: Final = _warning(
     "foreign-version",
@@ -269,14 +271,14 @@ KAFKA_CERTIFICATE: Final = _warning(
     "kafka-certificate",
     "the certificate of the Kafka listener, or the authority of its clients (`kafka.certificate`, `kafka.client_ca`),"
     " has changed and cannot be used; the content that was read before stays in use. Or the certificate ends within a"
-    " month, or is not valid by this machine's clock: then clients refuse it",
+    " month, or is not valid by this machine's clock. Clients refuse an invalid certificate",
     "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, and use it as"
     " `kafka.certificate`: a running node reads it again",
 )
 KAFKA_LEVEL_LOW: Final = _warning(
     "kafka-level",
-    "clients of the Kafka listener wait with their records and with the offsets of their groups: a voter of the farm"
-    " runs a version that does not support Kafka clients",
+    "clients of the Kafka listener cannot write records or commit offsets of their groups yet: a voter of the farm runs"
+    " a version that does not support Kafka clients",
     _UPDATE_VOTERS,
 )
 KAFKA_USERS: Final = _warning(
@@ -321,7 +323,7 @@ PUBLISHING_WITHOUT_QUORUM: Final = _warning(
     "publishing-without-quorum",
     "this node signs and publishes without an entry in the log, because it is the publisher among the nodes that it"
     " reaches (`garlicfarm help publishing`)",
-    "nothing immediately: clients still find the service. To end it, follow the alarm `no-quorum`",
+    "no immediate action: clients still find the service. For a quorum, follow the alarm `no-quorum`",
 )
 REFUSED_BY_PEERS: Final = _warning(
     "refused-by-peers",
@@ -389,7 +391,7 @@ ZMQ_KEYS: Final = _warning(
 )
 ZMQ_UPDATES: Final = _warning(
     "zmq-updates",
-    "clients of the ØMQ endpoint wait with their updates: a voter of the farm runs a version without the request ids"
+    "clients of the ØMQ endpoint cannot write updates yet: a voter of the farm runs a version without the request ids"
     " of ØMQ Raft",
     _UPDATE_VOTERS,
 )

@@ -84,7 +84,7 @@ class ServerLink(Struct, frozen=True):
 
 
 class LocalView(Struct, frozen=True):
-    """The farm as a node without a quorum computes it alone; by master destination."""
+    """The farm as a node without a quorum computes it alone. The keys of the mappings are master destinations."""
 
     state: FarmState
     """The last state, with this node's own health and with every unreachable server marked as unresponsive."""
@@ -123,7 +123,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
     udp_blocked: tuple[int, ...] = ()
-    """Servers with a lasting contradiction (`bridge.api.farm_facts`)."""
+    """Servers that Raft reaches and gossip does not (`bridge.api.farm_facts`)."""
     not_reporting: tuple[int, ...] = ()
     unapplied: Mapping[int, Admitted] = field(default_factory=dict)
     """By Raft id, the identity of each server whose admission this node has not applied since its start."""
@@ -343,7 +343,7 @@ class _FarmPart:
         self._address_of = address_of
         self.state = farm.state
         self._seen = farm.state if farm.alone is None else farm.alone.state
-        """The state that publishing uses at the moment."""
+        """The state that publishing uses now."""
         self._owners = {
             leaf.destination: server_label(server_id, names.get(server_id))
             for server_id, server in sorted(self._seen.servers.items())

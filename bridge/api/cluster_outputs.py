@@ -34,7 +34,7 @@ class ZmqRaftPeerView(Record, frozen=True):
     snapshot_bytes: int | None = None
     """The size of its snapshot."""
     prune_index: int | None = None
-    """Up to here a snapshot may replace its entries."""
+    """The last entry that a snapshot may replace."""
 
 
 class ZmqRaftStatusOutput(Document, frozen=True):

@@ -112,7 +112,7 @@ class FarmKeyView(Record, frozen=True):
     state: FarmKeyState
     """Its use at the queried node."""
     since: int
-    """The ring's own clock at the change that installed it."""
+    """Epoch (logical clock of the ring) of the change that installed it."""
     opened_by: int
     """Number of members that open datagrams with it; 0 when a removal has reached every member."""
     sealed_by: int
@@ -127,7 +127,7 @@ class KeysAnswer(Document, frozen=True):
     farm: str
     """The label of the farm."""
     epoch: int
-    """The ring's own clock at the choice of the sealing key."""
+    """Epoch (logical clock of the ring) of the choice of the sealing key."""
     primary: str
     """Id of the sealing key of the queried node."""
     members: int
@@ -369,7 +369,7 @@ class SubmitOutcome(Enum):
     BUSY = "busy"
     """It is not in the log; the farm is busy."""
     UNKNOWN = "unknown"
-    """It may be committed, now or later, or not."""
+    """It may be committed already, be committed later, or never be committed."""
     EXPIRED = "expired"
     """The farm no longer stores the request id. It may have been applied before; it was not applied now."""
 

@@ -343,7 +343,7 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
         f" (author {facts.get('authorName') or facts['author'] or 'unknown'})"
     ),
     "request-refused": lambda _, facts: (
-        f"the result of request {facts['request']} is no longer stored, so its client needs another session"
+        f"the entry of request {facts['request']} is ineffective: the request is expired, too early or out of order"
     ),
 }
 """About the farm: it does not matter which node reports them."""

@@ -6,11 +6,11 @@
     alive                   does not answer the leader                  down for the quorum (`FarmFacts`)
     alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
 
-A process that has just ended looks like the first row for a moment. Gossip marks it dead within seconds, and its last
-answer is not much older. After a start or a network outage, a server answers by Raft before gossip marks it alive and
-before its report is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
-Without this comparison the verdict would follow one source after the other. It would advise operators of a healthy farm
-to start its servers again.
+A process that has just ended matches the first row for a moment: gossip marks it dead within seconds, while its last
+reply to Raft is still recent. After a start or a network outage, a server answers by Raft before gossip marks it alive
+and before its report is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
+Without this comparison the verdict would rely on one source, and would advise operators of a healthy farm to start its
+servers again.
 
 *Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
 the server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward
@@ -51,8 +51,8 @@ _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
 PATIENCE_ELECTIONS = 3
 """Number of election timeouts without contact until a server counts as cut off from a majority.
 
-A timeout is the shortest one. Contact is a leader or a reply of a follower. One timeout may pass normally, and another
-may follow a split vote.
+The shortest election timeout counts. A server has contact if it knows a leader; a leader has contact with a follower
+that replies. One timeout may pass normally, and another may follow a split vote.
 """
 EVICTED = "evicted"
 DISK_FAULTS = frozenset({DISK_FULL.kind, DISK_UNRESPONSIVE.kind})
@@ -270,9 +270,9 @@ class FarmFacts:
         return can_lose, limit
 
     def needed(self) -> Iterator[tuple[set[str], str]]:
-        """Yield each necessity of the farm with the names of the servers that have it.
+        """Yield the names of the servers with a publisher's abilities, then with a healthy leaf, for each master.
 
-        At least one server must have each of them.
+        The farm needs at least one server in each set.
         """
         for each in self.publishing:
             publishers = {

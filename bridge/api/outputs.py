@@ -235,7 +235,7 @@ class RotationOutput(Document, frozen=True):
     key: str
     """The id of the new key."""
     epoch: int
-    """The ring's own clock at the choice of the new key."""
+    """Epoch (logical clock of the ring) of the choice of the new key."""
     members: int
     """Number of running members."""
     removed: tuple[str, ...]
@@ -308,7 +308,7 @@ class KeyExportOutput(Document, frozen=True):
     label: str
     """The public hash of the key."""
     epoch: int
-    """The ring's own clock at the choice of the sealing key."""
+    """Epoch (logical clock of the ring) of the choice of the sealing key."""
     cluster_id: str | None
     """The id of the cluster; null before the farm is created."""
 

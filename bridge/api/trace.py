@@ -2,11 +2,12 @@
 
     {"cursor": 17, "timeMs": …, "logTimeMs": … or null, "kind": "leader-elected", "node": "node-2", "data": {…}}
 
-`kind` is a lower-case word joined by `-`; `data` holds facts only (text, numbers, booleans, null), so that each is a
-column for the pipeline. The part of the node that records an event chooses its keys; they are not renamed here.
+`kind` consists of lower-case words joined by `-`. `data` holds only facts (text, numbers, booleans, null), so that each
+fact is a column for the pipeline. The part of the node that records an event chooses its keys; no other part renames
+them.
 
-A reader requests a position; there are no sessions. A page gives the position of the next page. A slow reader therefore
-costs the node nothing; `lost` counts its missed events of the bounded trace.
+A reader requests a position, and each page has the position of the next page. The node keeps no state for a reader. The
+trace is bounded, and `lost` counts the events that it dropped before the reader requested them.
 """
 
 from collections.abc import Mapping

@@ -83,9 +83,9 @@ DO_ABOUT: Mapping[str, str] = {
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
 SENDERS_MAX = 2
-"""Senders under another farm key in a text; the view has up to eight."""
+"""Maximum number of senders with another farm key that a text names; the view has up to eight."""
 ERRORS_MAX = 3
-"""Last errors of leaves in an advice."""
+"""Maximum number of errors of leaves that an advice quotes."""
 _UNHEALTHY_ACTION = (
     "check the router and the service of each unhealthy leaf: `garlicfarm farm`; see `garlicfarm help attach-a-router`"
 )

@@ -328,7 +328,7 @@ class RaftView(Record, frozen=True):
     leaderless_ms: int | None = None
     """Time without a known leader; null while this node knows one, and before it has the log."""
     stands_still: bool = False
-    """No recent clock entry, for several reporting periods: the farm lacks a quorum, as this node sees it."""
+    """No clock entry for several reporting periods: the farm lacks a quorum, as this node sees it."""
     udp_blocked: tuple[int, ...] = ()
     """Raft ids of the servers that Raft has reached for 10 s and for two election timeouts, although gossip marks them
     dead."""

@@ -144,7 +144,7 @@ def observed(view: FarmView) -> dict[Row, State]:
 
 
 def figures(view: FarmView) -> Iterator[tuple[Row, float]]:
-    """Yield the figures of this moment, one for each row: the first member of a name, as in `observed`."""
+    """Yield the present figure of each row. If members share a name, the first one counts, as in `observed`."""
     names = set[str]()
     for member in recorded_members(view):
         is_first = member.name not in names

@@ -7,7 +7,7 @@ A cell shows the worst state in its part of the window, so that a short failure 
 the severity without colors. A cell of the leader or a publisher shows a letter for its name: `a` for the first name,
 and so on. A blank cell was not observed: the node did not run, or the subject did not exist.
 
-Pure code: it depends on no terminal. Names in it are as the nodes sent them; the output escapes them.
+Pure code: it does not depend on a terminal. Names are unchanged, as the nodes sent them; the output escapes them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
