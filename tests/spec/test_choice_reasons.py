@@ -107,7 +107,7 @@ def test_candidates_without_choice_have_reasons() -> None:
             1,
             [
                 "not chosen: without a quorum, node-2 publishes",
-                "without a quorum: the first of the servers that this node reaches and that can",
+                "without a quorum: the first reachable server that can publish",
             ],
         ),
     ],

@@ -39,7 +39,7 @@ JUST_FAILED_S: Final = 5.0
 OPENING_LEAST_S: Final = 12.0
 """i2pd looks a lease set up at a floodfill (a router that stores it), after 5 s at a second, after 10 s at a third."""
 PROVEN_FOR_S: Final = 20.0
-"""Seconds after a missing reply; until then leaves with a later byte come first: a router replaces broken tunnels."""
+"""Seconds after a missing reply during which leaves with a later byte come first: a router replaces broken tunnels."""
 FAILURE_COUNTS_MAX_S: Final = 600.0
 _DOUBLINGS_MAX: Final = 6
 RECORDS_MAX: Final = 64

@@ -48,7 +48,7 @@ CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """Return the largest lead over M without need of a correction: log time soon advances again without one."""
+    """Return the largest lead over M that needs no correction: log time soon advances again automatically."""
     return period_ms + allowance_ms(period_ms)
 
 

@@ -169,7 +169,7 @@ class ServerForgotten(Struct, frozen=True):
 
 
 class RequestRefused(Struct, frozen=True):
-    """A refused request, whose result the table no longer has: the sender must begin another session."""
+    """The request of an entry is expired, too early or out of order, so that the entry has no effect."""
 
     request: str
 
@@ -322,7 +322,7 @@ class Farm:
         A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
         the next request id of a correct server, and that server's own entry would count as a repetition. The first
         sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of
-        unknown authors. A session never changes from protected to unprotected or back: its requests would be new there.
+        unknown authors. A session never changes from protected to unprotected or back: its requests would be new again.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)

@@ -206,7 +206,7 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
-            f"All founders confirm them, {_names(outside)} is not a founder and blocks the founding. If it is your"
+            f"All founders confirm them. {_names(outside)} is not a founder and blocks the founding. If it is your"
             f" node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
         )
     return (

@@ -258,7 +258,7 @@ class Formation:
         return made if all(seen == made for seen in self._foundings_seen()) else None
 
     def _complete(self) -> Founding | None:
-        """Return a founding whose promises this node sees all: the one of its own promise, or else the lowest one."""
+        """Return the founding of a set whose promises this node has all seen: its own set, or else the lowest one."""
         own = self._durable.promise
         sets = {member.notice.promise.founders for member in self._members.values() if member.notice.promise}
         complete = [
@@ -432,8 +432,8 @@ class Formation:
             return "Check again in a moment."
         names = ", ".join(each.hex() for each in blocking)
         return (
-            f"{names} is not a founder and does not confirm them: check again in a moment. If that lasts and it is"
-            f" your node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
+            f"{names} is not a founder and does not confirm the founding: check again in a moment. If that lasts and it"
+            f" is your node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
         )
 
     def _confirm(self, cluster_id: bytes) -> None:

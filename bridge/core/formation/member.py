@@ -52,7 +52,7 @@ class NodeMetadata(Struct, frozen=True, gc=False):
 
 
 class FarmMember(Struct, frozen=True, gc=False):
-    """One node. A suspect still counts as reachable: suspicion is not a verdict."""
+    """One node. A suspect still counts as reachable: it may refute the suspicion."""
 
     node_id: bytes
     status: MemberStatus

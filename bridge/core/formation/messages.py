@@ -1,8 +1,8 @@
 """The events and effects of `Formation`.
 
-`Persist` effects are numbered; one is in progress at a time, and its completion arrives as `Persisted`. Effects that
-depend on it (the notice with the promise, the start of Raft) are effects of that event, so the shell need not order
-them.
+`Persist` effects are numbered; one is in progress at a time, and its completion arrives as the event `Persisted`. This
+event causes the effects that need the durable state (the notice with the promise, the start of Raft). So the shell need
+not order effects.
 """
 
 from enum import Enum

@@ -44,7 +44,7 @@ STEP_BACK_MS: Final = 2_000
 PAUSE_MS: Final = 5 * MINUTE_MS
 """Longer than any time between two checks: the view of a very large farm is built less often."""
 BREAK_CHECKS: Final = 600
-"""Minimum number of observations between a break and a break because the clock moved back: usually ten minutes."""
+"""Number of observations after a break during which a clock that moves back causes no further break: ten minutes."""
 
 
 class Budget(Struct):
@@ -91,7 +91,7 @@ class Changes:
         return records
 
     def sample(self) -> Iterator[Sample]:
-        """Yield the sample of the present minute until now, if there was an observation in it; it starts again."""
+        """Yield the sample of the present minute if it has an observation, and begin the next sample."""
         if self._minute:
             values = tuple((row, total / count) for row, (total, count) in self._sums.items())
             yield Sample(self._last_ms, self._minute, values)

@@ -7,12 +7,12 @@
 
 Servers of different versions must compute the same state. An older server treats an entry of an unknown kind as a
 foreign JSON object. From then on its state would differ, without an error. So entries of a new kind are proposed only
-at the level that introduces them, and the leader raises the level only when all voters support it. One exception: an
-order that removes, replaces or evicts a server may raise the level without this server
-(`bridge.node.control.orders.order_level`). No server applies such an entry before that
-(`bridge.core.farm.state_machine`). The levels of learners are not considered. So a learner may have an older version;
-it refuses the level's entry and all later ones. If its log holds that entry already (a downgrade), it stops there,
-before any new entry. In both cases it names the required version.
+at the level that introduces them, and no server applies them below that level (`bridge.core.farm.state_machine`). The
+leader raises the level only when all voters support it. One exception: an order that removes, replaces or evicts a
+server may raise the level without this server (`bridge.node.control.orders.order_level`). The levels of learners are
+not considered. So a learner may have an older version; it refuses the level's entry and all later ones. If its log
+holds that entry already (a downgrade), it stops there, before any new entry. In both cases it names the required
+version.
 
 The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged
 level entry does not stop a server or permit entries that servers do not understand. JSON objects of applications are
@@ -63,7 +63,7 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
 
 
 def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[int]:
-    """Return the voters that do not support a level above `current`; empty if this version does not, either."""
+    """Return the voters that do not support a level above `current`; empty if this version does not support one."""
     if current >= SUPPORTED_LEVEL:
         return frozenset()
     return frozenset(each for each, level in voters.items() if level is None or level <= current)

@@ -56,7 +56,7 @@ class Declaration:
 
 
 class RouterStatus(Struct, frozen=True, cache_hash=True):
-    """`router`: the sender's router. None is a figure that this kind of router cannot report."""
+    """`router`: the sender's router. None is an unknown figure, for example of a router that cannot report it."""
 
     attached: bool
     """False for a node without a router."""

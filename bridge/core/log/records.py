@@ -5,7 +5,7 @@
 
 The wire floor decodes the JSON. The state machine sees only these values, each with the author whose signature the
 decoder has verified (`ProvenRecord`), or without one. The decoder ignores unknown members; they stay in the log. `None`
-is a figure that this kind of router cannot report.
+is an unknown figure.
 """
 
 from collections.abc import Collection, Mapping

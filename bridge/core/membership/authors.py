@@ -8,8 +8,8 @@ removed from the group keeps its identity; its reports do not count (`bridge.cor
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
 For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it. The
-entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). A used number, or
-one below the window, does not have an effect.
+entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). An entry does not
+have an effect if its number is used or below the window.
 
 Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
 identity or client key leaves its table, so that an old entry does not have an effect if the key is admitted again. Such

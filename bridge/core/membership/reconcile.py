@@ -332,7 +332,7 @@ class _Moment(Struct, frozen=True):
         ]
 
     def _newcomers(self) -> list[FarmMember]:
-        """Return stable members that are not admitted, or not under this name, or without their public key."""
+        """Return stable members without an admission that has their name and public key."""
         known = {each.node_id: each for each in self.admitted.values()}
         return [
             each

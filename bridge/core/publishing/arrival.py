@@ -28,12 +28,13 @@ SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
-"""Largest age of a failed look-up, relative to the last hand-over: the server of an older look-up may have stopped."""
+"""A failed look-up counts if it is at most this much older than the last hand-over; the server of an older one may have
+stopped."""
 SUCCESSION_MS: Final = 600_000
-"""Longest time between two hand-overs of a publisher that share one expectation.
+"""If two hand-overs of a publisher are at most this far apart, the wait for a look-up continues from the earlier one.
 
-Within it the earlier structure is still valid at the second hand-over. After a longer pause of the farm, the first
-look-ups may fail.
+Within this time the earlier structure is still valid at the second hand-over. After a longer pause of the farm, the
+first look-ups may fail.
 """
 LOOK_UPS_MAX: Final = MASTERS_MAX * SERVERS_MAX
 

@@ -12,8 +12,8 @@ publisher. Each change of the publisher requires a signature and a publication.
 
 The *standby* is the server that would publish if the publisher became unable to; it keeps a session at its router
 ready. Reports show the present standby, so that all servers select the same one. Another candidate replaces it if it
-leads by the margin, or by `publishConfig` on. Several clock entries are not required, because the servers delay each
-change. No decision of the log depends on the standby.
+leads by the margin, or by `publishConfig` on. Several clock entries are not required, because each server opens or ends
+its session only after a while. No decision of the log depends on the standby.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -133,7 +133,7 @@ def reason_alone(acting: int | None, last_publisher: int | None) -> str:
         return "without a quorum, and no server that this node reaches can publish"
     if acting == last_publisher:
         return "without a quorum: it published last"
-    return "without a quorum: the first of the servers that this node reaches and that can"
+    return "without a quorum: the first reachable server that can publish"
 
 
 def no_publisher_text(candidates: Sequence[Candidate]) -> str:

@@ -8,10 +8,10 @@
     overtake           like a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
-Seconds must rise, also after `recover`, but must not run ahead of log time, because routers refuse structures from the
-future. Without a limit a publisher could add one second with each publication. So the state machine accepts a second
-only up to `latest_second`, and the planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next
-second.
+The seconds of a master's structures must rise, also after `recover`, but must not run ahead of log time, because
+routers refuse structures from the future. Without a limit a publisher could add one second with each publication. So
+the state machine accepts a second only up to `latest_second`, and the planner waits until its own estimate of log time
+is within `LEAD_MAX_MS` of the next second.
 
 The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
 fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the
@@ -92,9 +92,9 @@ def plan_publication(
     """Return the next publication of server `server_id`, if it is due.
 
     `log_time_ms` is the caller's estimate of log time (`LogTime.paced`), which advances between clock entries.
-    `handed_over` is the last publication that this process gave to its router. It may differ from the last accepted
-    one, if the process ended between the two steps or the router refused the structure. Then clients lack the
-    structure, and a new plan is due immediately. `noted_s` is the last second that this server handed over in any of
+    `handed_over` is the last publication that this process gave to its router. It differs from the last accepted one
+    after a restart, and if the router refused the structure. Then clients may lack the structure, and a new plan is due
+    immediately. `noted_s` is the last second that this server handed over in any of
     its runs. The log may lack this second, if the server published without a quorum and has not reported since its
     start. Propose one plan at a time: a second one with the same second would be refused.
     """
@@ -119,7 +119,7 @@ def plan_publication(
 
 
 def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Publication | None) -> bool:
-    """Return True if the next publication of server `server_id` is a refresh, or follows a change of the state."""
+    """Return True if server `server_id` has nothing to publish before the next refresh or the next change."""
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:
         return True
@@ -132,8 +132,8 @@ def is_up_to_date(state: FarmState, master: str, server_id: int, handed_over: Pu
 def latest_second(state: FarmState, tuning: FarmTuning) -> int:
     """Return the last second that a publication may have now.
 
-    Log time is behind a server's estimate by at most a period, and the server's clock may be off by the tolerance of
-    any counted clock.
+    Log time is behind a server's estimate by at most a period, and the server's clock may be off by
+    `clock_tolerance_ms`.
     """
     return (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
 

@@ -64,7 +64,7 @@ def _with_places(state: FarmState, recent: dict[str, MasterState], reported: set
 
 
 def _turn(rank: int) -> int:
-    """Return the turn of a server's master of this rank: the first one, the others of the share, each further one."""
+    """Return the turn for a master of this rank at its server: 0 for the first, 1 within the share, then 2, 3 etc."""
     return min(rank, 1) + max(0, rank - MASTERS_OF_SERVER_MAX + 1)
 
 

@@ -36,7 +36,7 @@ One entry may be late, and an election may delay the next.
 """
 PATIENCE_ELECTIONS = 3
 MIN_PATIENCE_MS = 5_000
-"""Minimum limit, so that an ordinary election is not treated as an outage with a short reporting period."""
+"""Minimum wait: with a short reporting period, an ordinary election would otherwise count as an outage."""
 
 
 class QuorumWatch:

@@ -30,8 +30,8 @@ from consensus.sessions import SessionLimits
 SERVERS_MAX = 64
 MASTERS_MAX = 8
 MASTERS_OF_SERVER_MAX = MASTERS_MAX // 2
-"""Masters for which a server keeps its place, from `BOUNDS_LEVEL` on, regardless of the others' reports. It may have
-more while there is room."""
+"""The share of one server from `BOUNDS_LEVEL` on: within it, a master loses its place only to the first master of
+another server. A server may have more masters while there is room."""
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 AUTHORS_MARK = "~"
@@ -51,7 +51,7 @@ LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 class FarmTuning(Struct, frozen=True):
     """The constants of decisions, which all servers of a farm must share, and the reporting period.
 
-    `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
+    `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 periods.
     """
 
     period_ms: int = 30_000

@@ -10,10 +10,10 @@
         ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
-docs/reference/kafka.md ("Producing") has the rules for owners, shares and expiry, docs/explanation/other-protocols.md
-the reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The indexes of
-the last records are kept as runs of adjacent entries: a client that repeats a batch receives the index of its first
-copy.
+docs/reference/kafka.md ("Producing") has the rules for owners, shares and expiry; docs/explanation/other-protocols.md
+explains why this table is separate from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The
+indexes of the last records are kept as runs of adjacent entries: a client that repeats a batch receives the index of
+its first copy.
 
 In a full table of producers or skipped indexes, the author with the most rows loses rows; among authors with equally
 many, the first in order. So all servers choose the same rows, regardless of the order in which a table was built or
@@ -206,7 +206,7 @@ class KafkaClients(Struct, frozen=True):
     producers: Mapping[int, Producer] = field(default_factory=dict)
     groups: Mapping[str, NotedOffset] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
-    """The newest entries that do not count: of producers, and copies of requests."""
+    """Indexes of the newest entries that do not count: ineffective entries of producers, and copies of requests."""
     skipped_of: tuple[str, ...] = ()
     """From `BOUNDS_LEVEL` on, the author of each of `skipped`: a user, a node or a client key; empty for unknown
     authors and for entries from before that level."""

@@ -6,10 +6,10 @@ Raft ids start again with a cluster. An id is valid only together with the clust
 storages of the old cluster never open under the new one. So only the survivor is admitted; other servers return as new
 ones, under any name. Evicted and retired identities stay excluded.
 
-The reports of the other servers are dropped. They are declared lost, and it is better to omit their leaves than to list
+The reports of the other servers are dropped. These servers are lost, and it is better to omit their leaves than to list
 dead leaves for another hour. A node that joins again reports its leaves. The last publications are kept, so that the
-next seconds are later. Client keys stay admitted; their entries for the old cluster do not have an effect in the new
-one.
+next publications have later seconds. Client keys stay admitted; their entries for the old cluster do not have an effect
+in the new one.
 
 Forged numbers would also be kept: a term or a log time near its limit, a publication's second years ahead, or the last
 possible era of the keys. Only a new cluster may reset them (`Reset`), because its servers and the servers of the old

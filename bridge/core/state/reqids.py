@@ -6,16 +6,16 @@
           ──▶ below all of a full table? expired: it would be dropped immediately
           ──▶ more than 7 h 45 min old   expired │ both by log time, which is equal on all servers
           ──▶ more than 15 min ahead     ahead   │
-          ──▶ its author's share is full?  full: the author's oldest reqids have to become too old first
+          ──▶ its author's share is full?  full: refused until the author's oldest reqids expire
           ──▶ new: recorded with its index
 
 docs/reference/zmq-raft.md ("Request ids") explains why the table of sessions cannot serve these requests, and the rules
 for a full table. docs/explanation/state.md ("Tables") explains the shares of authors.
 
 `skipped` has the indexes of copies, and of other entries not applied under their reqid: a reader by ØMQ Raft gets a
-checkpoint instead. At least half of `SKIPPED_MAX`, the newest ones, are kept. The list is in each snapshot, and the
-number of copies in the log does not have such a bound. The constants and `second_of` repeat a few lines of
-`consensus.protocols.zmq_raft`, so that this core does not import its frames.
+checkpoint instead. Each snapshot contains this list, so it is bounded: at least the newest `SKIPPED_MAX` / 2 indexes
+are kept. The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`, so that this core does not
+import its frames.
 """
 
 from array import array
@@ -104,7 +104,7 @@ class ReqidTable:
         return len(self._indexes)
 
     def judge(self, reqid: bytes, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:
-        """Return the verdict on an entry with this reqid at this log time; it counts on the share of `author`."""
+        """Return the verdict on an entry with this reqid at this log time; it counts against the share of `author`."""
         if reqid in self._indexes:
             return ReqidStatus.DUPLICATE
         ahead_s = second_of(reqid) - log_time_ms // 1000
@@ -157,7 +157,7 @@ class ReqidTable:
 
     @property
     def has_authors(self) -> bool:
-        """True if a reqid counts on the share of its author."""
+        """True if reqids count against the shares of their authors."""
         return bool(self._author_of)
 
     def dump(self, *, with_authors: bool = False) -> bytes:
@@ -196,7 +196,7 @@ class Update(Struct, frozen=True):
     reqid: bytes
     proven: bool
     author: bytes | None = None
-    """The author on whose share a proven one counts; None below `BOUNDS_LEVEL`."""
+    """The author whose share a proven update counts against; None below `BOUNDS_LEVEL`."""
 
 
 class Reqids:
