@@ -2,8 +2,8 @@
 
     destination │ Mapping of options, sorted │ creation date 8 (ms) │ signature over all before it
 
-A Java router accepts the signature of the destination's key, or of its transient key. Then three options carry the
-contents of an offline block, and the router verifies the destination's signature in them first:
+A Java router accepts the signature of the destination's key, or of its transient key. With a transient key, three
+options carry the contents of an offline block. The router first verifies the destination's signature in them:
 
     i2cp.leaseSetOfflineExpiration   seconds, as a decimal number
     i2cp.leaseSetTransientPublicKey  signature type, colon, base64

@@ -10,8 +10,6 @@ A multihomed service already has an address that people know. With its key here 
 
 SAM's private key text is the same content in base64. So the key of a destination made here can serve a SAM session. The
 encryption key is then zeros: a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own.
-
-A module of its own, because this format of I2P routers differs completely from the farm's own key files.
 """
 
 from typing import Final

@@ -310,7 +310,9 @@ def _encode_offline(destination: Destination, offline: OfflineSignature) -> byte
     _, key_bytes, _ = SIGNATURE_TYPES.get(offline.signature_type, ("", 0, 0))
     _, _, signature_bytes = SIGNATURE_TYPES.get(destination.signature_type, ("", 0, 0))
     if (len(offline.transient_key), len(offline.signature)) != (key_bytes, signature_bytes) or not key_bytes:
-        raise LeaseSetError("the transient key or the destination's signature of it has not the length of its type")
+        raise LeaseSetError(
+            "the transient key or its signature by the destination does not have the length of its type"
+        )
     return offline.signed_part + offline.signature
 
 

@@ -69,7 +69,7 @@ class FarmKey(Struct, frozen=True):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Era and epoch: of two files of one farm the higher is the later, since an era begins its own scale."""
+        """Era and epoch. Of two files of one farm, the file with the greater pair is the later one."""
         return self.era, self.epoch
 
     @property

@@ -105,7 +105,7 @@ def check_name(name: str) -> None:
 
 
 def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
-    """Raise `KeyTextError` for another version, for no name, and if `public_key`, of the private one, differs."""
+    """Raise `KeyTextError` for another version, an invalid name, or a public key other than `public_key`."""
     if file.version != VERSION:
         raise KeyTextError(f"this {what} has version {file.version}, this garlicfarm reads {VERSION}: update it")
     if file.public_key != public_key or re.fullmatch(NAME, file.name) is None:

@@ -106,11 +106,11 @@ def is_plainly_foreign(data: bytes) -> bool:
 class EntryReader:
     """Reads the entries of one farm's log, with their authors.
 
-    A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied. So valid
-    proofs are cached, up to a limit. Invalid ones are not: their number is unlimited.
+    A verification takes about 0.1 ms, and an entry may be read several times. So valid proofs are cached, up to a
+    limit. Invalid proofs are not cached: their number is unlimited.
 
-    An entry submitted here is read three times: when it is committed, when it is applied, and for the response to its
-    client. `read_submitted` keeps the result for the other two, so that the JSON is parsed once.
+    The server of a waiting client reads the entry three times: when it is committed, when it is applied, and for the
+    reply. `read_submitted` stores the first result for the two other reads, so that the JSON is parsed once.
     """
 
     def __init__(self, cluster_id: bytes) -> None:

@@ -86,7 +86,7 @@ def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: 
     if len(cluster_id) != CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")
     if not 1 <= number < NUMBER_LIMIT:
-        raise ValueError(f"the number of an entry must be in 1 .. 2^53 - 1, and {number} does not")
+        raise ValueError(f"the number of an entry must be in 1 .. 2^53 - 1, and {number} is not")
     if not entry.endswith(b"}") or not _is_object_without_proof(entry):
         raise ValueError("only a JSON object that has a member, no member `proof`, and ends in its brace can be signed")
     public_key = _text(key.public_key().public_bytes_raw())

@@ -1,8 +1,8 @@
 """The JSON of a report ⇄ `bridge.core.log.records.Report`: one server's description of itself.
 
 docs/reference/application-json.md has its keys. Members that only newer versions read are `Raw`: no value of them makes
-an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So these members do not add
-an object or list to a leaf, and their texts have escapes for brackets.
+an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So each part of a condition
+is a member of its leaf, not of a nested object, and the texts of these members have escapes for brackets.
 
 `meta` is one object, as in the proposal, if the server serves one master destination, or a list of such objects if it
 serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the

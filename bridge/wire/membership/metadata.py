@@ -12,7 +12,7 @@ The receiver derives a founding's cluster id and log time from the promises, so 
 description is an array, because keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so
 that a later version can add some; the last two may be missing. A version without `endorsement` ignores it, and never
 endorses. In a farm of nine founders with the longest names the bytes have room for two admissions, in others for four.
-The rest follows when the first ones have started (`fitting_admissions`).
+The leader sends further admissions when the first admitted servers have started (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
 hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only

@@ -4,8 +4,9 @@
     tunnels.conf    a section for each tunnel; `#` or `;` at its beginning           ─▶ ServerTunnel
                     makes a line a comment
 
-The two have different readers in i2pd (Boost's program options and its property tree), so also here. i2pd ignores a
-whole file of tunnels with a repeated section or key, or with a line without `=`. Here that is a `RouterFileError`.
+i2pd, like this module, reads the two with different parsers (Boost's program options and its property tree). i2pd
+ignores a whole file of tunnels with a repeated section or key, or with a line without `=`. This module raises
+`RouterFileError` for such a file.
 """
 
 from collections.abc import Mapping
