@@ -2,9 +2,9 @@
 
     random order, two at a time ─▶ a newer structure, or two known ones ─▶ end of the search
 
-A directory that has not replied after 5 s does not hold back the next one. The structure is signed, so a directory need
-not be trusted. It may still return an old one, or send many bytes or send slowly. So the reply of each directory has a
-limit in time and in bytes, and the client refuses a structure older than the last.
+A directory that has not replied after 5 s does not delay the next one. The structure is signed, so a directory need not
+be trusted. But it could return an old structure, send too many bytes, or send slowly. So each reply has a limit in time
+and in bytes, and the client refuses a structure older than its last one.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -58,8 +58,9 @@ async def connect(
 ) -> AsyncIterator["FarmClient"]:
     """Open a client of the farm that a link names; raise `LinkError`, or `ValueError` for an option.
 
-    `patience_s` is the time to wait for the first byte of a reply. Slow leaves get more time, and streams with
-    `is_quick` a fifth at least. If it is infinite, a leaf that received bytes never fails because of a missing reply.
+    `patience_s` is the time to wait for the first byte of a reply. Slow leaves get more time. Streams with `is_quick`
+    may get less, but at least a fifth. If it is infinite, a leaf that received bytes never fails because of a missing
+    reply.
     `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves it to the router (3). `unix_s` is
     the wall clock. The client ends with the block.
     """
@@ -148,7 +149,7 @@ class FarmClient:
         return FarmStream(await self._opener.open(), self._watch, self._opener, is_quick=is_quick)
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until a session and a usable structure are there; raise `ConnectError` otherwise."""
+        """Wait until a session and a usable structure are ready; raise `ConnectError` after `timeout_s`."""
         deadline_s = trio.current_time() + timeout_s
         await self._pool.session(timeout_s)
         await self._keeper.wait_usable(deadline_s - trio.current_time())

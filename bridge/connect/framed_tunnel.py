@@ -2,7 +2,7 @@
 
     kind 1 │ length 4, big-endian │ content         DATA, END without content, FAILED with the reason
 
-A Unix socket cannot be reset as a TCP connection, and its end looks the same in both cases. So the running client sends
+Because a Unix socket cannot be reset like a TCP connection, a failure would look like an end. So the client sends
 frames if the request has the field `FRAMES_FIELD`, and repeats the field in its reply. The other direction is plain.
 """
 

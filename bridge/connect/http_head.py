@@ -135,7 +135,7 @@ def response_fields(response: h11.Response) -> Fields:
 
 
 def _at_farm(source: bytes, authority: bytes, address: str) -> bytes:
-    """Return the value of `Origin` or `Referer`, with the address of the farm for the host of the request."""
+    """Return the value of `Origin` or `Referer`, with the farm's address in place of the request's host."""
     own = b"http://" + authority
     rest = source[len(own) :]
     if source[: len(own)].lower() != own.lower() or rest[:1] not in (b"", b"/"):

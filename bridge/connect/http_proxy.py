@@ -72,9 +72,9 @@ class Farms:
     def of(self, target: Target) -> StreamOpener:
         """Return the farm of a target; raise `HeadError`.
 
-        With one link, the proxy's own address also leads to its farm, in origin form only. Apart from `localhost`, that
-        is a numeric address: a web page could let its own name resolve to this machine. Any page can send requests to
-        an address of this machine, so requests of other sites' pages are refused.
+        With one link, the proxy's own address also leads to its farm, in origin form only. The own address is
+        `localhost` or numeric: the owner of any other name could let it resolve to this machine. Any page can send
+        requests to an address of this machine, so requests of other sites' pages are refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):

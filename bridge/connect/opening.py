@@ -4,7 +4,7 @@
                              ├─▶ half of the timeout ─▶ an attempt at the next leaf, side by side; the first one wins
                              └─▶ refused, or the timeout ─▶ the leaf is last, an attempt at the next one
 
-Before the first stream of a client, it tries all leaves twice: the first look-ups of a new session may fail.
+Until a client has opened its first stream, it tries all leaves twice: the first look-ups of a new session may fail.
 
 An attempt that lost the race continues until its timeout, so that its outcome counts for later streams. A Java router
 confirms after the leaf has replied, i2pd before. So the watch over replies (`reply_watch`) also finds dead leaves.
@@ -233,10 +233,10 @@ class LeafOpener:
         return None
 
     def _sort_failed(self, order: list[bytes]) -> float:
-        """Move the failed leaf to race next to the front; return the earliest time of its attempt.
+        """Move the failed leaf that may be tried first to the front; return the earliest time of its attempt.
 
         i2pd confirms a stream to a dead leaf before it has looked up the others. So a single leaf that has just failed
-        waits for the outcome of the others. Of several failed leaves, some are probably alive.
+        waits for the outcome of the others. Several failed leaves do not wait: some of them are probably alive.
         """
         now_s = trio.current_time()
         order.sort(key=lambda each: max(now_s, self._table[each].retry_at_s))

@@ -8,8 +8,8 @@ Each stream has its own connection. When the control connection ends, the router
 and waiting calls raise `SamUnreachableError`. A Java router sends PING on a control connection without other lines.
 A session must never send PING: i2pd ends the connection after it.
 
-Neither router supports a half-close: a stream whose sending side is closed ends, and the reply is lost. i2pd may leave
-a stream open whose peer closed it, so each receiver needs a limit in time or bytes.
+Neither router supports a half-close: a stream whose sending side is closed ends, and the reply is lost. If the peer
+closes a stream, i2pd may leave it open, so each receiver needs a limit in time or bytes.
 """
 
 import secrets
