@@ -49,7 +49,7 @@ def test_server_beyond_voters_max_is_refused() -> None:
 def test_removed_server_cannot_add_itself() -> None:
     refusal = rules(1, 2, 3, removed=4).may_add(FOURTH)
     assert isinstance(refusal, str)
-    assert "the log has removed it" in refusal
+    assert "the log has removed this server" in refusal
 
 
 def test_replying_server_is_removed_only_by_log() -> None:

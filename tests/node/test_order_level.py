@@ -124,7 +124,7 @@ async def test_hostile_voter_that_runs_does_not_prevent_level_of_its_eviction() 
 async def test_level_without_reply_is_unknown() -> None:
     stage = OldFarm({2, 3})
     stage.outcome = Outcome.UNKNOWN
-    with pytest.raises(Refused, match="whether the farm has feature level 2, `garlicfarm status` shows") as caught:
+    with pytest.raises(Refused, match="`garlicfarm status` shows whether the farm has feature level 2") as caught:
         await reach_level(stage.farm, REMOVAL)
     assert (caught.value.status, caught.value.code) == (504, "unknown")
 

@@ -3,7 +3,7 @@
     GET  /v1/nodes                                   every identity in the log or in gossip, and its status
     POST /v1/nodes/approve  {"node": NAME or ID}     a new node is admitted; or another identity takes a name, and the
                                                      previous one is retired
-    POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
+    POST /v1/nodes/evict    {"node": NAME or ID}     an identity is evicted, all keys are replaced
     POST /v1/keys/replace   {"force": false}         all keys are replaced, and every identity stays
     POST /v1/backup                                  the farm's committed state, as a backup file
 
@@ -262,7 +262,7 @@ class IdentityAdmin:
             text = f"no node that runs waits for approval as {name[:64]!r}; see `garlicfarm node list`"
             raise Refused(404, "no-such-node", text)
         ids = ", ".join(each.node_id.hex() for each in found)
-        raise Refused(409, "several", f"several identities come under {name[:64]!r}: {ids}; name one by its id")
+        raise Refused(409, "several", f"several identities match {name[:64]!r}: {ids}; name one by its id")
 
     # -- evict ---------------------------------------------------------------------------------------------------------
 
@@ -477,11 +477,11 @@ class IdentityAdmin:
             raise Refused(
                 409,
                 "level-too-low",
-                f"the farm is at feature level {level}, and this takes {needed}: a voter announces no"
-                " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters. Remove"
-                " a voter that will not return: `garlicfarm servers remove NAME`",
+                f"the farm is at feature level {level}, and this order needs level {needed}: a voter announces no"
+                " higher level, or its announcement has not arrived yet. Wait; `garlicfarm doctor` names the voters."
+                " Remove a voter that will not return: `garlicfarm servers remove NAME`",
             )
-        await commit_as_leader(farm, record, "whether it was done, `garlicfarm node list` shows")
+        await commit_as_leader(farm, record, "`garlicfarm node list` shows whether it was done")
 
 
 def _approval_level(state: FarmState, decision: Admission | Approval) -> OrderLevel:

@@ -307,8 +307,8 @@ class GossipKeyAdmin(KeyAdmin):
                 409,
                 "not-everywhere",
                 f"{', '.join(self._names(error.behind))} did not confirm that key {error.name} is {error.step} and"
-                " stored, and would lose the connection: wait until `garlicfarm keys list` shows agreement and all is"
-                " stored, make the members that do not answer leave, or use --force",
+                " stored, and would lose the connection: wait until `garlicfarm keys list` shows that all members agree"
+                " and have stored the key; make the members that do not answer leave; or use --force",
             ) from error
         except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error

@@ -12,12 +12,10 @@ and in logs of proxies. So the page itself does not need a token or contain data
 or takes it from the part after `#` of its address, which browsers do not send. It keeps the token until the tab is
 closed, or on request until the user removes it, and sends it as every client does.
 
-Its policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no other
-resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts are
-plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script. Words and
-their explanations come from the glossary.
-
-The policy is made from the files next to this module, and the routes do not depend on pages.
+The page's policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no
+other resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts
+are plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script. Words
+and their explanations come from the glossary.
 """
 
 import re

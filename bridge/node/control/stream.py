@@ -11,8 +11,6 @@
 The format is defined in the WHATWG's HTML standard, 9.2. After a lost connection a client continues with `from`, one
 above the last `id` that it received. The content is the same as in `/v1/view` and `/v1/events`, with each event as text
 in addition to its data. So a client without streaming uses those routes.
-
-The stream has a state for each client, and the routes do not, so it has a separate module.
 """
 
 from collections.abc import Awaitable, Callable

@@ -3,10 +3,10 @@
     router with services that are off ─▶ trusted file ─▶ text before and after, and the copy of the file
     services that are on only in the file, for example after a kill of this command ─▶ the same, without a new text
 
-Only two files are changed: Debian's file, by root, and the file of a process of this user. A process of another system
-user chooses its own command line, so the file that it names could be any file. I2PControl gets a random password if the
-file does not contain one, because every user of the machine could control the router with the published default
-password. Then only the owner of the file and the group of i2pd can read it, if i2pd runs.
+The command changes only two files: root changes Debian's file, and a user the file of an own process. A process of
+another system user chooses its own command line, so the file that it names could be any file. I2PControl gets a random
+password if the file does not contain one, because every user of the machine could control the router with the published
+default password. If i2pd runs, only the owner of the file and i2pd's group can read the changed file.
 """
 
 import secrets

@@ -83,9 +83,9 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
         return Check(ROUTER, CheckResult.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
     other = other_software(access, date)
     if other is not None:
-        return Check(ROUTER, CheckResult.PROBLEM, other, "follow the text: this node never publishes until then")
+        return Check(ROUTER, CheckResult.PROBLEM, other, "follow the text; before that, this node does not publish")
     if access.software is Software.I2PD and not date.is_from_i2pd:
-        action = 'if it is a Java router, set [router] software = "java": it ends the sessions of a client of i2pd'
+        action = 'if it is a Java router, set [router] software = "java"; otherwise it ends the sessions of this node'
         return Check(ROUTER, CheckResult.WARNING, f"{text}; it does not reply like i2pd", action)
     return Check(ROUTER, CheckResult.OK, text)
 
@@ -98,7 +98,7 @@ async def sam_check(sam: Link | None) -> Check:
     try:
         connection = await open_connection(SamBridge(sam.host, sam.port))
     except SamError as error:
-        action = 'enable SAM in the router, correct router.sam, or set it to "off"; without it the farm works as before'
+        action = 'enable SAM in the router, correct router.sam, or set it to "off": the farm works without SAM, too'
         cause = ROUTER if isinstance(error, SamAbsentError) else ""
         return Check(SAM, CheckResult.WARNING, str(error), action, cause)
     await trio.aclose_forcefully(connection.stream)

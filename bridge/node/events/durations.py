@@ -8,9 +8,8 @@
     detection   from the first suspicion of a member until it is declared dead
     take_over   without a leader, until one is known
 
-The last two take seconds instead of milliseconds, so they have other bounds. Wrappers measure the disk and the state
-machine. The server does not distinguish them from the wrapped objects (`open_replica`). So these times include waits
-for threads and for the event loop.
+The last two take seconds instead of milliseconds, so they have other bounds. Wrappers around the disk and the state
+machine measure `disk` and `apply` (`open_replica`), so these times include waits for threads and for the event loop.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

@@ -3,7 +3,7 @@
     open_history ─▶ HistoryFile ─▶ write, content, close          all block: call them in a thread
 
 The file is not synced. A killed process does not lose a written record, because the operating system has it. A power
-failure may lose the last seconds, and the checksums of the records show the end of the file. A sync for each record
+failure may lose the last seconds; the checksums show the end of the intact records. A sync for each record
 would delay the log of the farm on the same disk.
 
 A new file reserves its space, so a full disk later does not interrupt the history. Operators need the history most for
@@ -113,7 +113,7 @@ def _opened(path: Path) -> HistoryFile:
 
 
 def _reserve(descriptor: int) -> None:
-    """Reserve the space of the file; a file system without that feature gives it later."""
+    """Reserve the space of the file. A file system without that feature allocates the space at the writes."""
     try:
         os.posix_fallocate(descriptor, 0, FILE_BYTES)
     except OSError as error:

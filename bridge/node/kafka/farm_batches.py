@@ -11,8 +11,8 @@ publication: `report/3`. An entry of users is `foreign`. The kind is read from t
 member that could determine it. A log of users' entries is not decoded at all, which makes a cold read fast.
 
 Without control records the visible offsets have gaps, as in a compacted topic of Kafka. With control records, some
-clients do not filter them, and deliver them to their programs. Offsets of groups must
-not be records: a consumer that commits its position would read its own commit as a new record, and commit again.
+clients do not filter them, and deliver them to their programs. Offsets of groups must not be records: a consumer that
+commits its position would read its own commit as a new record, and commit again.
 """
 
 import struct

@@ -6,8 +6,6 @@
                                                                           settings contain it
 
 Followers do not fetch here: *last fetched* is the time of a follower's last reply to its leader.
-
-The topic is for clients and this view is for operators, so they have separate modules.
 """
 
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm

@@ -281,8 +281,8 @@ def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
     if farm.has_recent_state:
         alarms.set(
             KAFKA_LEVEL_LOW,
-            f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
-            f" need level {KAFKA_LEVEL}",
+            f"clients of the Kafka listener cannot write yet: the farm has feature level {level}, and producers and"
+            f" consumer groups need level {KAFKA_LEVEL}",
         )
     return False
 

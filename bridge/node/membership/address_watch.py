@@ -11,8 +11,9 @@ within the process, with the new address in each place of the old one. Moving si
 gossip, Raft, the control endpoint, ØMQ and Kafka. A part that such code missed would keep the old address without an
 error. The next generation of the node announces the new address; members accept it as after any restart.
 
-An address in the settings file is not followed: the operator, or a router that forwards a port, may rely on it. If the
-node moved and another setting still has the old address, the next start would fail: alarm `address-outdated`.
+The node does not replace an address in the settings file: the operator, or a router that forwards a port, may rely on
+it. If the node moved and another setting still has the old address, the next start would fail: alarm
+`address-outdated`.
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ class AddressChangedError(Exception):
 
     def __init__(self, old: str, new: ChosenAddress, configuration: NodeConfiguration) -> None:
         super().__init__(
-            f"this machine has no longer the address {old}, but {new.host} ({new}): the node starts again with it"
+            f"this machine has the address {new.host} ({new}) instead of {old}: the node starts again with it"
         )
         self.old = old
         self.new = new
@@ -141,7 +142,7 @@ class AddressWatch:
         other = "another address of this machine" if now is None else now
         self._alarms.set(
             ADDRESS_GONE,
-            f"{_lost(host, interfaces)}{has}, and {settings}: this node is not reached there",
+            f"{_lost(host, interfaces)}{has}. This node cannot be reached at {settings}",
             f"give the address back to this machine (interface, lease); or write {other} into the settings named, and"
             " restart this node",
         )
@@ -245,5 +246,5 @@ def _is_everywhere(host: str) -> bool:
 def _lost(host: str, interfaces: Sequence[LanInterface]) -> str:
     down = next((each.name for each in interfaces if each.host == host), None)
     return (
-        f"this machine has no longer the address {host}" if down is None else f"{down} with the address {host} is down"
+        f"this machine no longer has the address {host}" if down is None else f"{down} with the address {host} is down"
     )

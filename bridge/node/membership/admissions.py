@@ -152,7 +152,7 @@ class AdmissionStore:
             return _AdmissionFile(self._cluster, {})
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
-                f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"
+                f"{self._path} cannot be used ({error}), so the Raft id of this node is unknown. Restore the file, or"
                 " give the node a new state directory and another name: it then joins as a new node",
             ) from error
         if found.cluster != self._cluster:

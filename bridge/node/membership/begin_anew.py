@@ -9,11 +9,8 @@
 If parts changed while they run, gossip, Raft, the control endpoint, ØMQ and Kafka would each need code for it. A missed
 part would keep the old name or address. Name and address may change at the same time; then the settings of the next run
 contain both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). So
-after the first change of address, the node waits and tries again. Before it, such an address ends the node with an
-error.
-
-This is a separate module, because both kinds of restart share the code, and the module that assembles a node does not
-make decisions.
+after the first change of address, the node waits and tries again. Before the first change, an unavailable address ends
+the node with an error.
 """
 
 import logging

@@ -33,7 +33,7 @@ from gossip.wire import node_id_of
 IDS_AHEAD_MAX = 256
 """Limit for the distance of an id proven by a chain of admissions from the highest known Raft id.
 
-A node with `admit = "all"` admits one identity in a period of 30 s, so another node may miss two hours of these.
+A leader with `admit = "all"` admits one identity in 30 s, so a node that missed two hours still accepts the next ids.
 """
 UNNAMED_OF_SIGNER_MAX = 64
 """Limit for the stored ids of one signer: the number of servers of a farm."""
@@ -42,8 +42,8 @@ UNNAMED_OF_SIGNER_MAX = 64
 class KnownFarm(Struct, frozen=True):
     """This node's data on members, after it knows its farm.
 
-    During replay `admissions.json` lists evicted members before the log contains the members that they admitted. The
-    latter are accepted: `AdmissionStore` writes both in one step, so the file also lists every such member.
+    During replay `admissions.json` lists evicted members before the log contains the members that they admitted. These
+    admitted members are accepted, because the file lists them, too: `AdmissionStore` writes both in one step.
     """
 
     founding: Founding

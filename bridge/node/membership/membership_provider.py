@@ -114,7 +114,7 @@ async def open_membership(
 
 
 def words_of(provider: MembershipProvider) -> HandshakeWords:
-    """Return the extra data of handshakes: introductions without gossip."""
+    """Return the extra data of handshakes: introductions, or nothing with gossip."""
     if isinstance(provider, Introductions):
         return HandshakeWords(provider.introduced, provider.met)
     return HandshakeWords()
@@ -161,7 +161,7 @@ async def introduce(
 def gossip_options(settings: GossipSettings) -> gossip.SwimOptions:
     """Return the options for the timing.
 
-    A holder of the farm key is not trusted: another node's suspicion only leads to a probe.
+    A holder of the farm key could invent suspicions, so another node's suspicion only leads to a probe.
     """
     timed = gossip.SwimOptions.loopback() if settings.timing is Timing.LOCAL else gossip.SwimOptions.lan()
     return replace(timed, first_hand_verdicts=True)

@@ -1,12 +1,12 @@
-"""The leader's care of the group: it reads gossip, log and Raft each second, and makes one proposal at a time.
+"""The leader's care of the group: it reads gossip, log and Raft, and makes one proposal at a time.
 
     members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
                                                            └──▶ other proposals ───▶ change_configuration
     admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-It reads them twice a second while it waits or proposes. A change may take long, since a new server first receives the
-whole log. The leader continues to look until then, because only a continuous watch shows that a server flaps. The
-leader's observations start from scratch in every term.
+The leader reads them each second, and twice a second while a change waits or is in progress. A change may take long,
+since a new server first receives the whole log. The leader continues to read during the change, because only a
+continuous watch shows that a server flaps. The leader's observations start from scratch in every term.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ A node replies to the queries `ping` (with its name), `version`, `rtt` (with its
 nodes; they are not in the trace. A node does not reply to other queries. Its trace shows answered and unanswered
 queries (`query`), except `clock` and `view`.
 
-Gossip carries a message with the farm's key and without its sender's signature, so the claimed sender is not
+Gossip seals a message with the farm's key, but without its sender's signature, so the claimed sender is not
 trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has
 a name of at most 32 printable characters and at most 512 bytes.
 """

@@ -5,8 +5,8 @@
                                         └──▶ `on_foreign`
 
 The state is rebuilt at each start, from a snapshot and the log after it. Entries of earlier runs do not write events,
-because such events would carry the time of this start. The indexes of configurations are kept for the transport. They
-are needed because the log has one configuration for each election.
+because such events would carry the time of this start. The transport sends the index of the previous configuration with
+each configuration (`configuration_before`), so the indexes of configurations are kept.
 """
 
 from array import array
@@ -113,7 +113,8 @@ class AppliedState:
         self.last_for_readers: Index = 0
         """Index of the last entry for readers (`is_for_readers`).
 
-        After a snapshot is restored, the index of its end: older entries would have to be read to find theirs.
+        After a snapshot is restored, this is the index of the snapshot's end: the exact index would require a read of
+        older entries.
         """
         self._refusals: dict[Index, str] = {}
         self.records: Counter[EntryCounter | NoEffect] = Counter(dict.fromkeys((*EntryCounter, *NoEffect), 0))

@@ -6,7 +6,7 @@
 Every handshake proves this node's identity, by the directory that also checks the other side's identity (`farm_peers`).
 Introductions do not name a server: they are signed themselves, and work before the farm exists.
 
-`load_transport` reads the settings and their files first. It reports unusable ones before this node sends anything.
+`load_transport` reads the settings and their files first. It reports unusable files before this node sends anything.
 `Connecting` is made after the keys and the gateway.
 """
 
@@ -223,7 +223,7 @@ class Connecting:
 
 
 def _cost_us(entry: bytes) -> int:
-    """Return the cost of an entry for each server: a signature is verified before proposal and at application."""
+    """Return the processor time of an entry at each server: a proof has a signature, which each server verifies."""
     return PROVEN_ENTRY_US if ends_like_proof(entry) else OPAQUE_ENTRY_US
 
 

@@ -6,8 +6,6 @@
 
 A node that stored unsupported content would stop at it after every start. A node that rejects it stays at an earlier
 entry and reports this (`notices`). After an upgrade the node continues from its last entry.
-
-A module of its own: these checks need only bytes, and come before the replica stores and applies the entries.
 """
 
 from collections.abc import Iterator

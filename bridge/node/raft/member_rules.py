@@ -35,7 +35,7 @@ class FarmMemberRules(Struct, frozen=True):
         """Return the address of the new server, or the reason why it cannot be a voter."""
         ceiling = max(self.voters_max, self.expect)
         if server.server_id in self.removed():
-            return "the log has removed it from the farm, or its identity (`garlicfarm help servers`)"
+            return "the log has removed this server or its identity from the farm (`garlicfarm help servers`)"
         if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
                 f"the farm has {ceiling} voters, the limit of consensus.voters_max; a newly started node becomes an"

@@ -2,7 +2,7 @@
 
 `run` clears the alarm `content-rejected` when the node has not received such content for `QUIET_AFTER_S`. A notice of
 the server clears `disk-full`. The server does not report an unresponsive disk: `run` polls the disk for that alarm.
-It does not poll before the present job, or the next one, can be late.
+`run` waits until the disk's present job, or a job that begins now, can be late.
 """
 
 from collections.abc import Callable

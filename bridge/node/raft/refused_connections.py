@@ -1,6 +1,6 @@
 """Events, counters and alarms for refused connections.
 
-    a server refuses this node ──▶ alarm `refused-by-peers`  until both connect, or for ten minutes
+    a server refuses this node ──▶ alarm `refused-by-peers`  until the two connect, or for ten minutes
     this node refuses a caller ──▶ alarm `peers-refused`     for ten minutes
 
 The ten minutes begin again with each refusal. A connection in either direction removes the peer from the first alarm.
@@ -50,7 +50,7 @@ _DO_WHERE_REFUSED = {
     " away and start it again; if it is another farm: use that farm's key file, or remove the address from the"
     " seeds. Two clusters never merge",
     Fault.WRONG_VERSION: "update the older garlicfarm",
-    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one server",
     Fault.UNPROVEN: (
         "find the program between the two nodes; with I2P, write each seed like that node's consensus.advertise"
     ),
@@ -76,13 +76,13 @@ _DO_WHERE_REFUSING = {
         " address; it does not get data"
     ),
     Fault.REPLAYED: (
-        "an attacker recorded a handshake and sent it again: the connection was refused; find the program that can"
-        " listen there"
+        "an attacker recorded a handshake and sent it again: the connection was refused; find the program that could"
+        " record it"
     ),
     Fault.WRONG_CLUSTER: "check which farm's key file that node has; if it is a member of this farm from before"
     " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
-    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
+    Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one server",
     Fault.UNPROVEN: (
         "a program has this farm's key file without an identity of the farm, or relays between two nodes: find it,"
         " and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)"
@@ -176,7 +176,7 @@ class RefusedConnections:
         over = [self._repeated.pop(key) for key in list(self._repeated) if key[0] and key[1] == peer]
         failures = sum(each.failures for each in over)
         if failures > 1:
-            self._trace.append("connection-restored", {"text": f"{over[-1].what} is there again", "failures": failures})
+            self._trace.append("connection-restored", {"text": f"{over[-1].what} works again", "failures": failures})
 
     async def run(self) -> None:
         """Drop old refusals, until cancelled."""

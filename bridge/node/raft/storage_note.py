@@ -41,7 +41,7 @@ class StorageNote:
         if noted is not None and (recovery.report.last.index > 0 or recovery.hard_state.voted_for is not None):
             raise StorageError(
                 f"the Raft storage of this node was created for server {noted}, and this node is server {server_id}"
-                " now: one storage never serves two, since its vote and its copy of the log would count twice. Give"
+                " now: a storage never serves two servers, since its vote and its log would count twice. Give"
                 " this node a new state directory and another name: it then joins as a new node",
             )
         # `garlicfarm recover` writes a note without an id. Adding the id is safe, because the server of a

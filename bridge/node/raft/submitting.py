@@ -85,7 +85,7 @@ class Submitting:
             entry = sealed(entry, named)
             if self._applied_state.request_named_in(entry) != named:
                 return _refused(
-                    "a request id cannot be put into this entry: it is too large, too nested, or has another"
+                    "a request id cannot be put into this entry: it is too large or too nested, or names another one"
                 )
         if own is not None or named is not None:
             return await self._submit(entry, own or named)

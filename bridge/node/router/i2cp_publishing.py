@@ -10,8 +10,8 @@ router ends a session that does not reply. A refused structure is dropped: the f
 one must not appear later. A structure that is too old for a router is not handed over again.
 
 *The next candidate keeps a session, too*, because a router needs up to a minute to build the tunnels of a new session.
-The candidate's node replies to its router's requests with the structure in force; floodfills that have the same bytes
-ignore them. i2pd publishes its last structure again every 30 s, so it is given each newer structure. A Java router
+The candidate's node replies to its router's requests with the structure in force; floodfills that have this structure
+ignore the copy. i2pd publishes its last structure again every 30 s, so it is given each newer structure. A Java router
 delays the next structure by up to a minute after each hand-over. So a Java router is given a structure only at its
 request, or if the structure is another publisher's first. If this node takes over within that minute, it opens a new
 session, because a Java router does not delay a session's first structure.

@@ -63,7 +63,7 @@ def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 
 
 def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
-    """Return the reason why no structure is handed over if the router is i2pd against the setting; else None.
+    """Return the reason why no structure is handed over if the router is i2pd contrary to the setting; else None.
 
     If the setting is `java` and the router is i2pd, i2pd drops the structure without a reply. The opposite error is not
     an obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
@@ -219,7 +219,7 @@ class I2cpRouter:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Return the reason: i2pd against the setting, a key file too old for i2pd, or a demonstration's key."""
+        """Return the reason: i2pd contrary to the setting, a key file too old for i2pd, or a demonstration's key."""
         key = self._signing_key_of(master_hash)
         if key is None:
             return None  # A node without a key does not report an obstacle.

@@ -13,8 +13,8 @@
 router: a structure must verify, belong to this destination, and follow the rules of Java routers.
 
 It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
-regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is as healthy as its local
-service, probed by a real TCP connection, or healthy without a service.
+regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is healthy if its local
+service accepts a TCP connection, or if the leaf has no service.
 """
 
 import errno

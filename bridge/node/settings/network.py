@@ -4,8 +4,8 @@
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, by the HTTP proxy of this machine's router
 
 On a LAN an address is not needed. The node binds to the machine's private address on the default ports (chosen by
-`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the decisive
-setting. Gossip stays in private networks unless `allow_wan` (the reason is in `gossip/node/endpoints.py`).
+`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the missing
+setting. Gossip stays in private networks unless `allow_wan` is set (the reason is in `gossip/node/endpoints.py`).
 
 The checks for `i2p` ensure that unencrypted data never leaves a machine. The server listens only on loopback, the
 target of the router's server tunnel. The proxy is also on loopback, and the node connects only to I2P names.

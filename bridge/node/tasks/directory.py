@@ -3,11 +3,12 @@
     SAM bridge of the router ─▶ session with the directory's own key ─▶ accept ─▶ DirectoryRequests.serve, one task each
          └── lost, or not there: again after a growing delay, and the reason in the node's report and in `status`
 
-A minute after its start, a second session looks the directory up: i2pd 2.45.1 publishes no lease set for some sessions.
-After a failed look-up, another session is opened.
+A minute after the session begins, another session looks the directory up: i2pd 2.45.1 publishes no lease set for some
+sessions. If the look-up fails, the session is replaced.
 
-A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
-made at first use. Nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
+The signature of a structure proves its address, so clients need not trust the directory. The directory's key is for
+this purpose only and is made at first use. Nothing in the directory or in its replies names the node, its farm or the
+farm's other addresses.
 
 The report of the node contains the hash, for `garlicfarm link` on every node. The directory is a convenience for users,
 and the farm can publish without it. So a router without SAM does not raise an alarm.

@@ -1,8 +1,8 @@
 """Detection of an outage, the farm's state during it, and its end.
 
-    clock entries applied ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict, without new entries
-    gossip's members      ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)
-    the log on disk       ──▶ the farm, for a node that was started during the outage
+    no clock entry for long ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict
+    gossip's members        ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)
+    the log on disk         ──▶ the farm, for a node that was started during the outage
 
 A node that ran when the quorum was lost has the farm's state. A node started without a quorum does not: no leader
 reports which of its entries are committed. For publishing it then applies all of them to a copy of the state. An
@@ -72,7 +72,11 @@ class Outage:
         return self._context.replica.server_id in raft.configuration.member_ids
 
     async def run(self) -> None:
-        """Look, until cancelled, but not before the quorum can be lost, even if the period becomes shorter."""
+        """Update the outage until cancelled.
+
+        Without an outage, the next update waits until the quorum can be lost, at most `MIN_PATIENCE_MS`, because the
+        period may become shorter.
+        """
         while True:
             await self._update()
             rest_ms = 0 if self.lasts else max(0, min(self.left_ms(), MIN_PATIENCE_MS))

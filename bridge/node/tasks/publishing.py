@@ -271,7 +271,7 @@ class PublishingTask:
                 known = self._context.applied_state.state.masters.get(self.master)
                 is_other_chosen = known is not None and known.choice.server_id is not None
                 if is_other_chosen and not self._turns.is_away(trio.current_time()):
-                    # Another node publishes, so this one may not try again for long: its failure is out of date.
+                    # Another node publishes, so the next attempt may be hours away: the failure is out of date.
                     self._context.router_alarm.clear(self._cause)
                 if self._standby.review(is_allowed=not self._resigned):
                     self._standby_due = True
@@ -394,7 +394,8 @@ class PublishingTask:
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
                 await self._context.replica.server.wait_applied(answer.index or 0)
-        # The fate of the plan is unknown. If it is committed later, it is not handed over, and a new plan is made.
+        # A plan that is still proposed has an unknown fate. If it is committed later, it is not handed over, and a new
+        # plan is made.
         self._proposed = None
 
     def _back_off(self) -> None:

@@ -2,8 +2,8 @@
 
 Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. An
 uncommitted report is outdated after a period; the next one replaces it. Publishing tasks use this node's status from
-uncommitted reports too, if they must act alone. A leaving node reports last that it does not publish and has no leaves.
-So another node publishes, and new structures omit its leaves, before the farm detects its absence.
+uncommitted reports too, if they must act alone. The last report of a leaving node has `publishConfig` off and no
+leaves. So another node publishes, and new structures omit its leaves, before the farm detects its absence.
 
 *Content of a report:*
 
@@ -68,7 +68,7 @@ class ReportingTask:
         self._sequence = 0
         self._session_start: Index | None = None
         self._leaves = False
-        """The node leaves the farm: a report without leaves was its last one."""
+        """True if the node leaves the farm; its reports then do not list any leaf."""
         self.figures_dropped = 0
         """The number of figures outside their ranges, which reports omit."""
         self.latest: Report | None = None
@@ -118,7 +118,7 @@ class ReportingTask:
                 await self._leader_known.wait()
 
     async def _until_due(self, started: float, share: float, report: Report) -> None:
-        """Sleep until the next report is due, the last one is wrong, or log time needs a report.
+        """Sleep until the next report is due, the last one is outdated, or log time needs a report.
 
         The period may change during the sleep: the leader sets it in the log.
         """

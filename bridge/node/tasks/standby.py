@@ -30,11 +30,14 @@ TROUBLE_AFTER_S = 180.0
 """Seconds without a ready session until an alarm."""
 
 _InForce = tuple[int | None, bytes]
-"""The newest structure, and its publisher if it is in the log."""
+"""The publisher of the newest structure, None if it is unknown, and the structure."""
 
 
 class Standby:
-    """The role of this node for one master. Call `review` each second until it settles, `serve` if it returns True."""
+    """The role of this node for one master. Call `review` each second until the role settles.
+
+    If `review` returns True, call `serve`.
+    """
 
     def __init__(self, context: TaskContext, key: PublishingKey) -> None:
         self._context = context

@@ -8,8 +8,8 @@
                                       ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
 
 The protocol does not define a refusal. A client ends a request only after the reply "expired", and repeats it after any
-other failure. So the reply to updates that can never succeed is "expired". They are invalid JSON objects, entries
-reserved for the leader or beyond the key's scopes, and all updates at a read-only endpoint. The node's counters
+other failure. So the reply to updates that can never succeed is "expired". Such updates are invalid JSON objects,
+entries reserved for the leader or beyond the key's scopes, and all updates at a read-only endpoint. The node's counters
 distinguish them.
 
 "No leader known" makes the client wait and repeat the same reqid, here or elsewhere. The table of reqids in the farm's
@@ -128,8 +128,8 @@ class FarmUpdates(TaskOwner):
         if farm.has_recent_state:
             self._alarms.set(
                 ZMQ_UPDATES,
-                f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need"
-                f" level {REQIDS_LEVEL}, so that each is applied once",
+                f"clients of the ØMQ endpoint cannot write yet: the farm has feature level {farm.state.level}, and"
+                f" updates need level {REQIDS_LEVEL}, so that each is applied once",
             )
         return False
 

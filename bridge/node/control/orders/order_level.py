@@ -1,11 +1,11 @@
-"""The feature level that an order about one server needs, without the announcement of this server.
+"""The feature level that an order about one server needs, even if this server does not announce that level.
 
     removal, approval ──▶ the server is lost, and the others that answer are a majority ──▶ the leader raises the level
     eviction          ──▶ the server is hostile; the order itself checks the majority   ──▶ the leader raises the level
 
 The entry that removes, retires or evicts a server may need a level that this server does not announce. The leader's own
 raising (`bridge.node.membership.level_raising`) waits for each voter: for a lost server until the end of the grace
-time, and for a hostile one without end. But a voter of an old version refuses the level's entry and all later ones. So
+time, and for a hostile server forever. But a voter of an old version refuses the level's entry and all later ones. So
 if a majority needs the vote of this server, the level's entry would stop the farm. A removal or an approval is
 therefore refused while the server runs: the operator can update it or stop it.
 
@@ -68,7 +68,7 @@ async def reach_level(farm: FoundedFarm, need: OrderLevel) -> None:
     while farm.state.level < need.level:
         check_level(farm, need)
         number = farm.state.level + 1
-        unknown = f"whether the farm has feature level {number}, `garlicfarm status` shows; no {need.order} was done"
+        unknown = f"`garlicfarm status` shows whether the farm has feature level {number}; no {need.order} was done"
         await commit_as_leader(farm, Level(number, VERSION_OF[number]), unknown)
 
 
