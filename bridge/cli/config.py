@@ -5,7 +5,7 @@
     config import    on each router: bundle + its own settings ──▶ farm.key and node.toml, which `run` reads
     doctor           this machine before a node runs on it: each check is ok, a warning or a problem
 
-After a warning a node runs, but another part will fail, now or soon. After a problem a node does not start, or must not
+With a warning, a node runs, but a part of it fails or will fail soon. With a problem, a node does not start or must not
 be trusted. A node's own settings (name, signing key, leaves, address) are options of the import, or are written into
 node.toml later. The checks use the node's own code to read keys and configuration, so their results are the same.
 """

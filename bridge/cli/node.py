@@ -93,7 +93,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 @node.command()
 @click.argument("which", metavar="NODE", shell_complete=complete_member)
 @nodes_option
-@click.option("--force", is_flag=True, help="Evict even if the rest is not a majority; or repeat an eviction.")
+@click.option("--force", is_flag=True, help="Evict even if no majority remains; or repeat an eviction.")
 @yes_option
 @json_option
 def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
@@ -115,7 +115,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
         echo(f"and the new one is sealed for {done.sealed_for} nodes.")
     elif done.keys_not_replaced is not UNSET:
         echo(f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}.")
-        echo("Until then that node can read gossip, and log in to the Raft port as a client.")
+        echo("Until the keys are replaced, that node can read gossip, and log in to the Raft port as a client.")
     else:
         echo(
             f"{who} is evicted. The keys were not replaced, because keys are distributed by gossip only: until you"

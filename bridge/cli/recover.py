@@ -54,8 +54,8 @@ AHEAD_MS = 3_600_000
 
 REJOIN = (
     "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, copy to it the key file"
-    " that `garlicfarm keys export FILE` writes on the started node, and start it again; it joins as a new server (it"
-    " may keep its name; copy a key file inside of STATE_DIR back)"
+    " that `garlicfarm keys export FILE` writes on the started node, and start it again; it joins as a new server. It"
+    " may keep its name. If STATE_DIR.old contains other key files, copy these back before the start"
 )
 
 

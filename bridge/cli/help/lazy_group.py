@@ -1,7 +1,7 @@
 """Groups of commands that store only the name, the place and one line of each command.
 
 The module of a command is imported when the command runs or prints its help. So `--help` and shell completion are quick
-on an edge box, and no command loads what only another one needs. Other packages add commands by entry points; the
+on a small machine, and no command loads what only another one needs. Other packages add commands by entry points; the
 overview and completion load these for their line, so their modules must be small.
 
 The overview shows the commands in sections. The table of a group has one mapping for each section, so each command has

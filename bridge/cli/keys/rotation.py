@@ -6,8 +6,8 @@ Each step waits until every running member has confirmed and stored it, or, if f
 could not store the new key would return with the old key after a restart, and would be refused once the old key is
 removed. An interruption before the last step isolates no member, because the old key still opens datagrams. The same
 command then continues. The dates of the keys show the next step. If the newest installed key is newer than the choice
-of the sealing key, it is used. If it is older than the sealing key, only its removal is missing. If it is between them,
-it was not chosen, so a new key replaces it.
+of the sealing key, it is used. If it is older than the sealing key, only its removal is missing. Otherwise an earlier
+rotation did not choose it, so a new key replaces it.
 """
 
 from collections.abc import Callable

@@ -3,8 +3,8 @@
     processes, ports, files ─▶ routers, server tunnels ─▶ one question ─▶ [router], [[leaf]] ─▶ checks, as of `doctor`
 
 If I2CP or I2PControl of i2pd is off, the question includes the change of `i2pd.conf` and the restart of i2pd. If the
-command may not change the router's files, it prints the lines. It reads only the public beginning of a tunnel's key
-file.
+command may not change the router's files, it prints the lines to add. It reads only the public beginning of a tunnel's
+key file.
 """
 
 import sys
