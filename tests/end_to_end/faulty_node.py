@@ -2,12 +2,12 @@
 
     python -m tests.end_to_end.faulty_node DIRECTORY garlicfarm's arguments …
 
-Before it imports the program, the module replaces Python's calls for files and sockets. `CALLS` lists them. While
-`DIRECTORY/errno` contains an error name, the next such call of each line of the program raises this error. If names of
-folders follow, calls from these folders do not fail. Each failed call is appended to `DIRECTORY/failed`.
+Before it imports the program, the module replaces Python's calls for files and sockets, which `CALLS` lists. While
+`DIRECTORY/errno` contains an error name, each line of the program that makes such a call gets this error once. If names
+of folders follow, calls from these folders do not fail. Each failed call is appended to `DIRECTORY/failed`.
 
-A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that accepts
-connections, each thread that writes, and each background task gets the error at its own call.
+The line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that accepts connections,
+each thread that writes, and each background task gets the error at its own call.
 """
 
 import builtins

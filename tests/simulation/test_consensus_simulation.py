@@ -159,9 +159,9 @@ class _HistoryDecidedError(Exception):
 
 
 def _changes_the_history(mutant: Mutant, seed: int, called: set[str], *, differs: bool) -> bool:
-    """Return True if the planted bug changes this history; stop when it does and all of it was called.
+    """Return True if the planted bug changes this history, or if `differs` is set: then no change is required.
 
-    With `differs`, another history has changed, or none needs to.
+    The history stops when no change is missing and each changed function was called.
     """
     lines = iter(() if differs else _lines_without_bugs(seed, mutant.strategy, mutant.kind))
     names = _names(mutant)
@@ -186,7 +186,7 @@ def _names(mutant: Mutant) -> set[str]:
 
 @pytest.mark.parametrize(
     "mutant",
-    # A single change that another test finds has been called.
+    # If another test finds a bug with a single change, it has called the changed function.
     [
         pytest.param(mutant, marks=pytest.mark.soak if mutant.name in REJECTED_AT and len(mutant.changes) == 1 else ())
         for mutant in ALL_MUTANTS

@@ -267,5 +267,5 @@ def test_truncated_structures_are_refused_by_known_types() -> None:
     subject, random = MetaLeaseSets(), Random(0)
     for data in subject.known:
         taken = [length for length in range(len(data)) if subject.check(data[:length], random) != "refused"]
-        # Only for a type with an unknown signature length, a truncated signature is accepted.
+        # A truncated signature is accepted only for a type whose signature length is unknown.
         assert not taken or decode(data).signature_type == 99

@@ -69,7 +69,7 @@ class Disk:
         self._bytes: dict[int, bytes] = {}
         """The durable bytes of each file, by inode."""
         self._failed: dict[int, bytes] = {}
-        """The bytes at a failed sync, by inode: the kernel has dropped those not durable then."""
+        """The bytes of a file at its failed sync, by inode. The kernel has dropped the bytes that were not durable."""
         self._names: dict[int, dict[str, int]] = {}
         """The durable names of each directory, by inode: the inode of each name."""
         self._modes: dict[int, int] = {}
@@ -250,7 +250,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _written_again(durable: bytes, lost: bytes, present: bytes) -> bytes:
-    """Return the durable bytes after a sync that follows a failed one: sectors written since, and the old others."""
+    """Return the durable bytes after a sync that follows a failed one: only sectors written since then are new."""
     result = bytearray(present)
     for begin in range(0, len(present), SECTOR_BYTES):
         end = begin + SECTOR_BYTES

@@ -94,7 +94,7 @@ class Operator:
         self.down: set[str] = set()
         """Members that the operator keeps stopped."""
         self.joining: set[str] = set()
-        """Machines away whose nodes run, because they will be members when the log has them as servers."""
+        """Machines in `World.away` whose nodes run already: they become members when the log has them as servers."""
         self.waits_for = ""
         """The repeated order."""
         self.wrong: list[str] = []

@@ -275,7 +275,7 @@ class _Trial:
         yield from check_linearizable([*(each for each in earlier if each.kind is Kind.WRITE), *later], writes)
 
     def _judge_log_time(self) -> Iterator[Violation]:
-        """Find log time too far ahead for a correction by waiting, or, if the farm is healthy, too late."""
+        """Find log time that is too far ahead to become right by waiting, or, in a healthy farm, too late."""
         late_ms = LATE_PERIODS * self._world.profile.reporting_period_ms
         for name in self._world.members:
             state = self._observer.states.get(name)
@@ -288,7 +288,7 @@ class _Trial:
                 yield Violation("true log time", f"log time at {name} is {ahead_ms / 1000:.0f} s ahead of the time")
 
     def _is_outdated(self, name: str, failure: str) -> bool:
-        """Return True if an older version has refused the level of a farm that it had left, or that is newer."""
+        """Return True if an older version has refused to run because the farm's feature level is above its own."""
         old = {
             each.hosts[0]
             for each in self._plan.faults
