@@ -4,8 +4,7 @@ A simulated clock does not wait for threads, so it would advance while a thread 
 threads therefore runs in the event loop. The machine's clock must advance with the simulated clock, because the
 farm compares both.
 
-A module requests them with `pytestmark = pytest.mark.usefixtures("machine_clock")`. A fixture of each module repeated
-the same replacement in 25 files.
+A module requests them with `pytestmark = pytest.mark.usefixtures("machine_clock")`.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,8 @@ the log, both files are first cut off there. Entry `i` ends at the next offset o
 executed completely, committed or not.
 
 Before its invitation a server may have elected itself (`elects_itself`); its log then contains its own entry. After
-`compact_after` executed entries it drops them and moves its data to the front. `Died` marks conditions that end the
-process of the original.
+`compact_after` executed entries it drops them and moves its data to the front. It raises `Died` if the process of that
+implementation would end.
 """
 
 import gzip

@@ -90,7 +90,7 @@ async def test_publisher_with_unencodable_second_reports_failure(autojump_clock:
     """Otherwise the error of this publication would end the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
-    # With its reports, another publisher would be preferred.
+    # If its reports were accepted, the farm would prefer another publisher.
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="busy")
     async with on_duty(stage):
         await trio.sleep(60)

@@ -127,7 +127,7 @@ async def test_hostile_reply_is_bounded_in_bytes_and_time(
             finally:
                 tracemalloc.stop()
             assert trio.current_time() - began_s < within_s
-            # The bridge and the directory of this process hold a piece of the ten.
+            # The bridge and the directory are in this process, too, and hold a part of the ten megabytes.
             assert peak < 4 * MEBIBYTE
 
 

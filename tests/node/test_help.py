@@ -25,7 +25,7 @@ def help_of(*words: str) -> tuple[int, str]:
 
 
 def messages(package: str) -> Iterator[tuple[Path, str]]:
-    """Yield every text of the modules that may name a document or topic, except docstrings of other than commands."""
+    """Yield every text of the modules that may name a document or topic. Only docstrings of commands count."""
     for path in sorted((ROOT / package).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         if not ("help" in source or "docs/" in source):

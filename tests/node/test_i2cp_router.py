@@ -69,7 +69,7 @@ async def test_i2pd_receives_zero_as_count_of_private_keys(monkeypatch: Patch, a
 
 
 async def test_i2pd_session_for_transient_key_is_the_masters(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """Its date may be weeks old."""
+    """The date of the session may be weeks old."""
     key = MASTER.sign_transient(NOW_S - 20 * 86_400)
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), key) as on:
         await on.router.publish_meta_lease_set(HASH, structure(key))
@@ -214,7 +214,7 @@ async def test_standby_of_java_takes_over_without_delay(
 
 
 async def test_urgent_structure_is_repeated_to_i2pd_for_its_wait(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """I2pd publishes at most once in 20 s, and does not publish a structure automatically after that."""
+    """I2pd publishes at most once in 20 s, and does not publish later a structure that arrived too early."""
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         await trio.sleep(22)

@@ -93,7 +93,7 @@ class FakeLeader:
     learned: FarmState | None = None
     """The state after a barrier of this node as the leader, if it differs."""
     learns_first: bool = False
-    """True if also a barrier of this node as a follower gives that state."""
+    """True if a barrier of this node as a follower also gives that state."""
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
     requested: list[tuple[str, set[int]]] = field(default_factory=list)
@@ -236,7 +236,7 @@ async def test_node_does_not_evict_itself(*, leads: bool) -> None:
 
 
 async def test_node_without_vote_names_the_voters() -> None:
-    """A learner that could order an eviction would have more rights than before."""
+    """If a learner could order an eviction, it would have a right of voters."""
     node = FakeLeader(leads=False, voters=servers(2, 3, 4), learners=servers(1))
     with pytest.raises(Refused, match=r"this node cannot vote or lead.*node-2, node-3, node-4"):
         await evict_stolen(node.admin)

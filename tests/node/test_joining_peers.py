@@ -218,7 +218,7 @@ class JoiningServer:
 
 @pytest.mark.parametrize("trusting", [True, False])
 def test_joining_server_with_emptied_directory_gets_log_again(*, trusting: bool) -> None:
-    """Before the first pack to a foreign server, heartbeats are withheld. By this the core detects the loss."""
+    """Heartbeats to a foreign server are withheld before the first pack; `AppendNotSent` then reports the loss."""
     bench = Bench(1, 1, voters=3)
     server = JoiningServer(bench, joining_peer(trusting=trusting))
     bench.lead()

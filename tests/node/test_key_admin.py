@@ -239,7 +239,7 @@ class Server:
     """Replica, server and identities of a server; its log has a new era."""
 
     leads = True
-    """A former leader does not know yet that another server leads."""
+    """True also if another server leads and this former leader does not know it yet."""
 
     def __init__(self, failure: Exception | None) -> None:
         self.server = self.identities = self

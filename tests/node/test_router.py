@@ -259,9 +259,9 @@ async def test_router_status_has_host_figures_only(tmp_path: Path) -> None:
 async def test_publication_time_is_checked_like_a_router_does(
     tmp_path: Path, published_s: int, end_s: int, reason: str | None
 ) -> None:
-    """After 30,000 publications, the second was once 8 hours ahead.
+    """After 30,000 publications, the published second was once 8 hours ahead.
 
-    The file accepted it, but a floodfill would not have.
+    The file router accepted it, but a floodfill would have refused it.
     """
     master, router = new_master_key(demo=True), file_router(tmp_path)
     offered = encode(master.as_signing_key().sign(published_s, (MetaLease(LEAF.hash, cost=0, ends_s=end_s),)))

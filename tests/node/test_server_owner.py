@@ -159,7 +159,7 @@ async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: MockClock
 
 
 async def test_waiting_callers_get_error_when_server_stops(autojump_clock: MockClock) -> None:
-    """This includes calls after the stop. Waits for an index reached before it still return."""
+    """This includes calls after the stop. A wait for an index reached before the stop still returns."""
     calls: list[str] = []
 
     async def wait(name: str, reached: Awaitable[Index]) -> None:

@@ -70,7 +70,7 @@ async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> Index:
 
 
 async def test_snapshot_compacts_log_and_is_restored_at_start(tmp_path: Path) -> None:
-    """... it may delete all log entries up through the last included index, as well as any prior snapshot."""
+    """Raft section 7: "delete all log entries up through the last included index, as well as any prior snapshot"."""
     first = KeptEntries()
     async with one_run(tmp_path / "raft", 1, first) as server:
         await fill(server, 60)
@@ -120,7 +120,7 @@ async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> 
 
 
 async def test_snapshot_by_size_bounds_log(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
+    """Raft section 7: "One simple strategy is to take a snapshot when the log reaches a fixed size in bytes"."""
     node = await leader_alone(
         nursery, MemoryDisk(), ServerOptions(snapshot_log_bytes=100_000, snapshot_check_ms=50, retain_bytes=0)
     )
@@ -145,7 +145,7 @@ async def test_snapshot_by_age_needs_new_entries(autojump_clock: MockClock, nurs
 
 
 async def test_proposals_during_snapshot_commit_outside_it(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    """... so that new updates can be accepted without impacting the snapshot being written."""
+    """Raft section 7: "so that new updates can be accepted without impacting the snapshot being written"."""
     node = await leader_alone(nursery, MemoryDisk())
     for _ in range(30):
         await node.server.propose((bytes(100_000),))

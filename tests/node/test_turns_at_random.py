@@ -108,7 +108,7 @@ async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio
             await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
         # The last reply may come at the end of its time, and its caller may repeat the call several times.
         await trio.sleep(soon_s * (1 + REPEATS_MAX))
-        # lost and late wake-ups
+        # A lost wake-up would leave a call open, and a late one would exceed the limit.
         assert not crowd.open_calls
         assert crowd.latest_s <= soon_s
         assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0

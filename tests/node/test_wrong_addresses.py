@@ -148,7 +148,7 @@ async def test_zmq_peer_with_wrong_setting_is_reached_as_logged(tmp_path: Path) 
 async def test_zmq_peer_is_not_tried_at_url_of_other_peer(
     setting: str, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One server there could vote twice."""
+    """The server at that URL could vote twice: for itself, and for the peer with the wrong setting."""
     monkeypatch.setattr(peer_transport, "ELSEWHERE_S", 0.0)
     with zmq_context() as context:
         transport = peer_transport.PeerTransport(
