@@ -26,12 +26,36 @@ LEAST_TIMEOUT_S: Final = 0.1
 MOST_TIMEOUT_S: Final = 3600.0
 WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_DASHED: Final = re.compile(r"-[A-Za-z0-9_~-]{40,}={0,2}")
+"""An argument in base64 that begins with a dash: longer than each option, and without a value after `=`."""
+_MARK: Final = "\0"
+"""The mark of such an argument during parsing; no argument of a process contains it."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
 
 yes_option = click.option("--yes", is_flag=True, help="Do not prompt.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
+
+
+class DashedCommand(click.Command):
+    """A command with arguments in base64. One of 64 destinations begins with a dash, as options do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, those with a dash as text."""
+        try:
+            rest = super().parse_args(ctx, [_MARK + each if _DASHED.fullmatch(each) else each for each in args])
+        except click.UsageError as error:
+            error.message = error.message.replace(_MARK, "")
+            raise
+        ctx.params.update({name: _unmarked(value) for name, value in ctx.params.items()})
+        return rest
+
+
+def _unmarked(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_unmarked, value))
+    return value.removeprefix(_MARK) if isinstance(value, str) else value
 
 
 class RespelledOption(click.Option):

@@ -16,7 +16,7 @@ from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, Force
 from bridge.cli.failure import confirm
 from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import json_option, yes_option
+from bridge.cli.options import DashedCommand, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.control.client import ControlClient
 
@@ -26,7 +26,7 @@ def publish() -> None:
     """Publish a master again, exclude leaves, change their costs."""
 
 
-@publish.command()
+@publish.command(cls=DashedCommand)
 @click.argument("master", shell_complete=complete_master)
 @node_option
 @json_option
@@ -35,7 +35,7 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
     submit_command(node, CommandRequest(force=ForceOrder(master)), as_json=as_json)
 
 
-@publish.command()
+@publish.command(cls=DashedCommand)
 @click.argument("leaf", shell_complete=complete_leaf)
 @node_option
 @json_option
@@ -47,7 +47,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     submit_command(node, order, as_json=as_json)
 
 
-@publish.command()
+@publish.command(cls=DashedCommand)
 @click.argument("leaf", shell_complete=complete_leaf)
 @node_option
 @json_option
@@ -56,7 +56,7 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
     submit_command(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=False)), as_json=as_json)
 
 
-@publish.command()
+@publish.command(cls=DashedCommand)
 @click.argument("leaf", shell_complete=complete_leaf)
 @click.argument("factor", type=float)
 @node_option

@@ -22,6 +22,8 @@ WATCHED = {
 """Commands that show a view or a stream."""
 FILES = {"keys new-farm", "keys offline", "debug"}
 """Commands that make a file and can choose its name."""
+DASHED = f"-Fh-~w{'A' * 510}=="
+"""A destination whose base64 begins with a dash, followed by letters of short options."""
 
 
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -207,3 +209,33 @@ def test_watch_of_missing_node_ends_with_one(tmp_path: Path) -> None:
 def test_servers_watch_does_not_repeat_subcommands(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["servers", "--watch", "restore", "site-b", "--node", str(tmp_path / "none")])
     assert done.exit_code == 1
+
+
+@each_case(
+    ("path", "words", "name"),
+    [
+        ("publish force", (DASHED, "--json"), "master"),
+        ("publish force", ("--json", DASHED), "master"),
+        ("publish exclude", (DASHED, "--yes"), "leaf"),
+        ("publish include", (DASHED,), "leaf"),
+        ("publish cost", (DASHED, "2"), "leaf"),
+        ("publish cost", ("--node", "state", DASHED, "2"), "leaf"),
+        ("event", ("deploy", DASHED), "payload"),
+        ("query", ("deploy", "--timeout", "2", DASHED), "payload"),
+        ("zmq-raft update", ("--seed", "tcp://127.0.0.1:8047", DASHED), "data"),
+    ],
+)
+def test_argument_in_base64_may_begin_with_dash(path: str, words: tuple[str, ...], name: str) -> None:
+    found = dict(commands())[path].make_context(path, list(words)).params[name]
+    assert found == ((DASHED,) if name == "data" else DASHED)
+
+
+@pytest.mark.parametrize(("typed", "error"), [("--jsno", "'--jsno'. (Did you mean one of: '--json"), ("-json", "'-j'")])
+def test_misspelled_option_next_to_base64_is_refused(typed: str, error: str) -> None:
+    done = CliRunner().invoke(cli, ["publish", "force", DASHED, typed])
+    assert (done.exit_code, f"No such option {error}" in done.output) == (2, True), done.output
+
+
+def test_error_shows_argument_in_base64_unchanged() -> None:
+    done = CliRunner().invoke(cli, ["publish", "force", DASHED, DASHED])
+    assert (done.exit_code, f"Got unexpected extra argument ({DASHED})" in done.output) == (2, True), done.output

@@ -16,7 +16,7 @@ from bridge.api.printable import clock_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
-from bridge.cli.options import json_option, timeout_option, watch_option
+from bridge.cli.options import DashedCommand, json_option, timeout_option, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
 
@@ -25,7 +25,7 @@ name_argument = click.argument("name")
 payload_argument = click.argument("payload", default="")
 
 
-@click.command()
+@click.command(cls=DashedCommand)
 @name_argument
 @payload_argument
 @node_option
@@ -42,7 +42,7 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
         echo(f"The event {name} is on its way to all nodes.")
 
 
-@click.command()
+@click.command(cls=DashedCommand)
 @name_argument
 @payload_argument
 @timeout_option(

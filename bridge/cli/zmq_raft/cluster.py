@@ -28,7 +28,15 @@ from bridge.api.cluster_outputs import (
     ZmqRaftUpdateOutput,
 )
 from bridge.cli.failure import confirm, fail, failures, interruptible
-from bridge.cli.options import file_path, json_option, timeout_option, watchable, wide_option, yes_option
+from bridge.cli.options import (
+    DashedCommand,
+    file_path,
+    json_option,
+    timeout_option,
+    watchable,
+    wide_option,
+    yes_option,
+)
 from bridge.cli.printing import echo, print_json, print_json_line, print_table, print_wide_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
@@ -207,7 +215,7 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
     return (peer.id, peer.url, peer.role, *map(str, figures))
 
 
-@zmq_raft.command()
+@zmq_raft.command(cls=DashedCommand)
 @click.argument("data", nargs=-1)
 @click.option(
     "--request-id",
