@@ -8,9 +8,10 @@ Habits, as measured on a private network of both kinds:
     Java    disconnects with a reason if it does not accept a structure; a floodfill stores an accepted one after 11 s
     i2pd    ignores such a structure without a reply; a floodfill stores an accepted one after 5 to 50 s, and the next
             one at least 20 s later; verifies sessions with the destination's key only; does not look masters up
-    both    a restart ends all sessions; for `START_S` nothing listens
+    both    request a lease set when a session has tunnels; a restart ends all sessions; for `START_S` nothing listens
 
-The models lack tunnels, encryption and other routers. So a session is ready immediately.
+The models lack tunnels, encryption and other routers. So a session is ready immediately, and its only request for a
+lease set follows its creation.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,15 @@ from typing import Final
 
 import trio
 
-from bridge.wire.i2p.i2cp_messages import CreateLeaseSet2, Disconnect, HostLookup, HostReply
+from bridge.wire.i2p.i2cp_messages import (
+    CreateLeaseSet2,
+    Disconnect,
+    HostLookup,
+    HostReply,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    Status,
+)
 from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLeaseSet, check_acceptable_to_java_router
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.structures import Destination
@@ -31,6 +40,8 @@ JAVA_FLOOD_S: Final = 11.0
 I2PD_FLOOD_S: Final = (5.0, 50.0)
 I2PD_PAUSE_S: Final = 20.0
 """Least time between two structures of one session at a floodfill (PUBLISH_MIN_INTERVAL)."""
+TUNNELS: Final = 2
+"""Inbound tunnels of each session."""
 START_S: Final = 20.0
 """Time from the end of a router to its next start."""
 
@@ -104,7 +115,12 @@ class Router(FakeRouter):
         self.clock_offset_ms = round(self._wall_s() * 1000) - clock_now_ms()
         if isinstance(message, HostLookup):
             return [self._look_up(message)]
-        return super()._answers(stream, message)
+        answers = super()._answers(stream, message)
+        match answers:
+            case [SessionStatus(session_id, Status.CREATED)]:
+                return [*answers, RequestVariableLeaseSet(session_id, TUNNELS)]
+            case _:
+                return answers
 
     def _look_up(self, message: HostLookup) -> HostReply:
         self.lookups += 1

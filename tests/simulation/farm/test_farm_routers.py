@@ -10,9 +10,18 @@ import trio.testing
 
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.i2p.i2cp import FrameReader
-from bridge.wire.i2p.i2cp_messages import CreateLeaseSet2, Disconnect, HostLookup, HostReply
+from bridge.wire.i2p.i2cp_messages import (
+    CreateLeaseSet2,
+    CreateSession,
+    Disconnect,
+    HostLookup,
+    HostReply,
+    RequestVariableLeaseSet,
+    SessionStatus,
+    Status,
+)
 from bridge.wire.i2p.meta_lease_set import MetaLease, decode, encode
-from tests.simulation.farm.routers import I2PD_FLOOD_S, JAVA_FLOOD_S, START_S, Floodfills, Router
+from tests.simulation.farm.routers import I2PD_FLOOD_S, JAVA_FLOOD_S, START_S, TUNNELS, Floodfills, Router
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.world import World, simulate
 from tests.wire import i2cp_router_half
@@ -74,6 +83,16 @@ async def test_structure_is_found_after_its_delay(kind: str, autojump_clock: tri
         assert floodfills.find(MASTER.destination.hash) is None
         await trio.sleep(I2PD_FLOOD_S[1] if kind == "i2pd" else JAVA_FLOOD_S)
         assert floodfills.find(MASTER.destination.hash) == decode(structure())
+
+
+@KINDS
+async def test_created_session_requests_a_lease_set(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+    """Without the request, a standby never becomes ready, and healthy farms have an alarm. Found by seed 960052."""
+    del autojump_clock
+    async with stage(is_i2pd=kind == "i2pd") as (_, client, _):
+        await client.send(CreateSession(MASTER.as_signing_key().sign_session(NOW_S * 1000)))
+        expected = (SessionStatus(1, Status.CREATED), RequestVariableLeaseSet(1, TUNNELS))
+        assert await client.reply() + await client.reply() == b"".join(map(i2cp_router_half.encode, expected))
 
 
 @KINDS
