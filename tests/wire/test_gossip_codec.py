@@ -10,11 +10,15 @@ from msgspec import NODEFAULT, structs
 
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import JoinAck, JoinNak, JoinRedirect, KeyringUpdate, Message, Payload, PingRequest
+from gossip.wire import encoder
 from gossip.wire.decoder import Code, DatagramError, decode
 from gossip.wire.encoder import encode
 from tests.effort import each_case
 from tests.memory import peak_bytes
 from tests.wire.gossip_messages import ALICE, BORIS, EXAMPLES, VERDICT, messages
+
+PROBE = (ALICE.node_id, ALICE.incarnation, BORIS.node_id, BORIS.incarnation)
+"""Source and target of a ping."""
 
 by_kind = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 
@@ -178,15 +182,7 @@ def test_hostile_datagrams_use_little_memory() -> None:
 
 
 def test_ping_over_size_limit_drops_samples_before_updates() -> None:
-    ping = PingRequest(
-        ALICE.node_id,
-        ALICE.incarnation,
-        BORIS.node_id,
-        BORIS.incarnation,
-        seq=1,
-        ttl=0,
-        payload=Payload((VERDICT,) * 10, sample=(ALICE,) * 20),
-    )
+    ping = PingRequest(*PROBE, seq=1, ttl=0, payload=Payload((VERDICT,) * 10, sample=(ALICE,) * 20))
     kept = decode(encode(ping, limit_bytes=1000))
     assert isinstance(kept, PingRequest)
     assert kept.payload.updates == ping.payload.updates
@@ -195,6 +191,21 @@ def test_ping_over_size_limit_drops_samples_before_updates() -> None:
     assert isinstance(fewer, PingRequest)
     assert not fewer.payload.sample
     assert 0 < len(fewer.payload.updates) < 10
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PingRequest(*PROBE, seq=1, ttl=0, payload=Payload((VERDICT,) * 20, sample=(ALICE,) * 20)),
+        JoinAck(ALICE, (BORIS,) * 20),
+        JoinRedirect((Address("10.0.0.1", 7668),) * 60, "elsewhere", 7),
+    ],
+)
+def test_message_over_size_limit_is_encoded_twice(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[bytes]()
+    monkeypatch.setattr(encoder, "_encode", lambda each, real=encoder._encode: made.append(real(each)) or made[-1])
+    assert len(encode(message, limit_bytes=400)) > 300
+    assert len(made) == 2
 
 
 def test_message_too_large_for_datagram_raises() -> None:
