@@ -37,8 +37,10 @@ from bridge.node.settings.declared import written
 from bridge.node.settings.places import default_configuration, node_places
 from bridge.wire.i2p.structures import Destination
 from consensus.storage import replace_file
+from gossip import StateError
+from gossip.node import known_keyring
 
-WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
+WRONG = (ConfigurationError, KeyFileError, BundleError, StateError, OSError)
 MARKS = {
     CheckResult.OK: ("ok", "green"),
     CheckResult.WARNING: ("warning", "yellow"),
@@ -84,6 +86,10 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     with failures(*WRONG):
         configuration = load_configuration(path)
         farm_key = load_farm_key(configuration.farm_key)
+        stored = known_keyring(configuration.state_dir, farm_key.label)
+        if stored is not None:
+            # After a change of the keys the file is outdated until an operator replaces it.
+            farm_key = farm_key.following(farm_key.key_ring.merge(stored))
         configured = configuration.masters
         masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in configured)
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridge.cli.main import cli
 from bridge.core.log.records import PublishConfig
@@ -14,6 +15,7 @@ from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, 
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from gossip.node.state_files import keep_keys
 from tests.effort import each_case
 
 BLOG, SHOP = new_master_key(), new_master_key()
@@ -82,6 +84,16 @@ def test_bundle_contains_shared_settings_only(first: Path) -> None:
     }
     for own in ("node-1", "secret-state", "17668", "8080", "blog.key", LEAF.base64[:40]):
         assert own not in bundle.read_text()
+
+
+def test_bundle_contains_present_keys_of_node(first: Path) -> None:
+    """After a rotation the key file is outdated until an operator replaces it."""
+    filed = load_farm_key(first.parent / "farm.key")
+    rotated = replace(filed, epoch=filed.epoch + 5, gossip_keys=(b"2" * 32, *filed.gossip_keys))
+    (first.parent / "secret-state").mkdir()
+    keep_keys(first.parent / "secret-state", rotated.key_ring)
+    key, _ = parse_bundle(exported(first).read_text())
+    assert (key.epoch, key.gossip_keys) == (rotated.epoch, rotated.gossip_keys)
 
 
 def test_import_writes_settings_with_own_name_key_and_leaf(first: Path, tmp_path: Path) -> None:
