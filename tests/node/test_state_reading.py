@@ -22,7 +22,7 @@ from bridge.wire.membership.formation_state import encode_formation_state
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import MAX_NUMBER, Configuration, Entry, HardState, LogId, Server
-from consensus.storage.directory import Directory, open_directory
+from consensus.storage.directory import LOCK_FILE, Directory, open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.snapshots import SnapshotWriter
 from tests.authored import node_id, signed
@@ -146,6 +146,11 @@ async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     (never / FILE_NAME).write_bytes(encode_formation_state(FormationState()))
     with pytest.raises(StateReadingError, match="never belonged to a farm"):
         await read_state(never)
+    closed = node_directory(tmp_path / "closed") / RAFT_DIRECTORY / LOCK_FILE
+    closed.unlink()
+    closed.mkdir()
+    with pytest.raises(StateReadingError, match="must be able to write there: copy it, and name the copy"):
+        await read_state(tmp_path / "closed")
 
 
 async def test_damaged_backup_is_refused(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ def _open(path: Path) -> Directory:
         text = f"the node of {path.parent} runs: stop it, or make a backup from it (`garlicfarm backup FILE`)"
         raise StateReadingError(text) from error
     except (StorageError, OSError) as error:
-        raise StateReadingError(f"{path} cannot be opened: {error}") from error
+        text = "the command locks the directory, so this user must be able to write there: copy it, and name the copy"
+        raise StateReadingError(f"{path} cannot be opened: {error}. Or {text}") from error
 
 
 def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
