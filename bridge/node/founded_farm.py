@@ -49,10 +49,7 @@ from gossip import Group, KeyOffered
 
 KEYS_PATIENCE_S = 5.0
 """Longest wait for the storage of a new key, in seconds."""
-NO_SERVER = (
-    "this node is not a server of a farm yet (`garlicfarm status`): wait if it has just started, or query a voter"
-    " (--node)"
-)
+NO_SERVER = "this node is not a server of a farm yet (`garlicfarm status`): wait if it has just started, or use a voter"
 
 
 def _in_contact_with_all(_node_id: bytes, _within_s: float) -> bool:
@@ -127,7 +124,7 @@ class FoundedFarm(Struct, frozen=True, kw_only=True):
         if limit.cancelled_caught:
             text = (
                 f"the farm's keys were replaced (era {self.state.rekeying.era}), and this node has not stored the new"
-                f" key within {KEYS_PATIENCE_S:g} s: try again, or query another node of the farm (--node)"
+                f" key within {KEYS_PATIENCE_S:g} s: try again, or use another node of the farm"
             )
             raise Refused(503, "busy", text)
 

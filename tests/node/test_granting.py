@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from bridge.api.control import Refused
 from bridge.node.founded_farm import CurrentFarm
@@ -74,8 +75,20 @@ async def test_node_without_leader_grants_no_key(tmp_path: Path) -> None:
 
 
 async def test_restarting_node_grants_no_key(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="not a server of a farm yet"):
+    with pytest.raises(Refused, match="not a server of a farm yet") as refused:
         await Node(tmp_path).granted()
+    assert "--node" not in str(refused.value), "`garlicfarm join` does not have this option"
+
+
+async def test_node_without_new_key_grants_no_key(tmp_path: Path, autojump_clock: MockClock) -> None:
+    del autojump_clock
+    node = Node(tmp_path)
+    stalled = SimpleNamespace(wait_era=trio.sleep_forever)
+    replaced = SimpleNamespace(state=SimpleNamespace(rekeying=SimpleNamespace(era=1)))
+    with node.current.of(partial_farm(replaced, replica=node, identities=stalled)), pytest.raises(Refused) as refused:
+        await node.granted()
+    assert "has not stored the new key within 5 s: try again, or use another node" in str(refused.value)
+    assert "--node" not in str(refused.value)
 
 
 async def test_key_is_granted_before_creation(tmp_path: Path) -> None:

@@ -300,6 +300,6 @@ async def test_unstored_key_is_not_exported_unconfirmed(tmp_path: Path) -> None:
 async def test_node_without_server_exports_no_key(tmp_path: Path, phase: Phase) -> None:
     async with staged(tmp_path) as stage:
         stage.view = without_role(phase, running=3)
-        with pytest.raises(Refused, match=r"not a server of a farm yet.* query a voter"):
+        with pytest.raises(Refused, match=r"not a server of a farm yet.* use a voter"):
             await stage.admin.export()
         assert await stage.admin.export(unconfirmed=True)

@@ -166,7 +166,7 @@ async def test_linearizable_page_without_quorum_fails_fast(autojump_clock: MockC
 async def test_submission_before_founding_is_refused_with_remedy() -> None:
     answer = await port_of(Stage()).submit(b"{}")
     assert answer.outcome is SubmitOutcome.REFUSED
-    assert "wait if it has just started, or query a voter (--node)" in answer.reason
+    assert "wait if it has just started, or use a voter" in answer.reason
 
 
 async def test_log_pages_are_consecutive_with_log_time(autojump_clock: MockClock) -> None:
