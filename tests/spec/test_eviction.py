@@ -251,7 +251,7 @@ def test_refused_eviction_names_deciding_voters() -> None:
     of_three = majority_lost({1, 2, 3}, {1, 3}, 3, expect=3)
     assert of_three is not None
     assert of_three.startswith(
-        "after the eviction only 1 of 3 voters (a farm of 3 counts the empty seat of the evicted server)"
+        "after the eviction only 1 of 3 voters (a farm of 3 does not get fewer voters by an eviction)"
     )
 
 

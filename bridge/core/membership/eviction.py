@@ -111,9 +111,9 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
     missing = too_few_answer(voters, well, server_id, deciding)
     if missing is None:
         return None
-    empty = "" if deciding < len(voters) else f" (a farm of {expect} counts the empty seat of the evicted server)"
+    counted = "" if deciding < len(voters) else f" (a farm of {expect} does not get fewer voters by an eviction)"
     return (
-        f"after the eviction {missing}{empty} could be reached, less than a majority: the"
+        f"after the eviction {missing}{counted} could be reached, less than a majority: the"
         " farm could not commit anything. Start the others first. Or evict with --force; if the farm then cannot"
         " commit, `garlicfarm recover` creates a new farm from a survivor"
     )
