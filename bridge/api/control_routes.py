@@ -274,7 +274,7 @@ KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if m
 KEYS_EXPORT: Final = _post(
     "/v1/keys/export",
     FarmKeyAnswer,
-    "the current farm key file; 503 if no leader confirms it, unless `unconfirmed`. **Secret**",
+    "the current farm key file; 503 if no leader confirms it, unless `unconfirmed` or without gossip. **Secret**",
     body=ExportKeysRequest,
     empty=b"{}",
 )

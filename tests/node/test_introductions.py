@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from bridge.api.control import FarmKeyState, Refused
 from bridge.node.control.key_admin import StaticKeyAdmin
+from bridge.node.events.event_log import EventLog
 from bridge.node.membership.introductions import IntroductionDrop, Introductions, Others
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
@@ -148,11 +149,14 @@ async def test_largest_introductions_fit_into_handshake() -> None:
 
 async def test_static_key_ring_refuses_changes_with_remedy(tmp_path: Path) -> None:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))
-    keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key", load_farm_key(tmp_path / "farm.key")))
+    trace = EventLog("node-1", lambda: 0)
+    keys = StaticKeyAdmin(FarmKeys(tmp_path / "farm.key", load_farm_key(tmp_path / "farm.key")), trace)
     listing = await keys.listing()
     assert [each.state for each in listing.keys] == [FarmKeyState.PRIMARY]
     assert (listing.members, listing.file_epoch) == (1, 1)
     assert (await keys.export()) == (tmp_path / "farm.key").read_text()
+    [event] = trace.recent(10)
+    assert (event.kind, event.data) == ("keys-exported", {"epoch": 1, "unconfirmed": True})
     for step in (keys.install(), keys.use("k", force=True), keys.remove("k", force=True)):
         with pytest.raises(Refused, match="append the new key to `gossip_keys`"):
             await step

@@ -114,7 +114,7 @@ def key_admin(
     """Return the administrator for the node's membership; `catch_up` applies all acknowledged entries."""
     if isinstance(membership, Group):
         return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace, current, catch_up)
-    return StaticKeyAdmin(farm_keys)
+    return StaticKeyAdmin(farm_keys, trace)
 
 
 class GossipKeyAdmin(KeyAdmin):
@@ -317,10 +317,11 @@ class GossipKeyAdmin(KeyAdmin):
 
 
 class StaticKeyAdmin(KeyAdmin):
-    """The administration of keys of a node without gossip."""
+    """The administration of keys of a node without gossip. Only operators change them, so no leader confirms them."""
 
-    def __init__(self, farm_keys: FarmKeys) -> None:
+    def __init__(self, farm_keys: FarmKeys, trace: EventLog) -> None:
         self._farm_keys = farm_keys
+        self._trace = trace
 
     async def listing(self) -> KeysAnswer:
         """Return the file's ring."""
@@ -358,6 +359,7 @@ class StaticKeyAdmin(KeyAdmin):
     async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file. Secret."""
         del unconfirmed
+        self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch, "unconfirmed": True})
         return farm_key_text(self._farm_keys.exported)
 
 
