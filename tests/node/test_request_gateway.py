@@ -182,8 +182,9 @@ def test_evicted_server_is_refused() -> None:
     running = replica(Server())
     opened = RequestGateway(lambda: running, lambda server_id: server_id == OTHER)
     request = core.RequestVote(term=7, candidate=OTHER, last=ORIGIN, correlation=1)
-    with pytest.raises(GarlicFarmError, match="the identity of server 2 was retired or evicted"):
+    with pytest.raises(GarlicFarmError, match="the identity of server 2 was retired or evicted") as refused:
         opened.request(OTHER, request, lambda _: None)
+    assert refused.value.fault is Fault.EXPELLED
 
 
 def test_client_cannot_write_clock_entries() -> None:

@@ -39,6 +39,7 @@ _SENDER: Final = "`garlicfarm events --kind connection-refused` shows the addres
 _OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise do nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
 _SAME_RELEASE: Final = "Install the same release on every node"
+_FREE_SPACE: Final = "Free space on the disk of this node"
 
 
 class ViewPart(StrEnum):
@@ -203,7 +204,10 @@ FAMILIES: Final = (
             SealFault.UNKNOWN_KEY: _OWN_KEY,
             SealFault.RETIRED_KEY: f"The sender missed a change of keys. {_OWN_KEY}",
             SealFault.FOREIGN_VERSION: _SAME_RELEASE,
+            Loss.ANSWER_LOST: _LOAD,
             Loss.OVERLOADED: _LOAD,
+            Loss.UNENCODABLE: "It is a fault of this program: report it with the file of `garlicfarm debug`",
+            Loss.WIDE_AREA: "Correct the seeds, or set `gossip.allow_wan`",
             Loss.SEND_FAILED: "Check the firewall and the routes of this machine",
         },
     ),
@@ -228,28 +232,44 @@ FAMILIES: Final = (
             Fault.MALFORMED: _SENDER,
             Fault.TOO_LARGE: _SENDER,
             Fault.OUT_OF_TURN: _SENDER,
-            Fault.WRONG_PATH: _SENDER,
+            Fault.WRONG_PATH: f"{_SENDER}; after a call of this node, check the address in `connection-failed`",
             Fault.WRONG_METHOD: _SENDER,
             Fault.WRONG_VERSION: _SAME_RELEASE,
             Fault.WRONG_CREDENTIALS: (
-                "Give that node the farm's present key file, or the users that `consensus.users_file` names"
+                "Give that node the farm's present key file, or the users that `consensus.users_file` names; if it is"
+                " not yours, a program guesses passwords without success"
             ),
             Fault.REPLAYED: "A program on the network repeats recorded bytes; it gets no reply and has no access",
             Fault.WRONG_CLUSTER: "Correct the seeds of that node; or one of the two farms was created by mistake",
             Fault.WRONG_SERVER: "Search for two nodes with one address, or an address that now belongs to another node",
-            Fault.UNPROVEN: "If it is a node of yours, update it; otherwise do nothing",
+            Fault.UNPROVEN: (
+                "If it is a node of yours, update it; otherwise a program has the key file (`garlicfarm help"
+                " copied-key-file`)"
+            ),
             Fault.UNKNOWN_IDENTITY: "`garlicfarm node list` shows it; approve it if it is yours",
-            Fault.EXPELLED: "Stop that node if it is yours",
-            Fault.WRONG_CERTIFICATE: "Check the clock and the certificate of the server in the alarm",
-            Fault.DISTRUSTED: "Check the clock and the certificate of this node",
-            Fault.PLAIN_REFUSED: "Correct the address in that server's settings",
+            Fault.EXPELLED: (
+                "Stop that node, or let it rejoin (`garlicfarm help servers`); if it is not yours, replace the keys"
+                " (`garlicfarm help copied-key-file`)"
+            ),
+            Fault.WRONG_CERTIFICATE: (
+                "Check the clock and the certificate of the server in the alarm; after its start, wait until gossip"
+                " announces its certificate"
+            ),
+            Fault.DISTRUSTED: "Check the clock and the certificate of this node; the peer's events show its reason",
+            Fault.PLAIN_REFUSED: "Set the same `transport` on all servers, or correct the address of that server",
             Fault.PROXY_REFUSED: "Check `proxy.user` and `proxy.password_file`",
             Fault.REFUSED_UPGRADE: "The event `connection-failed` has the text of the refusal",
             Fault.UNREACHABLE: "Start the peer, or check the firewalls between; it grows while a server is down",
             Fault.SILENT: _LOAD,
-            Fault.BUSY: "It ends when the farm is created; otherwise too many clients connect",
+            Fault.BUSY: (
+                "It ends when the server has started and the farm is created; otherwise too many clients connect, or"
+                " the server is overloaded"
+            ),
             Fault.REFUSED_CHANGE: "The event `change-refused` has the reason",
-            Fault.FOREIGN_SNAPSHOT: "Restart that server with its complete log: this program cannot read its snapshots",
+            Fault.FOREIGN_SNAPSHOT: (
+                f"{_SAME_RELEASE}; if another program is a server, restart it with its complete log: neither side reads"
+                " the other's snapshots"
+            ),
         },
     ),
     Family(members=tuple(ConnectionEvent), prefix="garlic_farm_"),
@@ -284,6 +304,13 @@ FAMILIES: Final = (
         prefix="ignored_",
         metric="raft_ignored",
         meaning="Messages and events that Raft did not accept, by reason",
+        advice={
+            Drop.APPEND_BACKLOG_FULL: _LOAD,
+            Drop.APPEND_DISK_FULL: _FREE_SPACE,
+            Drop.APPEND_REJECTED_BY_STATE_MACHINE: _SAME_RELEASE,
+            Drop.SNAPSHOT_CHUNK_DISK_FULL: _FREE_SPACE,
+            Drop.SNAPSHOT_REJECTED_BY_STATE_MACHINE: _SAME_RELEASE,
+        },
         quiet="Elections and restarts cause some. If it grows steadily, find the sender",
     ),
     Family(members=tuple(NodeEvent)),

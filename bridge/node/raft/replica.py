@@ -267,7 +267,7 @@ class RequestGateway:
         replica = self._started()
         if self._is_out(integer_id(sender)):
             raise GarlicFarmError(
-                Fault.WRONG_SERVER, f"the identity of server {sender} was retired or evicted; its requests are refused"
+                Fault.EXPELLED, f"the identity of server {sender} was retired or evicted; its requests are refused"
             )
         return call_server(replica.server, sender, request, on_reply)
 

@@ -25,10 +25,7 @@ class Fault(CountedReason):
     )
     REPLAYED = "replayed", "requests of handshakes that arrived a second time"
     WRONG_CLUSTER = "wrong-cluster", "peers with the name or id of another cluster"
-    WRONG_SERVER = (
-        "wrong-server",
-        "servers other than the called server, messages to another server, and messages of retired or evicted servers",
-    )
+    WRONG_SERVER = "wrong-server", "servers other than the called server, and messages to another server"
     UNPROVEN = "unproven", "proofs of identity that are missing or invalid"
     UNKNOWN_IDENTITY = (
         "unknown-identity",
