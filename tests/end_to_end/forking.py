@@ -22,16 +22,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from ctypes import CDLL, get_errno
 from functools import cache
 from importlib import import_module
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 from tests.end_to_end import hung_disk
 from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
+from tests.processes import END_S
 
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
@@ -87,12 +90,14 @@ def start(
     errors: int,
     *,
     piped: bool = False,
+    given: int | None = None,
     namespace: str = "",
     directory: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Forked:
-    """Start `garlicfarm` with these arguments. Its standard input is empty, or a pipe that the test closes.
+    """Start `garlicfarm` with these arguments.
 
+    Its standard input is empty, the descriptor `given`, or a pipe that the test closes.
     `output` and `errors` are descriptors. `namespace` is a network namespace of `ip netns`; `directory` is the current
     one by default.
     """
@@ -105,7 +110,11 @@ def start(
     stdin, ours = os.pipe()
     reports, reporting = os.pipe()
     try:
-        socket.send_fds(_source(), [json.dumps(request).encode() + b"\n"], [stdin, output, errors, reporting])
+        socket.send_fds(
+            _source(),
+            [json.dumps(request).encode() + b"\n"],
+            [stdin if given is None else given, output, errors, reporting],
+        )
     finally:
         os.close(stdin)
         os.close(reporting)
@@ -119,10 +128,17 @@ def run(
     timeout_s: float,
     directory: Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    given: bytes = b"",
 ) -> "subprocess.CompletedProcess[str]":
-    """Run one command to its end, like `subprocess.run`."""
+    """Run one command to its end, like `subprocess.run`; `given` is its standard input, at most a pipe's buffer."""
     with TemporaryFile() as output, TemporaryFile() as errors:
-        process = start(arguments, output.fileno(), errors.fileno(), directory=directory, environment=environment)
+        process = start(
+            arguments, output.fileno(), errors.fileno(), piped=True, directory=directory, environment=environment
+        )
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -132,6 +148,23 @@ def run(
         output.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess([*arguments], code, output.read().decode(), errors.read().decode())
+
+
+@contextmanager
+def child(arguments: Sequence[str | Path]) -> Iterator[tuple[Forked, IO[str], IO[str]]]:
+    """Yield a running command with its output and its errors; kill it at the end of the block if it still runs."""
+    (reading, writing), (reading_errors, writing_errors) = os.pipe(), os.pipe()
+    with os.fdopen(reading) as output, os.fdopen(reading_errors) as errors:
+        try:
+            process = start(arguments, writing, writing_errors)
+        finally:
+            os.close(writing)
+            os.close(writing_errors)
+        try:
+            yield process, output, errors
+        finally:
+            process.kill()
+            process.wait(END_S)
 
 
 @cache

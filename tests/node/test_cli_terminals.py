@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.printing import drawing_refusal
+from tests.end_to_end import forking
 from tests.node.test_cli_commands import Node, served
 from tests.processes import END_S
 
@@ -24,15 +25,19 @@ NO_KEY = b"\0 is shown by no command"
 UNSTYLED = re.compile(rb"\x1b\[[0-9;]*m")
 
 
-def on_a_terminal(arguments: list[str], environment: dict[str, str], until: bytes) -> tuple[int, bytes]:
-    """Run a command on a pseudo-terminal, and press `q` when it has shown `until`; return exit code and output."""
+def on_a_terminal(
+    arguments: list[str], given: dict[str, str], until: bytes, *, starts_python: bool = False
+) -> tuple[int, bytes]:
+    """Run a command on a pseudo-terminal, and press `q` when it has shown `until`; return exit code and output.
+
+    With `starts_python`, the interpreter reads the environment at its start.
+    """
     terminal, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*MODULE, *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", **environment},
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", **given}
+    process = (
+        subprocess.Popen([*MODULE, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment)
+        if starts_python
+        else forking.start(arguments, slave, slave, given=slave, environment=environment)
     )
     os.close(slave)
     written, pressed = b"", False
@@ -61,7 +66,8 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
 def test_top_is_drawn_with_limited_encoding(tmp_path: Path) -> None:
     environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
     with served(tmp_path / "control.sock", Node()):
-        code, written = on_a_terminal(["top", "--node", str(tmp_path)], environment, b"META LEASESET2")
+        top = ["top", "--node", str(tmp_path)]
+        code, written = on_a_terminal(top, environment, b"META LEASESET2", starts_python=True)
     assert code == 0, written.decode(errors="replace")
     assert b"Traceback" not in written
     assert b"leaf1abcdefg~.b32.i2p" in written

@@ -1,10 +1,7 @@
 """Commands that watch a farm: the log as text with filters, merged events of several nodes, round trips, servers."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,9 +15,9 @@ from msgspec.structs import replace
 from bridge.api.control import QueryAnswer, QueryAnswerView
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.cli import log as log_command
+from tests.end_to_end import forking
 from tests.node.test_cli_commands import garlicfarm, served
 from tests.node.test_control import FakeNode
-from tests.processes import child
 
 __all__ = ["garlicfarm"]
 TIMEOUT_S = 20.0
@@ -197,22 +194,20 @@ def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
     for socket in sockets:
         socket.parent.mkdir()
     named = [word for socket in sockets for word in ("--node", str(socket))]
-    command = [sys.executable, "-m", "bridge.cli.main", "monitor", "--last", "10", *named]
+    command = ["monitor", "--last", "10", *named]
     for each in nodes:
         each.events.append("member-dead", {"member": "node-3", "id": "33"})
     with ExitStack() as stack, served(sockets[0], nodes[0]) as token:
         with served(sockets[1], nodes[1]):
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            monitor = stack.enter_context(child(command, env=environment))
-            assert monitor.stdout is not None
-            first = monitor.stdout.readline()
+            monitor, output, _ = stack.enter_context(forking.child(command))
+            first = output.readline()
             trio.from_thread.run_sync(
                 nodes[0].events.append, "published", {"second": 1, "entries": 3}, trio_token=token
             )
-            second = monitor.stdout.readline()
-        stopped = monitor.stdout.readline()
+            second = output.readline()
+        stopped = output.readline()
         with served(sockets[1], nodes[1]):
-            returned = monitor.stdout.readline()
+            returned = output.readline()
             monitor.send_signal(signal.SIGINT)
             assert monitor.wait(TIMEOUT_S) == 0
     assert "node-3" in first
@@ -225,10 +220,8 @@ def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
 def test_unknown_kind_is_reported_before_waiting(tmp_path: Path, node: FakeNode, command: tuple[str, ...]) -> None:
     node.events.append("member-dead", {"member": "node-3", "id": "33"})
     arguments = [*command, "--kind", "member-dad", "--node", str(tmp_path / "control.sock")]
-    program = [sys.executable, "-m", "bridge.cli.main", *arguments]
-    with child(program, stderr=subprocess.PIPE) as waiting:
-        assert waiting.stderr is not None
-        error = waiting.stderr.readline()
+    with forking.child(arguments) as (waiting, _, errors):
+        error = errors.readline()
         waiting.send_signal(signal.SIGINT)
         waiting.wait(TIMEOUT_S)
     assert error.startswith("Nothing of the kind member-dad ")

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +14,8 @@ from bridge.cli.zmq_raft.serve import PeerReporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server
 from consensus.core.model import Configuration
 from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice, PeerOptions, Window
+from tests.end_to_end import forking
 from tests.node.test_zmq_raft_open_peer import free_peers
-from tests.processes import child
 
 WAIT_S = 20
 
@@ -36,21 +34,18 @@ def serve(tmp_path: Path) -> Callable[..., Result]:
 def test_peer_serves_update_until_sigterm(tmp_path: Path) -> None:
     """A single peer prints each event as one object per line, and SIGTERM ends it with 0."""
     (peer,) = free_peers(1)
-    command = [sys.executable, "-m", "bridge.cli.main", "zmq-raft"]
     given = ["--id", "1", "--peer", f"1={peer.url}", "--ident", "test", "--directory", str(tmp_path / "peer"), "--json"]
-    with child([*command, "serve", *given]) as process:
-        assert process.stdout is not None
-        first = json.loads(process.stdout.readline())
+    with forking.child(["zmq-raft", "serve", *given]) as (process, output, _):
+        first = json.loads(output.readline())
         facts = {key: first[key] for key in ("schema", "event", "peer", "url", "logEntries")}
         assert facts == {"schema": 1, "event": "serving", "peer": "1", "url": peer.url, "logEntries": 0}
-        client = ["update", "hello", "--seed", peer.url, "--ident", "test"]
-        done = subprocess.run([*command, *client], capture_output=True, text=True, check=True, timeout=WAIT_S)
-        assert done.stdout.startswith("Committed at index 1")
+        client = ["zmq-raft", "update", "hello", "--seed", peer.url, "--ident", "test"]
+        assert CliRunner().invoke(cli, client).stdout.startswith("Committed at index 1")
         process.send_signal(signal.SIGTERM)
-        output = [json.loads(line) for line in process.communicate(timeout=WAIT_S)[0].splitlines()]
-    assert process.returncode == 0
-    assert [event["role"] for event in output if event["event"] == "role"][-1] == "leader"
-    assert output[-1]["text"] == "peer 1 has stopped"
+        events = [json.loads(line) for line in output]
+        assert process.wait(WAIT_S) == 0
+    assert [event["role"] for event in events if event["event"] == "role"][-1] == "leader"
+    assert events[-1]["text"] == "peer 1 has stopped"
 
 
 @pytest.mark.parametrize(

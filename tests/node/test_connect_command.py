@@ -1,6 +1,7 @@
 """`garlicfarm connect` as a process: its ports, its socket, its status and the streams of ssh, at a loopback bridge."""
 
 import json
+import os
 import signal
 import socket
 import stat
@@ -9,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,16 @@ from bridge.node.security.control_socket import listen
 from bridge.wire.i2p.farm_link import FarmLink
 from gossip import Address
 from tests.effort import each_case
+from tests.end_to_end import forking
 from tests.end_to_end.settings import free_port
 from tests.node.wall_clock_farm import HELLO, LEAVES, WallClockFarm, wall_clock_farm
+from tests.processes import END_S
 
 BOUND_S = 120.0
 LOOPBACK = "127.0.0.1"
 LINK = f"garlicfarm:{'a' * 52}?at={'b' * 51}a"
 OTHER_LINK = f"garlicfarm:{'c' * 51}a?at={'b' * 51}a"
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-COMMAND = (sys.executable, "-m", "bridge.cli.main")
 AUDITED = """
 import ipaddress, sys
 log = open(sys.argv.pop(1), "a", buffering=1)
@@ -53,11 +56,11 @@ main()
 class RunningClient:
     """A running client."""
 
-    process: trio.Process
+    process: "subprocess.Popen[bytes] | forking.Forked"
     socket: Path
     lines: list[str]
 
-    async def connect(self, *arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    async def connect(self, *arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[str]":
         """Run another `garlicfarm connect` of this user."""
         return await run_connect("--socket", str(self.socket), *arguments, stdin=stdin)
 
@@ -67,45 +70,53 @@ class RunningClient:
         return await trio.to_thread.run_sync(CliRunner().invoke, cli, words)
 
 
-async def run_connect(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+async def run_connect(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[str]":
     """Run `garlicfarm connect` until it ends."""
-    command = [*COMMAND, "connect", *arguments]
-    return await trio.run_process(command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
+    return await trio.to_thread.run_sync(partial(forking.run, ["connect", *arguments], BOUND_S, given=stdin))
+
+
+def started(command: list[str], program: Sequence[str], output: int) -> "subprocess.Popen[bytes] | forking.Forked":
+    if program:
+        return subprocess.Popen([*program, *command], stdout=output, stderr=output)
+    return forking.start(command, output, output)
 
 
 @asynccontextmanager
 async def client_of(
-    farm: WallClockFarm, directory: Path, *arguments: str, command: Sequence[str] = COMMAND
+    farm: WallClockFarm, directory: Path, *arguments: str, program: Sequence[str] = ()
 ) -> AsyncIterator[RunningClient]:
-    """Run a client of a ready farm until the block ends; SIGTERM must end it with 0."""
+    """Run a client of a ready farm until the block ends; SIGTERM must end it with 0.
+
+    `program` is the start of a command line that runs the client; otherwise it is forked.
+    """
     own_socket, lines, ready = directory / "run" / "connect.sock", list[str](), trio.Event()
     places = ["--sam", str(farm.bridge), "--socket", str(own_socket), "--cache", str(directory / "cache")]
+    output, writing = os.pipe()
 
-    async def read(process: trio.Process) -> None:
-        assert process.stdout is not None
+    async def read() -> None:
         text = ""
-        async for part in process.stdout:
-            text += part.decode()
-            lines[:] = text.splitlines()
-            if "ready, with" in text:
-                ready.set()
+        async with trio.lowlevel.FdStream(output) as parts:
+            async for part in parts:
+                text += part.decode()
+                lines[:] = text.splitlines()
+                if "ready, with" in text:
+                    ready.set()
         ready.set()
 
     with trio.fail_after(BOUND_S):
-        whole = [*command, "connect", *places, *arguments]
-        process = await trio.lowlevel.open_process(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = started(["connect", *places, *arguments], program, writing)
+        os.close(writing)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, process)
+                nursery.start_soon(read)
                 await ready.wait()
-                assert process.returncode is None, lines
+                assert process.poll() is None, lines
                 yield RunningClient(process, own_socket, lines)
                 process.send_signal(signal.SIGTERM)
-                await process.wait()
+            assert process.wait(END_S) == 0, lines
         finally:
-            if process.returncode is None:
-                process.kill()
-        assert process.returncode == 0, lines
+            process.kill()
+            process.wait(END_S)
 
 
 async def exchange(port: int, request: bytes) -> bytes:
@@ -197,21 +208,21 @@ async def test_client_connects_only_to_its_bridge(tmp_path: Path) -> None:
     audited = (sys.executable, "-c", AUDITED, str(log))
     async with (
         wall_clock_farm() as farm,
-        client_of(farm, tmp_path, str(farm.link), "--http", f"{LOOPBACK}:{proxy}", command=audited) as client,
+        client_of(farm, tmp_path, str(farm.link), "--http", f"{LOOPBACK}:{proxy}", program=audited) as client,
     ):
         assert await exchange(proxy, REQUEST) == HELLO
         for target in (b"CONNECT example.com:443", b"GET http://example.com/", b"CONNECT 192.0.2.1:80"):
             refused = await exchange(proxy, target + b" HTTP/1.1\r\nHost: example.com\r\n\r\n")
             assert refused.startswith(b"HTTP/1.1 403 ")
         assert set(log.read_text().splitlines()) == {f"connect {farm.bridge.host} {farm.bridge.port}"}
-        assert client.process.returncode is None
+        assert client.process.poll() is None
 
 
 async def test_standard_streams_use_running_client(tmp_path: Path) -> None:
     async with wall_clock_farm(serve_line) as farm, client_of(farm, tmp_path, str(farm.link)) as client:
         # Without a bridge a session is impossible: the bytes pass through the running client.
         done = await client.connect("--stdio", str(farm.link), "--sam", f"{LOOPBACK}:1", stdin=b"question\n")
-        assert (done.stdout, done.returncode) == (b"reply to question\n", 0)
+        assert (done.stdout, done.returncode) == ("reply to question\n", 0)
         document = json.loads((await client.call("--status", "--json")).stdout)
         assert document["counters"]["tunnels"] == 1
 
@@ -228,8 +239,8 @@ async def test_broken_leaf_fails_standard_streams_with_reason(tmp_path: Path) ->
     async with wall_clock_farm(silent) as farm:
         async with client_of(farm, tmp_path, str(farm.link), "--patience", "0.5") as client:
             done = await client.connect("--stdio", str(farm.link), stdin=b"question\n")
-        assert (done.stdout, done.returncode) == (b"", 1)
-        assert b"did not reply within 0.5 s" in done.stderr
+        assert (done.stdout, done.returncode) == ("", 1)
+        assert "did not reply within 0.5 s" in done.stderr
 
 
 async def test_running_client_of_older_version_is_reported(tmp_path: Path, nursery: trio.Nursery) -> None:
@@ -249,22 +260,22 @@ async def test_standard_streams_open_own_session(tmp_path: Path) -> None:
         async with wall_clock_farm(serve_line) as farm:
             places = ["--sam", str(farm.bridge), "--socket", str(tmp_path / "none"), "--cache", str(tmp_path)]
             done = await run_connect("--stdio", str(farm.link), *places, stdin=b"question\n")
-        assert (done.stdout, done.stderr, done.returncode) == (b"reply to question\n", b"", 0)
+        assert (done.stdout, done.stderr, done.returncode) == ("reply to question\n", "", 0)
 
 
 async def test_standard_streams_without_bridge_end_with_reason(tmp_path: Path) -> None:
     with trio.fail_after(BOUND_S):
         places = ["--sam", f"{LOOPBACK}:1", "--socket", str(tmp_path / "none"), "--cache", str(tmp_path)]
         done = await run_connect("--stdio", LINK, *places)
-    assert (done.stdout, done.returncode) == (b"", 1)
-    assert b"enable SAM in the router" in done.stderr
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert "enable SAM in the router" in done.stderr
 
 
 async def test_second_client_on_socket_is_refused(tmp_path: Path) -> None:
     async with wall_clock_farm() as farm, client_of(farm, tmp_path, str(farm.link)) as client:
         done = await client.connect(str(farm.link))
         assert done.returncode == 1
-        assert b"a client runs already" in done.stderr
+        assert "a client runs already" in done.stderr
         assert client.socket.is_socket()
 
 

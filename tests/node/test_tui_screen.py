@@ -23,6 +23,7 @@ import pytest
 
 from bridge.tui import terminal
 from bridge.tui.terminal import Terminal as OwnTerminal
+from tests.end_to_end import forking
 from tests.processes import END_S
 
 ENTER_SCREEN = b"\x1b[?1049h"
@@ -39,18 +40,21 @@ _OWN_SIZE = {name: value for name, value in os.environ.items() if name not in {"
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(
-        self, rows: int, columns: int, arguments: list[str], environment: dict[str, str], stdin: int | None = None
-    ) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], stdin: int | None, *, is_child: bool) -> None:
         self._outer, self.inner = pty.openpty()
-        self.resize(rows, columns, None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bridge.cli.main", *arguments],
-            stdin=self.inner if stdin is None else stdin,
-            stdout=self.inner,
-            stderr=self.inner,
-            env={**_OWN_SIZE, "TERM": "xterm-256color", **environment},
-            start_new_session=True,
+        self.resize(24, 80, None)
+        environment = {**_OWN_SIZE, "TERM": "xterm-256color", **environment}
+        self.process = (
+            subprocess.Popen(
+                [sys.executable, "-m", "bridge.cli.main", *command],
+                stdin=self.inner if stdin is None else stdin,
+                stdout=self.inner,
+                stderr=self.inner,
+                env=environment,
+                start_new_session=True,
+            )
+            if is_child
+            else forking.start(command, self.inner, self.inner, given=self.inner, environment=environment)
         )
         self.seen = b""
 
@@ -73,16 +77,16 @@ class Terminal:
 
     def close(self) -> None:
         """End the process if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait(END_S)
         os.close(self._outer)
         os.close(self.inner)
 
 
 @contextmanager
-def top(tmp_path: Path, stdin: int | None = None, **environment: str) -> Iterator[Terminal]:
-    shown = Terminal(24, 80, ["top", "--node", str(tmp_path / "control.sock")], environment, stdin)
+def top(tmp_path: Path, stdin: int | None = None, *, is_child: bool = False, **environment: str) -> Iterator[Terminal]:
+    """Run `top` on a terminal. Only a parent can wait until its child has stopped (`is_child`)."""
+    shown = Terminal(["top", "--node", str(tmp_path / "control.sock")], environment, stdin, is_child=is_child)
     try:
         yield shown
     finally:
@@ -136,7 +140,7 @@ def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
 
 
 def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> None:
-    with top(tmp_path) as shown:
+    with top(tmp_path, is_child=True) as shown:
         before = termios.tcgetattr(shown.inner)
         shown.wait_for(b"no node runs")
         os.kill(shown.process.pid, signal.SIGTSTP)
@@ -157,7 +161,7 @@ def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> N
 
 
 def test_view_without_keys_returns_suspended_terminal(tmp_path: Path) -> None:
-    with top(tmp_path, subprocess.DEVNULL) as shown:
+    with top(tmp_path, subprocess.DEVNULL, is_child=True) as shown:
         shown.wait_for(b"no node runs")
         os.kill(shown.process.pid, signal.SIGTSTP)
         shown.wait_for(LEAVE_SCREEN)
