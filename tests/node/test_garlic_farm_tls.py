@@ -6,8 +6,6 @@ import shutil
 import socket
 import ssl
 import stat
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -48,7 +46,6 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
-from gossip.node.state_files import load_identity
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 from tests.node.recorded_receiver import RecordedReceiver
@@ -110,26 +107,6 @@ def test_nodes_have_different_certificates(tmp_path: Path) -> None:
     one, other = load_or_create_certificate(tmp_path / "1"), load_or_create_certificate(tmp_path / "2")
     assert one.fingerprint != other.fingerprint
     assert len(one.fingerprint) == 32
-
-
-RESTART = """
-import sys
-from pathlib import Path
-import bridge.cli.run
-from consensus.net import load_or_create_certificate
-from gossip.node.state_files import load_identity
-load_or_create_certificate(Path(sys.argv[1])).server_context()
-load_identity(Path(sys.argv[1]))
-print(*sys.modules)
-"""
-
-
-def test_restart_does_not_load_modules_of_x509(tmp_path: Path) -> None:
-    load_or_create_certificate(tmp_path)
-    load_identity(tmp_path)
-    run = subprocess.run([sys.executable, "-c", RESTART, str(tmp_path)], capture_output=True, text=True, check=True)
-    large = ("cryptography.x509", "cryptography.hazmat.primitives.serialization")
-    assert [name for name in run.stdout.split() if name.startswith(large)] == []
 
 
 @pytest.mark.parametrize("damage", ["all", "key", "certificate", "other key", "encrypted"])
