@@ -2,8 +2,11 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
+from itertools import pairwise
 from types import ModuleType
 
 import msgspec
@@ -116,15 +119,20 @@ def _meanings(kind: type[Struct]) -> dict[str, str]:
     for each in reversed(kind.__mro__):
         if not (issubclass(each, Struct) and each.__module__.startswith("bridge.")):
             continue
-        body = ast.parse(inspect.getsource(each)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
+        body = _classes(each.__module__)[each.__name__].body
+        for field, text in pairwise(body):
             match field, text:
                 case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(words))):
                     found[name] = " ".join(words.split()).replace("|", "\\|")
                 case _:
                     pass
     return found
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def _type(annotation: object) -> str:
