@@ -4,6 +4,7 @@ One small run has all of these; each test here reads one of its results. The run
 in a shell without job control: SIGINT and SIGHUP are ignored.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -69,9 +70,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         indent = len(lines[0]) - len(lines[0].lstrip())
         (directory / f"test_{name}.py").write_text("\n".join(line[indent:] for line in lines))
     (directory / "pytest.ini").write_text("[pytest]\n")
-    options = ["-p", "tests.conftest", "-n", "2", "-v", "-p", "no:cacheprovider", *(f"-o{limit}" for limit in LIMITS)]
+    plugins = ("tests.conftest", "xdist.plugin", "pytest_timeout", "no:cacheprovider")
+    options = ["-n2", "-v", *(f"-p{each}" for each in plugins), *(f"-o{limit}" for limit in LIMITS)]
     command = [sys.executable, "-c", START, *options, f"--rootdir={directory}", str(directory)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * END_S)
+    # The import of the other plugins, in each worker, takes longer than the tests.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * END_S, env=environment
+    )
     found: dict[str, list[str]] = {}
     for line in run.stdout.splitlines():
         reported = re.match(r"\[gw\d+\].*? (PASSED|FAILED|ERROR) (?:.*/)?test_(\S+)\.py::test_(\S+)", line)
