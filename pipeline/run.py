@@ -451,8 +451,9 @@ def _trigger_s(settings: RunSettings, checkpoint: str) -> int:
 def refuse_orphaned(output: Output) -> None:
     """Raise FarmLogError if a checkpoint is missing: batches would get known numbers again, and be skipped."""
     for checkpoint, tables in TABLES_OF.items():
-        found = [name for name in tables if stored_version(output / name) > 0]
-        if found and not (output / checkpoint).exists():
+        if (output / checkpoint).exists():
+            continue
+        if found := [name for name in tables if stored_version(output / name) > 0]:
             raise FarmLogError(
                 f"{output} holds tables ({', '.join(found)}) and no {checkpoint} that belongs to them: run `garlicfarm"
                 f" pipeline repair --output {output}`, or choose another output directory"
