@@ -77,10 +77,11 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
     Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
     """
     refuse_damaged_watch(output)
-    found = examine(output)
+    damage = found = examine(output)
     if found.unreadable or found.lost_files:
         _remove_unreadable(output, found, notify)
-    damage, notes = examine(output), BatchNotes(output, LOG)
+        damage = examine(output)
+    notes = BatchNotes(output, LOG)
     begun = notes.begun_entries() if damage.checkpoint else {}
     lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in begun.items())]
     if lost:
