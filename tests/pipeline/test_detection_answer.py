@@ -128,27 +128,26 @@ def test_departed_member_does_not_count_as_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("timing", "options"), [("lan", SwimOptions.lan()), ("local", SwimOptions.loopback())])
-@pytest.mark.parametrize("members", [2, 3, 4, 7, 8, 9, 10, 11, 40, 1_000])
-def test_expected_suspicion_time_equals_gossip_timers(
-    tmp_path: Path, timing: str, options: SwimOptions, members: int
-) -> None:
-    # given a farm with one suspect member
-    write_derived(tmp_path, "members", [{"member": f"m{number}"} for number in range(members)])
-    write_derived(
-        tmp_path,
-        "detections",
-        [{"observer": "m0", "member": "m1", "suspect_at": event("m0", 1, 0, "")["log_time"], "outcome": "suspect"}],
-    )
-    (row,) = (each for each in query_rows(tmp_path, "detection", "--gossip-timing", timing) if each["kind"] == "farm")
+def test_expected_suspicion_time_equals_gossip_timers(tmp_path: Path, timing: str, options: SwimOptions) -> None:
+    # given farms of different sizes, each with one suspect member
+    farms = {f"{members:032x}": members for members in (2, 3, 4, 7, 8, 9, 10, 11, 40, 1_000)}
+    members = [{"farm": farm, "member": f"m{number}"} for farm, count in farms.items() for number in range(count)]
+    write_derived(tmp_path, "members", members)
+    suspicion = {"observer": "m0", "member": "m1", "suspect_at": event("m0", 1, 0, "")["log_time"]}
+    write_derived(tmp_path, "detections", [{**suspicion, "farm": farm, "outcome": "suspect"} for farm in farms])
+    rows = query_rows(tmp_path, "detection", "--gossip-timing", timing)
+    found = {each["farm"]: each for each in rows if each["kind"] == "farm"}
+    assert found.keys() == farms.keys()
     assert GOSSIP_TIMINGS[timing].probe_period_ms == options.probe_period_ms
-    # then the limits are the timeout without a confirmation, and the timeout with all confirmations
     accusers = [NodeId(bytes([number] * 16)) for number in range(1, 64)]
-    suspicion = Suspicion(Incarnation(0, 0), accusers[0], members, options, 0)
-    unconfirmed = suspicion.deadline
-    for accuser in accusers:
-        suspicion.confirm(accuser)
-    assert (row["suspicion_expected_max_ms"], row["suspicion_expected_min_ms"]) == (unconfirmed, suspicion.deadline)
-    assert row["suspect_expected_ms"] == pytest.approx(1.582 * options.probe_period_ms, abs=1)
+    for farm, row in found.items():
+        # then the limits are the timeout without a confirmation, and the timeout with all confirmations
+        timer = Suspicion(Incarnation(0, 0), accusers[0], farms[farm], options, 0)
+        unconfirmed = timer.deadline
+        for accuser in accusers:
+            timer.confirm(accuser)
+        assert (row["suspicion_expected_max_ms"], row["suspicion_expected_min_ms"]) == (unconfirmed, timer.deadline)
+        assert row["suspect_expected_ms"] == pytest.approx(1.582 * options.probe_period_ms, abs=1)
 
 
 def test_gossip_timing_of_another_query_is_rejected(tmp_path: Path) -> None:
