@@ -66,14 +66,17 @@ def test_link_as_scratch_directory_is_refused(tmp_path: Path) -> None:
 
 def test_output_lock_excludes_second_run_until_process_ends(tmp_path: Path) -> None:
     output = tmp_path / "tables"
-    other = other_run(
-        f"from pathlib import Path\nfrom pipeline.lake import alone_in\n"
-        f"held = alone_in(Path({str(output)!r}))\nheld.__enter__()",
-        tmp_path,
-    )
-    try:
+
+    def refused() -> None:
         with pytest.raises(FarmLogError, match="another pipeline writes"), lake.alone_in(output):
             pass
+
+    with lake.alone_in(output):
+        refused()
+    lock = f"os.open({str(output / lake.LOCK_FILE)!r}, os.O_RDWR)"
+    other = other_run(f"import fcntl, os\nfcntl.flock({lock}, fcntl.LOCK_EX)", tmp_path)
+    try:
+        refused()
     finally:
         kill(other)
     with lake.alone_in(output):
