@@ -31,7 +31,7 @@ def run_farms(tmp_path: Path, name: str, log: MadeUpLog) -> None:
     file = tmp_path / "farms.toml"
     with serve_log(log, tmp_path / "control.sock") as address:
         file.write_text(f'[farms.{name}]\nnodes = ["{address}"]\n')
-        run_once(None, RunSettings(tmp_path / "tables", {"farms": str(file)}, watch=True))
+        run_once(None, RunSettings(tmp_path / "tables", {"farms": str(file)}, watch=True, derived=False))
 
 
 def reports(tmp_path: Path) -> dict[str, list[int]]:
@@ -55,7 +55,7 @@ def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: P
 
 def test_recovered_farm_of_node_needs_another_output(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")})
+    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")}, derived=False)
     with serve_log(log, tmp_path / "control.sock"):
         run_once(None, settings)
     rows = tables_of(settings.output)
