@@ -10,6 +10,7 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
+from pipeline import load_model
 from pipeline.cli.commands import pipeline
 from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
@@ -105,7 +106,9 @@ def test_farm_without_kinds_is_unlabeled() -> None:
     assert not [each for each in plain if each is not None and b"remoteDestinations" in each]
 
 
-def test_generate_writes_labels_reproducibly(tmp_path: Path) -> None:
+def test_generate_writes_labels_reproducibly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_model, "PERIOD_MS", 10 * PERIOD_MS)
+
     def generated(name: str) -> str:
         labels = tmp_path / f"{name}.jsonl"
         arguments = ["generate", "--routers", "5", "--days", "0.6", "--output", str(tmp_path / name)]
