@@ -25,13 +25,11 @@ _SPECS = {**BASE_SPECS, EVENTS_SPEC.name: EVENTS_SPEC, TRANSITIONS_SPEC.name: TR
 def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return rows with the columns of `schema`. Absent values are NULL, except the farm and the day."""
 
-    def value(row: Mapping[str, Any], column: str) -> Any:
+    def complete(row: Mapping[str, Any]) -> dict[str, Any]:
         moment = row.get("log_time", row.get("window_start", row.get("at")))
-        made = {"farm": FARM, "day": moment.date() if isinstance(moment, datetime) else None}
-        return row.get(column, made.get(column))
+        return {"farm": FARM, "day": moment.date() if isinstance(moment, datetime) else None, **row}
 
-    columns = [pa.array([value(row, each.name) for row in rows], each.type) for each in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_pylist([complete(row) for row in rows], schema=schema)
 
 
 def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
