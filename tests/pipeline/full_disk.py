@@ -20,12 +20,11 @@ from pipeline.tables.delta import stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import BASE_SPECS
-from tests.effort import IS_SOAK
 from tests.pipeline.farm_log_server import MadeUpLog, three_servers
 from tests.pipeline.made_tables import gold_rows, tables_of
 
 PAGE = 4096
-FREE_PAGES = (0, 3, 20) if IS_SOAK else (3,)
+FREE_PAGES = (0, 3, 20)
 DERIVED = "router_health"
 
 

@@ -200,6 +200,7 @@ def test_stop_cancels_only_jobs_of_query_in_bucket(place: BucketPath, tmp_path: 
     assert jobs[0].tags != jobs[1].tags
 
 
+@pytest.mark.soak
 def test_tables_in_bucket_equal_tables_in_directory(
     place: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

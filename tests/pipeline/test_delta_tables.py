@@ -463,7 +463,7 @@ def test_windows_noted_by_another_writer_are_not_dropped(tmp_path: Path) -> None
         other.note(LOG, 1, windows)
 
 
-@over_seeds(many=20, quick=2)
+@over_seeds(many=20, quick=1)
 def test_windows_in_files_by_farm_equal_windows_in_one_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.full_disk import FREE_PAGES
 
 
-@pytest.mark.search
+@pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="mounts a small file system: needs root")
 def test_batch_on_full_disk_is_completed_later(tmp_path: Path) -> None:
     command = ["unshare", "--mount", sys.executable, "-m", "tests.pipeline.full_disk", str(tmp_path)]

@@ -18,7 +18,7 @@ from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS_SPEC, LOG
-from tests.effort import IS_SOAK, few_of, over_seeds
+from tests.effort import few_of, over_seeds
 from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, write_batch, write_current_state
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -206,10 +206,10 @@ def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> 
     assert all(row["last_contact"] for row in detections)
 
 
-@pytest.mark.search
+@pytest.mark.soak
 def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(9)
-    batches = [*steps(random, hours=24 if IS_SOAK else 4)]
+    batches = [*steps(random, hours=24)]
     expected = derive_in_one_batch(tmp_path / "once", batches)
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 

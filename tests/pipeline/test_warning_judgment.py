@@ -80,11 +80,13 @@ def is_good_enough(found: Judgment) -> bool:
     return found.precision >= LEAST_PRECISION and found.recall >= LEAST_RECALL
 
 
+@pytest.mark.soak
 def test_warnings_predict_failures_of_labeled_farm(farm: MadeFarm) -> None:
     found = by_days([query_warnings(farm)])
     assert is_good_enough(found), f"seed {SEED}: precision {found.precision:.2f}, recall {found.recall:.2f}"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("original", "replacement"),
     [
@@ -103,5 +105,6 @@ def test_cruder_warnings_miss_required_quality(farm: MadeFarm, original: str, re
     assert not is_good_enough(by_days([query_warnings(farm, text.replace(original, replacement))]))
 
 
+@pytest.mark.soak
 def test_warnings_include_round_trips_of_reports(farm: MadeFarm) -> None:
     assert {"lag", "round-trip"} <= {each.signal for each in query_warnings(farm).warnings}
