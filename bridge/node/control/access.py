@@ -7,7 +7,7 @@
     control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
-`Authorization: Bearer …`. To change them, remove the file and restart the node. The comparison takes constant time.
+`Authorization: Bearer …`. To change a token, remove its file and restart the node. The comparison takes constant time.
 Wrong tokens do not lead to a lockout, because 2^256 possible values cannot be guessed.
 """
 

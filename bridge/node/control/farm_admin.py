@@ -66,7 +66,7 @@ OUTCOME_STATUS = {
     SubmitOutcome.EXPIRED: 410,
 }
 QUORUM_PATIENCE_S = 2.0
-"""Longest wait of an order for a leader, in seconds."""
+"""Longest wait of a request for a leader, in seconds."""
 
 
 class FarmAdmin:

@@ -203,7 +203,7 @@ class IdentityAdmin:
         given = raft_id_of(after, node_id)
         if given is None or after[given].name != name:
             raise Refused(
-                409, "not-approved", "another decision about this name was committed first: `garlicfarm node list`"
+                409, "not-approved", "another decision about this name was committed first: see `garlicfarm node list`"
             )
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
         retired = None
@@ -424,7 +424,7 @@ class IdentityAdmin:
         await self._catch_up_eras(farm)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
         if farm.state.rekeying.era != sealed.era:
-            text = "another operator's replacement of the keys was committed first: `garlicfarm keys list`"
+            text = "another operator's replacement of the keys was committed first: see `garlicfarm keys list`"
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]

@@ -10,8 +10,8 @@
 
 The body is an entry of the log in an operator's terms: addresses instead of hashes and destinations, names instead of
 Raft ids. Any node accepts it, since the entry goes through the log and the state machine decides, with the same result
-on all servers. A refusal contains the reason. Commands that cannot have an effect are refused before they are in the
-log.
+on all servers. Only a removal above the farm's level needs a voter, which becomes the leader (`orders.order_level`). A
+refusal contains the reason. Commands that cannot have an effect are refused before they are in the log.
 """
 
 from collections.abc import Awaitable, Callable
@@ -155,7 +155,7 @@ class OperatorCommands(Struct, frozen=True):
         who = server_label(shown.publisher_id, shown.publisher_name)
         return Force(
             master
-        ), f"{who} publishes {address_of_hash(master_hash)} again, when a router accepts it (within 65 s)"
+        ), f"{who} publishes {address_of_hash(master_hash)} again, as soon as its router accepts it (within 65 s)"
 
     # -- servers -------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ missing router or a full disk. In a farm without a quorum, restarting every node
 make alone. So /healthz fails only if the cause is in this process: its loops do not run, or it does not apply committed
 entries.
 
-A check runs one second later after an event of the node's trace, after a changed verdict, and while the verdict is not
-healthy. A healthy farm without events is checked every `REST_S`: checks each second would take a sixth of an idle
+A check runs at the next second after an event of the node's trace, after a changed verdict, and while the verdict is
+not healthy. A healthy farm without events is checked every `REST_S`: checks each second would take a sixth of an idle
 node's processor time. The view of ten thousand members costs much more. The pause after a check grows with its
 duration, so that checks take at most a hundredth of a processor.
 """
