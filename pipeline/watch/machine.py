@@ -28,6 +28,7 @@ SILENT_AFTER_DEFAULT_MS = 90_000
 DIGITS_MAX = 19
 """Maximum number of digits in a request's sequence number."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
+_WITHOUT_LIMIT = (SILENT, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +118,12 @@ class RouterWatch(Struct, frozen=True, gc=False):
 
     def after_silence_until(self, until_ms: int, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
         """Return the watch after no report until log time `until_ms`, and the resulting transitions."""
-        silent_at_ms = self.silent_at_ms(rules)
-        if silent_at_ms is None or until_ms < silent_at_ms:
+        silent_at_ms = self.last_ms + rules.silent_after_ms
+        if until_ms < silent_at_ms or self.state in _WITHOUT_LIMIT:
             return self, []
         silent = replace(self, state=SILENT, bad_in_a_row=0, good_in_a_row=0)
         reason = f"no report for {rules.silent_after_ms} ms"
         return silent, [_change(silent, self.state, reason, silent_at_ms, None)]
-
-    def silent_at_ms(self, rules: Rules) -> int | None:
-        """Return the time of the missing-report limit; None if it is `silent` already, or has not reported yet."""
-        return self.last_ms + rules.silent_after_ms if self.state in {HEALTHY, UNHEALTHY} else None
 
 
 def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
@@ -148,6 +145,9 @@ def _repeats(request: str, last: str) -> bool:
 
     A request is named `CLIENT-BORN-SEQUENCE`; only names with the same CLIENT-BORN part are compared.
     """
+    # The usual case: of two names with the same sender and length, the greater text has the greater number.
+    if len(request) == len(last) and request > last:
+        return False
     (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
     if not sender or sender != last_sender:
         return False
