@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,7 +46,7 @@ DEFAULT_ENTRIES_PER_PARTITION = 50_000
 CONTINUE = "continue"
 """The option with the first entry of each farm, as JSON, for a checkpoint without batches."""
 DIGITS_MAX = 18
-READ_AT_ONCE = 8
+READ_AT_ONCE, FARMS_PER_CALL = 8, 32
 READ_AHEAD_ENTRIES = 1_000
 """The longest range that is read as a whole, concurrently with others, before its rows are given."""
 
@@ -246,10 +247,16 @@ def _logs(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[RowsOfLo
     if len(pieces) == 1:
         yield pieces[0].range.cluster, pieces[0].name, pieces[0].rows(selection)
         return
+
+    def read(several: Sequence[Piece]) -> list[list[Row] | None]:
+        return [[*piece.rows(selection)] if piece.is_short else None for piece in several]
+
+    # A queued call costs as much as reading some entries, so a thread takes several farms.
+    size = min(-(-len(pieces) // READ_AT_ONCE), FARMS_PER_CALL)
+    parts = [pieces[first : first + size] for first in range(0, len(pieces), size)]
     with ThreadPoolExecutor(READ_AT_ONCE) as reading:
-        ahead = reading.map(lambda piece: [*piece.rows(selection)] if piece.is_short else None, pieces)
-        for piece, read in zip(pieces, ahead, strict=True):
-            yield piece.range.cluster, piece.name, piece.rows(selection) if read is None else read
+        for piece, rows in zip(pieces, chain.from_iterable(reading.map(read, parts)), strict=True):
+            yield piece.range.cluster, piece.name, piece.rows(selection) if rows is None else rows
 
 
 class FarmBatchReader(_Reader, DataSourceReader):
