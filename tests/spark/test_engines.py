@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.repair.damage import examine
@@ -23,6 +24,7 @@ def run_in_turns(log: MadeUpLog, output: Path, address: str, engines: list[Spark
         run_once(engine, settings)
 
 
+@pytest.mark.soak
 def test_engines_in_turns_write_tables_of_one_engine(session: SparkSession, tmp_path: Path) -> None:
     log = three_servers(minutes=2)
     for number in range(9):

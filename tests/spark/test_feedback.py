@@ -14,6 +14,7 @@ from tests.spark import JVM_SOCKETS
 pytestmark = JVM_SOCKETS
 
 
+@pytest.mark.soak
 def test_lagging_router_is_submitted_once_across_restart(session: SparkSession, tmp_path: Path) -> None:
     messages: list[str] = []
     log = slow_farm(periods=6, slow_from=5)

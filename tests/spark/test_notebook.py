@@ -55,6 +55,7 @@ def result_of(cell: dict[str, Any], names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), str(NOTEBOOK), "eval"), names)  # noqa: S307 - the same
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")
 def test_cells_show_figures_of_generated_farm(
     session: SparkSession, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
