@@ -238,15 +238,8 @@ def _lines(trace: str) -> list[str]:
     return [line for line in trace.splitlines() if " histories in " not in line]
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        pytest.param("append", marks=pytest.mark.soak),
-        pytest.param("fetch", marks=pytest.mark.soak),
-        "zmq",
-        pytest.param("kraft", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_history_trace_is_equal_in_every_process(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     """This process has another hash seed, unless its environment sets one."""
     arguments = ["consensus", "--seed", "3", "--short", "--strategy", strategy, "--trace"]

@@ -21,8 +21,8 @@ from tests.effort import IS_SOAK
 
 pytestmark = pytest.mark.search
 RANDOM_SEED = 1
-OPTIONS = SwimOptions.for_overlay() if IS_SOAK else replace(SwimOptions.for_overlay(), directory_limit=72)
-LARGE = 240 if IS_SOAK else 80
+OPTIONS = SwimOptions.for_overlay() if IS_SOAK else replace(SwimOptions.for_overlay(), directory_limit=44)
+LARGE = 240 if IS_SOAK else 50
 """More members than the limit of a directory."""
 
 

@@ -152,16 +152,22 @@ print(time.time())
 """
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> FaultyDisk:
-    """Return a disk with files; the test is skipped without a C compiler."""
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the compiled shim; the tests are skipped without a C compiler."""
     if compiler() is None:
         pytest.skip("a C compiler is missing")
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path, shim: Path) -> FaultyDisk:
+    """Return a disk with files."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("old", "removed", "replaced", "kept"):
         (data / name).write_bytes(b"0123456789")
-    return FaultyDisk(build_shim(tmp_path), tmp_path / "shim", data)
+    return FaultyDisk(shim, tmp_path / "shim", data)
 
 
 def _run(disk: FaultyDisk, program: str) -> "subprocess.CompletedProcess[str]":

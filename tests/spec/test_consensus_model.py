@@ -25,7 +25,10 @@ def test_small_world_keeps_every_claim_in_every_state(world: World) -> None:
     assert found.states > 300
 
 
-LARGE_WORLDS = {"change-during-change", "change-before-own-commit", "joint-majority-of-the-new", "always-directly"}
+LARGE_WORLDS = {
+    *("change-during-change", "change-before-own-commit", "joint-majority-of-the-new", "always-directly"),
+    *("longer-log-wins", "fetch-cuts-agreement"),
+}
 """Faults whose stories are long: `make soak` finds them."""
 
 

@@ -40,7 +40,10 @@ async def _refused(world: World, name: str, reason: str) -> None:
         assert (await client.submit(b'{"a": 1}')).accepted
 
 
+@pytest.mark.soak
 def test_removal_of_old_server_keeps_the_majority() -> None:
+    """The parts have tests in `tests/node/test_order_level.py`."""
+
     async def story() -> None:
         async with World.open(7, hosts=3) as world:
             for host in world.hosts.values():

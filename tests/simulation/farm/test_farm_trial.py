@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.effort import IS_SOAK, few_of, over_seeds
+from tests.effort import few_of, over_seeds
 from tests.simulation.farm.minimizing import command_of, minimized
 from tests.simulation.farm.nemeses import OF_OPERATORS, OF_ROUTERS, Fault, Nemesis
 from tests.simulation.farm.plans import Plan, draw_plan, read_fault
@@ -62,8 +62,12 @@ def test_leaf_excluded_before_a_slow_commit_is_not_published() -> None:
     assert not outcome.violations, story_of(outcome)
 
 
+@pytest.mark.soak
 def test_replacement_of_a_lost_voter_does_not_need_its_level() -> None:
-    """Found by seed 951007. The lost voter announced level 1, so the approval of its successor was refused."""
+    """Found by seed 951007. The lost voter announced level 1, so the approval of its successor was refused.
+
+    `tests/node/test_order_level.py` checks the rule without a farm.
+    """
     old = (Fault(0.0, 10.0 + each, Nemesis.OLD_VERSION, (f"node-{each}",), 1.0) for each in (1, 2, 3))
     lost = Fault(5.0, 15.0, Nemesis.RESTORE, ("node-3",))
     outcome = run_trial(Plan(951_007, 3, 20.0, (*old, lost), has_operator=True))
@@ -125,11 +129,10 @@ def test_command_replays_a_plan() -> None:
     assert "--routers" in words
 
 
-CHEAP = ("structures are not signed", "an acknowledgement names another index")
-FAULTS = [pytest.param(name, marks=pytest.mark.search) for name in (PLANTED if IS_SOAK else CHEAP)]
+CHEAP = "an acknowledgement names another index"
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", few_of({each: each for each in PLANTED}, CHEAP))
 def test_planted_fault_is_found(name: str) -> None:
     planted = PLANTED[name]
     with planted.planting():
