@@ -17,6 +17,8 @@ from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, formatted, request_to_leader
 from tests.processes import free_ports
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 TIMEOUT_S = 40
 ANNOUNCE_S = 0.1
 

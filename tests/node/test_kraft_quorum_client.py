@@ -46,6 +46,8 @@ from tests.node.kraft_topic import EPOCH, MemoryTopic
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened
 from tests.node.test_kraft_wrong_address import until
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 CONSUMERS = VoterOptions(services=lambda topic: (ConsumerService(topic, describes_cluster=False),))
 
 

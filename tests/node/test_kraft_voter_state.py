@@ -18,6 +18,8 @@ from consensus.storage.directory import Directory
 from consensus.storage.disk import DiskOperation
 from tests.node.test_kraft_voter import batch, formatted, opened
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 
 def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a kill between the two writes, the server would refuse its storage as an older copy at every start."""

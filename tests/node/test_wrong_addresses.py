@@ -33,6 +33,8 @@ from tests.node.test_zmq_raft_open_peer import IDENT, Cluster, cluster_of, free_
 from tests.simulation.gossip_network import address_of
 from tests.spec.gossip_story import Story, sent
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 MOVES = 100
 """More than the limit on seeds."""
 

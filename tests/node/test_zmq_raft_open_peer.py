@@ -24,6 +24,8 @@ from consensus.storage.disk import StorageError
 from tests.node.zmq_raft_group import until
 from tests.processes import free_ports
 
+pytestmark = pytest.mark.usefixtures("small_segments")
+
 IDENT = b"cluster"
 WAIT_S = 20
 
