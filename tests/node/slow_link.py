@@ -1,4 +1,4 @@
-"""Links with a bandwidth, in memory under a MockClock, for tests of transports with slow transfers.
+"""Links with a bandwidth, in memory under a MockClock, and groups of servers that such links connect.
 
     send_all ─▶ socket buffer of the stream ─▶ the link's pipe, shared by all streams of one direction ─▶ receive_some
 
@@ -6,10 +6,23 @@ A pipe carries one segment at a time at its rate, so streams share it fairly. A 
 is full, as with a kernel's buffer: a sender cannot see which bytes have arrived.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import trio
+import trio.testing
 
+from consensus.core.effects import Outcome, Role
+from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
+from consensus.storage.planner import Owner, Recovery, StorageOptions, recover
+from tests.node.kept_entries import KeptEntries
+from tests.node.memory_server import MemoryDisk
+
+NUMBERS = (1, 2, 3)
+STORAGE = StorageOptions(segment_bytes=1024 * 1024)
+TIMEOUT_S = 600
 MEGABIT_PER_S = 125_000
 """Bytes per second of a link of 1 Mbit/s."""
 SOCKET_BYTES = 256 * 1024
@@ -128,3 +141,115 @@ def slow_pair(nursery: trio.Nursery, there: Pipe, back: Pipe) -> tuple[SlowStrea
     nursery.start_soon(out.pump)
     nursery.start_soon(home.pump)
     return SlowStream(out, home), SlowStream(home, out)
+
+
+def in_memory(test: Callable[[], object]) -> None:
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))  # type: ignore[arg-type]
+
+
+@dataclass
+class Member:
+    """A running server."""
+
+    server: ConsensusServer
+    machine: KeptEntries
+    scope: trio.CancelScope
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class SlowGroup(ABC):
+    """Three servers connected by pipes: one towards each server, shared by all of its connections."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.members: dict[int, Member] = {}
+        self.towards = {number: Pipe(100 * MEGABIT_PER_S) for number in NUMBERS}
+        self.leaders: list[int] = []
+        """Servers that became leaders, in order."""
+        self._disks = {number: MemoryDisk() for number in NUMBERS}
+        self._nursery = nursery
+
+    @abstractmethod
+    def build(self, number: int, recovery: Recovery, disk: MemoryDisk, machine: KeptEntries) -> ConsensusServer:
+        """Return a server that is not running yet; it passes its notices to `observe`."""
+
+    async def start(self, *numbers: int) -> None:
+        """Run servers on the data of their disks."""
+        for number in numbers:
+            await self._nursery.start(self._run, number)
+
+    async def stop(self, number: int) -> None:
+        member = self.members.pop(number)
+        member.scope.cancel()
+        await member.ended.wait()
+
+    async def leader(self) -> int:
+        """Return the leader after its term has a committed entry."""
+        while True:
+            for number, member in self.members.items():
+                raft = member.server.describe().raft
+                if raft.role is Role.LEADER and raft.commit_index == raft.last.index:
+                    return number
+            await trio.sleep(0.01)
+
+    async def write(self, number: int, proposals: list[tuple[bytes, ...]]) -> None:
+        """Propose entries to the leader until they are committed."""
+        for proposal in proposals:
+            answer = await self.members[number].server.propose(proposal)
+            assert answer.outcome is Outcome.COMMITTED
+
+    async def check_catching_up(self, missing: list[tuple[bytes, ...]], longest_s: float) -> None:
+        """Check that a follower without 5 MB of entries receives them at 1 Mbit/s while its leader keeps its term."""
+        leader = await self.leader()
+        follower = next(number for number in NUMBERS if number != leader)
+        await self.stop(follower)
+        await self.write(leader, missing)
+        self.towards[follower].bytes_per_s = MEGABIT_PER_S
+        await trio.sleep(3)
+        await self.start(follower)
+        began_s = trio.current_time()
+        await self.members[follower].server.wait_applied(self.members[leader].server.commit_index)
+        assert 38 < trio.current_time() - began_s < longest_s
+        assert self.leaders == [leader]
+        assert self.members[follower].machine.entries == self.members[leader].machine.entries
+
+    async def check_commit(self, proposals: list[tuple[bytes, ...]]) -> None:
+        """Check that the leader keeps its term while entries go to both followers at 1 Mbit/s."""
+        leader = await self.leader()
+        for number in {*NUMBERS} - {leader}:
+            self.towards[number].bytes_per_s = MEGABIT_PER_S
+        await self.write(leader, proposals)
+        assert self.leaders == [leader]
+
+    def observe(self, number: int) -> Callable[[Notice], None]:
+        def note_leader(_: Notice) -> None:
+            if self.members[number].server.role.role is Role.LEADER and self.leaders[-1:] != [number]:
+                self.leaders.append(number)
+
+        return note_leader
+
+    async def _run(self, number: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        disk, machine = self._disks[number], KeptEntries()
+        recovery = recover(disk, Owner(b"node-%03d" % number, 1, 1), bytes(16), STORAGE)
+        disk.run(recovery.operations)
+        server = self.build(number, recovery, disk, machine)
+        with trio.CancelScope() as scope:
+            self.members[number] = member = Member(server, machine, scope)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run)
+                task_status.started()
+                await trio.sleep_forever()
+        member.ended.set()
+
+
+def run_slow_group(made: Callable[[trio.Nursery], SlowGroup], story: Callable[[SlowGroup], Awaitable[None]]) -> None:
+    """Run a story of three servers with fast links."""
+
+    async def run() -> None:
+        with trio.fail_after(TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                group = made(nursery)
+                await group.start(*NUMBERS)
+                await story(group)
+                nursery.cancel_scope.cancel()
+
+    in_memory(run)

@@ -40,9 +40,9 @@ from consensus.protocols.zmq_raft.client.links import Receive, ZmqClientOptions
 from tests.node import test_kraft_slow_link
 from tests.node.garlic_farm_stage import ALICE, BOB, Host
 from tests.node.recorded_receiver import RecordedReceiver
-from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
+from tests.node.slow_link import MEGABIT_PER_S, Pipe, in_memory, slow_pair
 from tests.node.test_control import FakeNode
-from tests.node.test_garlic_farm_slow_link import SlowStage, in_memory
+from tests.node.test_garlic_farm_slow_link import SlowStage
 from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, MemorySocket, url_of
 
 ROOT = Path(__file__).parents[2]
