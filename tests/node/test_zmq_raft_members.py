@@ -128,7 +128,8 @@ async def test_change_finished_by_next_leader(tmp_path: Path, autojump_clock: Mo
     async with group_of(tmp_path) as (group, leader):
         await commit(leader, 1)
         answers = leader.change(2, map(peer, (1, 2)))
-        await until(lambda: all(node.server.describe().raft.configuration.is_joint for node in group.nodes.values()))
+        nodes = group.nodes.values()
+        await until(lambda: all(node.server.describe().raft.configuration.is_joint for node in nodes), step_s=0.001)
         joint = leader.server.describe().raft
         assert joint.commit_index < joint.last.index
         name = next(name for name, node in group.nodes.items() if node is leader)

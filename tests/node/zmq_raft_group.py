@@ -169,8 +169,8 @@ class Group:
         ended.set()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], step_s: float = 0.01) -> None:
     """Advance simulated time until a condition is true."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
-            await trio.sleep(0.001)
+            await trio.sleep(step_s)
