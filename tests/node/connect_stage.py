@@ -21,7 +21,6 @@ from tests.processes import hold_for_sockets
 
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
 LIFE_S = 900
-TURNS_MAX = 200
 
 
 class Leaf:

@@ -31,8 +31,19 @@ def test_bytes_are_awaited_with_many_descriptors() -> None:
 
 def test_wait_for_loopback_is_bounded() -> None:
     with patch.object(processes, "END_S", 0.01):
-        ends = processes._loopback.__wrapped__()
+        ends = processes._Loopback()._ends
     with ends[0], ends[1]:
         for each in ends:
             with pytest.raises(TimeoutError):
                 each.recv(1)
+
+
+def test_bytes_are_awaited_after_each_packet() -> None:
+    loopback = processes._Loopback()
+    with loopback._ends[0] as sender, loopback._ends[1] as receiver:
+        loopback.settle()
+        sender.send(b"x")
+        with patch("os.sched_setaffinity") as moved:
+            loopback.settle()
+        assert moved.called
+        assert receiver.recv(2) == b"x"
