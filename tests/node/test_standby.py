@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 from bridge.api.alarms import ROUTER
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
-from bridge.node.tasks.standby import STEADY_PERIODS, TROUBLE_AFTER_S
+from bridge.node.tasks import standby
+from bridge.node.tasks.standby import STEADY_PERIODS
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from bridge.wire.i2p.structures import base64_encode
@@ -25,7 +26,7 @@ STEADY_S = (STEADY_PERIODS + 4) * PERIOD_S
 """Longest time from a change until this node reports its new role, with a margin: a report of the publisher (1 period),
 a review (1 s), the steady periods, a review, the next report of this node."""
 THIRD = 3
-STRUCTURE_LIFE_S = 400
+STRUCTURE_LIFE_S = 200
 KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}
 
 
@@ -236,13 +237,17 @@ async def test_session_ends_with_last_valid_structure(autojump_clock: MockClock)
         assert own_part(stage).standby
 
 
-async def test_session_that_is_not_ready_raises_an_alarm(autojump_clock: MockClock) -> None:
+async def test_session_that_is_not_ready_raises_an_alarm(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble_after_s = 60.0
+    monkeypatch.setattr(standby, "TROUBLE_AFTER_S", trouble_after_s)
     stage = Stage()
     stage.router.refusal = "another client has a session for the same destination"
     async with beside_publisher(stage):
-        await trio.sleep(STEADY_S + TROUBLE_AFTER_S / 2)
+        await trio.sleep(STEADY_S + trouble_after_s / 2)
         assert stage.alarm(ROUTER.kind) is None
-        await trio.sleep(TROUBLE_AFTER_S)
+        await trio.sleep(trouble_after_s)
         assert "the standby of the publisher, but its session is not ready: another" in (stage.alarm(ROUTER.kind) or "")
         stage.router.refusal = None
         await trio.sleep(2 * PERIOD_S)

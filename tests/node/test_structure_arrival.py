@@ -13,10 +13,11 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, PublishConfig, Report
 from bridge.core.publishing.arrival import SETTLE_MS
 from bridge.core.publishing.publication import Pace
-from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, on_duty, rival_report
+from tests.node.farm_stage import MASTER, Stage, on_duty, rival_report
 
 pytestmark = pytest.mark.usefixtures("machine_clock")
 DESTINATION = MASTER.destination.base64
+PERIOD_MS = 10_000
 DECIDED_S = (SETTLE_MS + 4 * PERIOD_MS) / 1000
 """Seconds until a look-up without a result decides."""
 REFRESHED_S = 1.2 * Pace().refresh_ms / 1000
@@ -59,7 +60,7 @@ async def on_duty_with_looker(stage: Stage, finds: bool | None) -> AsyncIterator
 
 
 async def test_structure_not_found_is_handed_over_once_more(autojump_clock: MockClock) -> None:
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds=False):
         await trio.sleep(DECIDED_S)
         assert len(stage.router.published) == 2
@@ -71,7 +72,7 @@ async def test_structure_not_found_is_handed_over_once_more(autojump_clock: Mock
 
 async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock) -> None:
     """Server 3 found an earlier structure, and does not look any more."""
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     found = (Measurement(hash_of(DESTINATION), reachable=True),)
     async with on_duty_with_looker(stage, finds=False):
         report = replace(rival_report(), server_id=3, request="03-1-0-1", masters=(), destinations=())
@@ -82,7 +83,7 @@ async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock
 
 async def test_structure_that_changes_often_is_still_missed(autojump_clock: MockClock) -> None:
     """Each change is handed over before a look-up can decide about the previous structure."""
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds=False):
         for number in range(4):
             stage.router.status = replace(stage.router.status, job_lag_ms=900 * (number % 2))
@@ -92,7 +93,7 @@ async def test_structure_that_changes_often_is_still_missed(autojump_clock: Mock
 
 
 async def test_structure_found_later_ends_alarm(autojump_clock: MockClock) -> None:
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds=False) as looker:
         await trio.sleep(DECIDED_S)
         looker.finds = True
@@ -102,7 +103,7 @@ async def test_structure_found_later_ends_alarm(autojump_clock: MockClock) -> No
 
 
 async def test_alarm_ends_after_other_nodes_stop_looking_up(autojump_clock: MockClock) -> None:
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds=False) as looker:
         await trio.sleep(DECIDED_S)
         looker.finds = None
@@ -119,7 +120,7 @@ async def test_structure_found_or_not_looked_up_is_kept(
     autojump_clock: MockClock,
     finds: bool | None,  # noqa: FBT001
 ) -> None:
-    stage = Stage()
+    stage = Stage(period_ms=PERIOD_MS)
     async with on_duty_with_looker(stage, finds):
         await trio.sleep(2 * DECIDED_S)
         assert len(stage.router.published) == 1
