@@ -27,6 +27,7 @@ from bridge.wire.i2p.structure_exchange import (
 
 ADDRESS = b"a" * 32
 PEER = b"p" * 32
+MANY = 5 * EXCHANGES_MAX
 STRUCTURE = StructureReply(ReplyStatus.STRUCTURE, b"structure" * 100)
 Stream = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
 
@@ -154,7 +155,7 @@ async def test_stream_closed_before_end_of_request_is_counted(
 async def test_unfinished_streams_do_not_block_others(
     requests: DirectoryRequests, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    for number in range(3_000):
+    for number in range(MANY):
         begin(requests, nursery, number.to_bytes(32, "big"))
         if number % 100 == 0:
             await trio.sleep(0.001)
@@ -167,7 +168,7 @@ async def test_unfinished_streams_do_not_block_others(
     await trio.sleep(EXCHANGE_TIMEOUT_S + 1)
     assert counted(requests) == {
         DirectoryRequest.STRUCTURE: 1,
-        DirectoryRequest.DISPLACED: 3_001 - EXCHANGES_MAX,
+        DirectoryRequest.DISPLACED: MANY + 1 - EXCHANGES_MAX,
         DirectoryRequest.TIMEOUT: EXCHANGES_MAX - 1,
     }
 
