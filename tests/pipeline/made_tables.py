@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from pipeline import ignore
+from pipeline.gold import tables
 from pipeline.gold.tables import SPECS, Gold
 from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
@@ -54,8 +56,15 @@ def tables_of_entries(
     entries: pa.Table, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any
 ) -> Outcome:
     """Write tables from one batch of rows of the source `farm`."""
+    return write_entries(lake_at(output, gold, **options), entries, batch)
+
+
+def lake_at(output: Path, gold: Gold | None = None, **options: Any) -> Lake:
     window_ms, note = (60_000, ignore) if gold is None else (gold.window_ms, gold.note)
-    lake = Lake(output, window_ms, note=note, **options)
+    return Lake(output, window_ms, note=note, **options)
+
+
+def write_entries(lake: Lake, entries: pa.Table, batch: int) -> Outcome:
     batches = entries.combine_chunks().to_batches(max_chunksize=1 + entries.num_rows // 2)
     outcome = outcome_of(result for each in batches for result in work(lake.plan, [each]))
     lake.write_outcome(outcome, batch)
@@ -70,8 +79,15 @@ def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]]:
-    """Derive the table from all rows of the base tables, and return its rows."""
-    Gold(output, window_ms).refresh(0)
+    """Derive the table, and no tables of another kind, from all rows of the base tables; return its rows."""
+    with pytest.MonkeyPatch.context() as patched:
+        for kind in ("GOLD", "FOLDED", "TRACED"):
+            found = getattr(tables, kind)
+            patched.setattr(tables, kind, found if name in found else {})
+        kept = (*tables.GOLD, *tables.FOLDED, *tables.TRACED)
+        patched.setattr(tables, "SPECS", {each: SPECS[each] for each in kept})
+        patched.setattr(tables, "LOG_READERS", [each for each in tables.LOG_READERS if each in tables.TRACED])
+        Gold(output, window_ms).refresh(0)
     return gold_rows(output, name)
 
 

@@ -34,8 +34,8 @@ from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import DataFile
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, STATES_SPEC
-from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
+from tests.pipeline.made_tables import lake_at, write_entries
 
 PERIOD_MS = 30_000
 KEEP_MS = 600_000
@@ -85,9 +85,8 @@ class Farm:
         self.before, self.read = first, len(self.log.entries)
         self.batch += not again
         if self.lake is None or again:
-            self.lake = Lake(self.output, 60_000, watch=True)
-        entries = arrow_entries_of(self.log, self.name).slice(first)
-        self.lake.write_outcome(outcome_of(work(self.lake.plan, entries.to_batches())), self.batch)
+            self.lake = lake_at(self.output, watch=True)
+        write_entries(self.lake, arrow_entries_of(self.log, self.name).slice(first), self.batch)
 
     def servers(self) -> dict[int, FailedServer]:
         sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
@@ -475,28 +474,28 @@ def test_recovered_server_stays_held_back() -> None:
     assert down_again.due("webhook") == "unhealthy"
 
 
-@pytest.mark.parametrize("is_removal", [True, False])
-def test_planned_stop_does_not_alert_after_return(farm: Farm, *, is_removal: bool) -> None:
-    add_admission(farm, 2, "02" * 8, "node-2")
-    farm.report(1, 2, periods=3)
+def test_planned_stop_does_not_alert_after_return(farm: Farm) -> None:
+    # given a removed server 2, and a server 3 that leaves in order
+    add_admission(farm, 3, "03" * 8, "node-3")
+    farm.report(1, 2, 3, periods=3)
     left_at = datetime.fromtimestamp(farm.log.log_time_ms / 1000, UTC)
-    if is_removal:
-        farm.add_entry(removal={"server": 2, "removed": True})
+    farm.add_entry(**removal(2, removed=True))
     farm.report(1, periods=5)
-    if is_removal:
-        farm.add_entry(removal={"server": 2, "removed": False})
-    farm.report(1, 2, periods=3)
+    farm.add_entry(**removal(2, removed=False))
+    farm.report(1, 2, 3, periods=3)
     farm.write()
-    if not is_removal:
-        write_trace(farm, *(((f"member-{each}", {"id": "02" * 8})) for each in ("left", "alive")), at=left_at)
-    planned = farm.servers()[2]
-    assert (planned.state, planned.ended_at, planned.was_silent) == ("healthy", None, True)
-    assert planned.gone == ("removed by an operator" if is_removal else "left in order")
+    write_trace(farm, *((f"member-{each}", {"id": "03" * 8}) for each in ("left", "alive")), at=left_at)
+    found = farm.servers()
+    for server, reason in ((2, "removed by an operator"), (3, "left in order")):
+        planned = found[server]
+        assert (planned.state, planned.ended_at, planned.was_silent) == ("healthy", None, True)
+        assert planned.gone == reason
     # A crash after the return is not planned.
-    farm.report(1, 2, periods=KEEP_MS // PERIOD_MS)
+    farm.report(1, 2, 3, periods=KEEP_MS // PERIOD_MS)
     farm.report(1, periods=5)
     farm.write()
-    assert (farm.servers()[2].state, farm.servers()[2].gone) == ("silent", None)
+    found = farm.servers()
+    assert [(found[server].state, found[server].gone) for server in (2, 3)] == [("silent", None)] * 2
 
 
 def test_alert_without_history_ends_when_server_is_healthy() -> None:

@@ -12,8 +12,8 @@ from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
 from pipeline.serve.query import documents
 from pipeline.tables import upkeep
-from tests.pipeline.farm_log_server import MadeUpLog, two_days
-from tests.pipeline.made_tables import tables_of
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, two_days
+from tests.pipeline.made_tables import lake_at, write_entries
 
 DAY_MS = 86_400_000
 FIRST_DAY, SECOND_DAY = date(2026, 1, 1), date(2026, 1, 2)
@@ -25,8 +25,9 @@ def part(log: MadeUpLog, first: int, last: int) -> MadeUpLog:
 
 
 def write(output: Path, *parts: MadeUpLog, begin: int = 0, keep_ms: int | None = None) -> None:
+    lake = lake_at(output, keep_ms=keep_ms)
     for batch, each in enumerate(parts, begin):
-        tables_of(each, output, batch, keep_ms=keep_ms)
+        write_entries(lake, arrow_entries_of(each), batch)
 
 
 def completeness(output: Path) -> dict[date | None, dict[str, Any]]:
@@ -74,6 +75,7 @@ def before_and_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     write(made / "before", part(log, 1, 9))
     shutil.copytree(made / "before", made / "after")
     write(made / "after", part(log, 10, 13), part(log, 14, 26), begin=1)
+    assert [row["missing_rows"] for row in completeness(made / "after").values()] == [0, 0]
     return made / "before", made / "after"
 
 
@@ -85,7 +87,6 @@ def test_rows_of_restored_table_are_missing(
     output = shutil.copytree(after, tmp_path / "tables")
     shutil.rmtree(output / table)
     shutil.copytree(before / table, output / table)
-    assert [row["missing_rows"] for row in completeness(after).values()] == [0, 0]
     rows = completeness(output)
     assert (rows[FIRST_DAY]["missing_rows"], rows[FIRST_DAY]["complete"]) == (missing, False)
     assert rows[SECOND_DAY]["missing_rows"] > missing

@@ -24,10 +24,9 @@ from pipeline.tables import farm_files
 from pipeline.tables.delta import StoredFile, Table, stored_files, stored_rows
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import LOG
-from tests.effort import few_of
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import gold_rows, tables_of, tables_of_entries
+from tests.pipeline.made_tables import gold_rows, lake_at, tables_of, tables_of_entries, write_entries
 
 MINUTE_MS = 60_000
 HALF_HOUR_MS = 30 * MINUTE_MS
@@ -89,8 +88,9 @@ def derive_in_parts(
     output: Path, log: MadeUpLog, ends: list[int], window_ms: int, session: SparkSession | None = None
 ) -> Rows:
     gold = open_gold(output, window_ms)
+    lake = lake_at(output, gold)
     for batch, part in enumerate(parts(log, ends)):
-        tables_of(part, output, batch, gold=gold)
+        write_entries(lake, arrow_entries_of(part), batch)
         gold.refresh(batch, session)
     return all_rows(output)
 
@@ -272,12 +272,12 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     assert last_rows(grown_days, 1_000) == rows
 
 
-@pytest.mark.parametrize(("days", "ends"), few_of({"short": (0.01, [12]), "long": (0.2, [50, 649])}, "short"))
-def test_farms_in_batches_have_rows_of_each_farm_alone(days: float, ends: list[int], tmp_path: Path) -> None:
-    first, other = generated_log(3, days, 3), generated_log(3, days / 2, 2)
+@pytest.mark.soak
+def test_farms_in_batches_have_rows_of_each_farm_alone(tmp_path: Path) -> None:
+    first, other = generated(), generated_log(3, 0.1, 2)
     other.cluster_id = "ff" * 16
     gold = open_gold(tmp_path / "both", HALF_HOUR_MS)
-    for batch, log in enumerate((*parts(first, ends), other)):
+    for batch, log in enumerate((*parts(first, [50, 649]), other)):
         tables_of(log, tmp_path / "both", batch, gold=gold)
         gold.refresh(batch)
     both = all_rows(tmp_path / "both")

@@ -24,13 +24,14 @@ from bridge.core.log.records import (
     Scope,
 )
 from bridge.wire.log.entries import encode
+from pipeline.gold.tables import Gold
 from pipeline.schemas import DERIVED, HISTORY, arrow_schema
 from pipeline.tables.current import read
 from pipeline.tables.delta import stored_files, stored_rows
 from pipeline.tables.names import read_names
 from pipeline.tables.specs import BASE_SPECS
 from tests.pipeline.farm_log_server import MadeUpLog, three_servers
-from tests.pipeline.made_tables import derived_rows, tables_of
+from tests.pipeline.made_tables import gold_rows, tables_of
 
 
 def history(output: Path, table: str) -> list[dict[str, Any]]:
@@ -42,7 +43,8 @@ def history(output: Path, table: str) -> list[dict[str, Any]]:
 def health_of(log: MadeUpLog, output: Path) -> list[dict[str, Any]]:
     """Write one batch with all entries of the log, and return the derived table `router_health`."""
     tables_of(log, output)
-    return derived_rows(output, "router_health", 60_000)
+    Gold(output, 60_000).refresh(0)
+    return gold_rows(output, "router_health")
 
 
 def test_router_health_has_availability_and_restarts_per_window(tmp_path: Path) -> None:
