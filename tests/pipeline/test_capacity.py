@@ -170,7 +170,8 @@ def test_impossible_figures_are_clamped(tmp_path: Path) -> None:
     assert {(row["kind"], row["load"], row["days_left"]) for row in rows} == {("router", 2.5, 0.0), ("farm", 2.5, 0.0)}
 
 
-def test_report_lists_scarcest_limits_first(tmp_path: Path) -> None:
+def test_report_lists_scarcest_limits_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.serve.charts._drawn", lambda _: "")
     routers: dict[int, Callable[[float], float]] = {
         1: lambda _: 30.0,
         2: lambda day: 20 + 3 * day + swing(day),

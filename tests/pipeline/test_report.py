@@ -57,14 +57,25 @@ def farm(**others: Any) -> dict[str, Any]:
     return {"index": 4711, "log_time": NOON, "period_ms": 30_000, **others}
 
 
-def make_page(output: Path, now: datetime = NOON + SECOND) -> str:
-    return report.make_report(output, now, show_destinations=False)
+def make_page(output: Path, now: datetime = NOON + SECOND, *, is_drawn: bool = False, **options: Any) -> str:
+    """Return the page, by default without the drawings, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        if not is_drawn:
+            patched.setattr(charts, "_drawn", lambda _: "")
+        return report.make_report(output, now, show_destinations=False, **options)
 
 
 def verdict(page: str) -> tuple[str, str]:
     """Return the headline of the verdict, and its complete text."""
     found = page[page.index('<div class="verdict') : page.index("</div>")]
     return re.findall("<strong>(.*?)</strong>", found)[0], re.sub("<[^>]+>", " ", found)
+
+
+def verdict_of(output: Path, now: datetime = NOON + SECOND) -> tuple[str, str]:
+    """Return the verdict of a page without its sections, whose queries take most of the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report, "_sections", lambda *_: [])
+        return verdict(make_page(output, now))
 
 
 def section(page: str, title: str) -> str:
@@ -91,7 +102,7 @@ def test_page_of_hostile_names_has_only_safe_elements(
     write_derived(tmp_path, "publishers", [{"master": EVIL, **reign}])
     write_derived(tmp_path, "destination_health", [destination(EVIL, 0.5)])
     write_batch(tmp_path, "quarantine", 0, [{"index": 1, "reason": EVIL, "log_time": NOON}])
-    page = make_page(tmp_path)
+    page = make_page(tmp_path, is_drawn=True)
     found = Elements(page)
     assert found.names <= PLAIN | TABLES | SHAPES
     assert not [name for name in found.attributes if name.startswith("on") or name in {"style", "src", "href"}]
@@ -141,22 +152,22 @@ def test_dead_server_is_not_healthy_despite_last_report(tmp_path: Path) -> None:
     dead = last_report(1, timedelta(seconds=384))
     watched = {"server_id": 1, "at": NOON - 10 * MINUTE, "state": "healthy"}
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [dead], "watched": [watched]})
-    head, text = verdict(make_page(tmp_path))
+    head, text = verdict_of(tmp_path)
     assert head == "0 of 1 server healthy"
     assert "1 silent: server 1 for 6 min 24 s" in text
 
 
 def test_verdict_of_stale_log_is_not_healthy(tmp_path: Path) -> None:
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
-    assert verdict(make_page(tmp_path, NOON + 120 * SECOND))[0] == "1 of 1 server healthy"
-    head, text = verdict(make_page(tmp_path, NOON + 384 * SECOND))
+    assert verdict_of(tmp_path, NOON + 120 * SECOND)[0] == "1 of 1 server healthy"
+    head, text = verdict_of(tmp_path, NOON + 384 * SECOND)
     assert head == "Nothing is known of the last 6 min 24 s"
     assert "1 of 1 server healthy at the end of the tables" in text
 
 
 def test_verdict_of_old_tables_reports_age_without_outage(tmp_path: Path) -> None:
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
-    head, text = verdict(make_page(tmp_path, NOON + timedelta(days=329)))
+    head, text = verdict_of(tmp_path, NOON + timedelta(days=329))
     assert re.fullmatch(r"The tables end 32[89] d.* ago", head)
     assert "1 of 1 server healthy at the end of the tables" in text
 
@@ -202,7 +213,7 @@ def test_verdict_uses_watch_state_or_else_last_report(
         {"server_id": 5, "at": NOON - MINUTE, "state": "unhealthy"},
     ]
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": reports, "watched": watched})
-    head, text = verdict(make_page(tmp_path))
+    head, text = verdict_of(tmp_path)
     assert head == "3 of 5 servers healthy"
     assert "2 unhealthy: server 2, server 5" in text
 
@@ -237,7 +248,7 @@ def test_verdict_separates_farms_with_equal_server_ids(tmp_path: Path) -> None:
             "routers": [last_report(1, farm="a" * 32, attached=False), last_report(1, 61 * MINUTE, farm="b" * 32)],
         },
     )
-    head, text = verdict(make_page(tmp_path))
+    head, text = verdict_of(tmp_path)
     assert head == "Nothing is known of the last 1 h 1 s of 1 of 2 farms"
     assert "1 of 2 servers healthy at the end of the tables" in text
     assert f"1 unhealthy: {'a' * 12} · server 1" in text
@@ -272,7 +283,7 @@ def test_report_shows_one_version_of_changing_table(tmp_path: Path) -> None:
 
 def test_verdict_without_reports_is_unknown(tmp_path: Path) -> None:
     write_current_state(tmp_path, 0, {"farm": [farm()]})
-    assert verdict(make_page(tmp_path))[0] == "Nothing is known yet: no server has reported"
+    assert verdict_of(tmp_path)[0] == "Nothing is known yet: no server has reported"
 
 
 def test_page_escapes_note_about_omitted_rows() -> None:
@@ -309,7 +320,7 @@ def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
         "router_health",
         [health(minute, server, in_minute(minute, server)) for minute in range(600) for server in range(1, 6)],
     )
-    page = report.make_report(tmp_path, NOON + 600 * MINUTE, show_destinations=False, objective_percent=99.0)
+    page = make_page(tmp_path, NOON + 600 * MINUTE, objective_percent=99.0)
     budget = section(page, "Error budget")
     assert page.index('class="verdict') < page.index(budget) < page.index("<h2>Servers</h2>")
     rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", budget)
@@ -427,7 +438,7 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     )
     write_derived(tmp_path, "destination_health", [destination(f"d-{n:04}", n / 1000) for n in range(1000)])
     write_derived(tmp_path, "detections", [detection(n) for n in range(150)])
-    page = make_page(tmp_path)
+    page = make_page(tmp_path, is_drawn=True)
     assert verdict(page)[0] == "998 of 1,000 servers healthy"
     rows = re.findall(r"<tr[^>]*><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", section(page, "Servers"))
     assert rows[:2] == [("server 777", "silent"), ("server 500", "unhealthy")]
@@ -448,7 +459,7 @@ def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
     write_derived(tmp_path, "router_health", [health(n, server, 1.0, 1234.0) for n, server in windows])
     reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
     write_derived(tmp_path, "publishers", [{"master": master, **reign} for master in ("d-1", "d-2")])
-    page = make_page(tmp_path)
+    page = make_page(tmp_path, is_drawn=True)
     (strips,) = wide(section(page, "Availability by server"))
     marks = re.findall("<title>(.*?)</title>", strips)
     assert [mark for mark in marks if "server 7" in mark] == [
@@ -473,7 +484,7 @@ def test_gap_of_whole_farm_is_drawn_as_unknown(tmp_path: Path) -> None:
     windows = [(n, server) for n, server in windows if n not in range(50, 60)]
     write_derived(tmp_path, "router_health", [health(n, server) for n, server in windows])
     write_current_state(tmp_path, 0, {"farm": [farm(log_time=NOON + 780 * MINUTE)]})
-    page = make_page(tmp_path, NOON + timedelta(days=3))
+    page = make_page(tmp_path, NOON + timedelta(days=3), is_drawn=True)
     (strips,) = wide(section(page, "Availability by server"))
     assert re.findall("<title>(.*?)</title>", strips) == [
         "server 1, 01-01 12:00 to 01-01 14:00: 100.0%",
