@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,14 +29,14 @@ from pipeline.tables.delta import CHECKPOINT_COMMITS, HELD, Table, TableSpec, st
 from pipeline.tables.files import PLAIN_ROWS, PartWriter, TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
-from tests.effort import IS_SOAK, over_seeds
+from tests.effort import over_seeds
 from tests.pipeline.made_tables import rows_of, write_batch, write_current_state
 from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLOCKS = BASE_SPECS["clocks"]
 WIDER = CLOCKS.schema.append(pa.field("note", pa.string()))
-KILLS = 20 if IS_SOAK else 1
+KILLS = 20
 WRITING = """
 import sys
 from pathlib import Path
@@ -128,9 +128,9 @@ def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, mo
 
 def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "STEPS", ((4, 4 * upkeep.MIB),))
-    write_batch(tmp_path, "clocks", 0, [clock(0)])
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
     for batch in range(1, 30):
-        table = write_batch(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
+        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch), {"index": 1000 + batch}]))
         tidy(table, None)
     assert indexes(tmp_path) == [*range(30), *range(1001, 1030)]
     assert len(table.files()) < 10
@@ -138,19 +138,22 @@ def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest
     assert pa.table(DeltaTable(tmp_path / "clocks", version=2).to_pyarrow_table()).num_rows == 3
 
 
+def append_rows(table: Table, batches: Iterable[list[dict[str, Any]]]) -> Table:
+    for batch, rows in enumerate(batches):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, rows))
+    return table
+
+
+DATED_AND_UNDATED = [*([clock(index * 100)] for index in range(12)), [{"index": 5}]]
+
+
 def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> None:
-    for batch in range(12):
-        write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
-    table = write_batch(tmp_path, "clocks", 12, [{"index": 5}])
-    tidy(table, 500_000)
+    tidy(append_rows(Table(tmp_path, CLOCKS), DATED_AND_UNDATED), 500_000)
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
 
 
 def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> None:
-    for batch in range(12):
-        write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
-    write_batch(tmp_path, "clocks", 12, [{"index": 5}])
-    files = stored_files(tmp_path / "clocks")
+    files = append_rows(Table(tmp_path, CLOCKS), DATED_AND_UNDATED).files()
     (untimed,) = (file for file in files if file.youngest is None)
     assert untimed.written_ms is not None
     assert untimed not in too_old(files, 500_000, untimed.written_ms + 500_000)
@@ -211,7 +214,7 @@ def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> Non
     assert dataset.count_rows() == 2
 
 
-@pytest.mark.search
+@pytest.mark.soak
 def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [clock(0), clock(0)])
     for attempt in range(KILLS):
@@ -244,8 +247,7 @@ def commits_of(output: Path) -> list[Path]:
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_table_with_emptied_earlier_commit_is_refused(lost: int, tmp_path: Path) -> None:
-    for batch in range(4):
-        write_batch(tmp_path, "clocks", batch, [clock(batch), clock(batch)])
+    append_rows(Table(tmp_path, CLOCKS), [[clock(batch)] * 2 for batch in range(4)])
     commits_of(tmp_path)[lost].write_bytes(b"")
     reason = r"clocks should have 8 rows and has 6: a commit was lost"
     with pytest.raises(TableDamagedError, match=reason):
@@ -255,8 +257,7 @@ def test_table_with_emptied_earlier_commit_is_refused(lost: int, tmp_path: Path)
 
 
 def test_table_restored_by_another_program_is_refused(tmp_path: Path) -> None:
-    for batch in range(3):
-        write_batch(tmp_path, "clocks", batch, [clock(batch)])
+    append_rows(Table(tmp_path, CLOCKS), [[clock(batch)] for batch in range(3)])
     DeltaTable(tmp_path / "clocks").restore(2)
     with pytest.raises(TableDamagedError, match="clocks should have 3 rows and has 2"):
         Table(tmp_path, CLOCKS)
