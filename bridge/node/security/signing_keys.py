@@ -46,6 +46,9 @@ class PublishingKey:
         publish: PublishConfig = PublishConfig.AUTO,
     ) -> None:
         self.key = key
+        self.master = key.destination.base64
+        """The master destination, in I2P's base64. `renew` does not change it."""
+        self.master_hash = key.destination.hash
         self.publish = publish
         self.path = path
         self.fault: str | None = None
@@ -60,16 +63,6 @@ class PublishingKey:
         loaded = cls(load_signing_key(path), path, stamp, publish)
         loaded.warn_of_master_key()
         return loaded
-
-    @property
-    def master(self) -> str:
-        """The master destination, in I2P's base64."""
-        return self.key.destination.base64
-
-    @property
-    def master_hash(self) -> bytes:
-        """The hash of the master destination."""
-        return self.key.destination.hash
 
     def warn_of_master_key(self) -> None:
         """Log a warning if this is more than a transient key."""

@@ -23,7 +23,7 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.tasks.task_context import TaskContext
-from bridge.wire.i2p.meta_lease_set import decode
+from bridge.wire.i2p.structure_exchange import verified_structure
 
 STEADY_PERIODS = 3
 TROUBLE_AFTER_S = 180.0
@@ -132,13 +132,14 @@ class Standby:
         return self._named[1]
 
     def _structure_in_force(self) -> _InForce | None:
-        context, masters = self._context, self._context.applied_state.state.masters
-        found = context.structures.reply_for(self._key.master_hash, masters, context.clock_ms() // 1000).structure
+        context, masters, name = self._context, self._context.applied_state.state.masters, self._key.master_hash
+        now_s = context.clock_ms() // 1000
+        found = context.structures.reply_for(name, masters, now_s).structure
         known = masters.get(self._key.master)
         if not found or known is None:
             return None
         publication = known.publication
-        if publication is not None and decode(found).published_s == publication.published_s:
+        if publication is not None and verified_structure(name, found, now_s).published_s == publication.published_s:
             return publication.server_id, found
         # The structure belongs to an earlier publication, or to an outage.
         return None if self._newest is None else self._newest[0], found
