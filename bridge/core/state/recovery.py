@@ -57,9 +57,9 @@ def refused_until_s(farm: FarmState, now_s: int) -> int | None:
 
     A router keeps the latest second until that structure ends, and refuses a structure that ends too far ahead.
     """
-    seconds = [each.publication.published_s for each in farm.masters.values() if each.publication is not None]
-    later = [each for each in seconds if each >= now_s]
-    return min(max(later), now_s) + LEASE_SET_SECONDS_MAX if later else None
+    publications = (each.publication for each in farm.masters.values())
+    is_later = any(each is not None and each.published_s >= now_s for each in publications)
+    return now_s + LEASE_SET_SECONDS_MAX if is_later else None
 
 
 def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> FarmState:
