@@ -189,8 +189,9 @@ ADDRESS_OUTDATED: Final = _warning(
 ADMISSION: Final = _warning(
     "admission",
     "a node uses the name of another identity, or a retired identity runs, or 1,024 identities were admitted",
-    "if it is the same node, `garlicfarm node approve NAME`; otherwise give it another `name`, or restore the"
-    " `identity.pem` of the old node; see `garlicfarm help servers`. If you did not start it: " + _COPIED,
+    "if the node replaces your node of this name, run `garlicfarm node approve NAME`; otherwise give it another"
+    " `name`, or restore the `identity.pem` of the old node; see `garlicfarm help servers`. If you did not start it: "
+    + _COPIED,
 )
 CERTIFICATE: Final = _warning(
     "certificate",
@@ -202,8 +203,9 @@ CERTIFICATE: Final = _warning(
 )
 CLOCK: Final = _warning(
     "clock",
-    "this node's clock differs by more than 10 s from the clocks of a majority of the voters, or no majority of them"
-    " agrees. Before the farm is created, each node compares its clock with the clocks of all nodes that it reaches",
+    "this node's clock differs by more than 10 s from the clocks of a majority of the voters, or no majority of"
+    " the clocks agrees. Before the farm is created, each node compares its clock with the clocks of all nodes that it"
+    " reaches",
     _SET_CLOCKS,
     delay_periods=1,
 )
@@ -231,7 +233,8 @@ ENTRIES_WITHOUT_EFFECT: Final = _warning(
 EQUIVOCATION: Final = _warning(
     "equivocation",
     "a member signed two different descriptions of one incarnation, so different nodes have different data about it."
-    " Only the member itself can sign them. Until the farm is created, such a node does not count as a founder",
+    " Only the member itself can sign its descriptions. Until the farm is created, such a node does not count as a"
+    " founder",
     "compare `garlicfarm members` with your nodes. If the node is yours, its state directory is a copy or was"
     f" restored: stop it and give it a new one. Otherwise {_COPIED}. The alarm ends when this node starts again",
 )
@@ -297,7 +300,8 @@ KEYRING_NOT_STORED: Final = _warning(
 )
 LOG_TIME: Final = _warning(
     "log-time",
-    "log time does not advance: it is ahead of the clocks of a majority of the voters, or no majority of them reports",
+    "log time does not advance: it is ahead of the clocks of a majority of the voters, or no majority of the voters"
+    " reports",
     "follow the alarm's action; see `garlicfarm help log-time`",
     delay_periods=1,
 )
@@ -309,7 +313,7 @@ NOT_ADMITTED: Final = _warning(
 OTHER_CLOCKS: Final = _warning(
     "other-clocks",
     "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority of the"
-    " voters, or no majority of them agrees",
+    " voters, or no majority of the clocks agrees",
     _SET_CLOCKS,
     delay_periods=1,
 )

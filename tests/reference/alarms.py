@@ -42,7 +42,7 @@ def rules() -> str:
 
 def _section(alarm: AlarmType) -> str:
     periods = f"{alarm.delay_periods} reporting period{'s'[: alarm.delay_periods - 1]}"
-    delay = f", after {periods} if the cause may pass" if alarm.delay_periods else ""
+    delay = f", after {periods} if the cause may be temporary" if alarm.delay_periods else ""
     happened = f"{_sentence(alarm.happened)} *{alarm.severity.value.capitalize()}{delay}.*"
     return f"\n## `{alarm.kind}`\n\n{_wrapped(happened)}\n\n{_wrapped(f'**Do**: {alarm.remedy}.')}\n"
 
