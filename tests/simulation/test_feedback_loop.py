@@ -106,10 +106,9 @@ class Loop:
 
     def _choose(self, now_s: int) -> None:
         chances = [1 / (20 + self.published[server]) for server in SERVERS]
-        for client in range(CLIENTS):
-            if self.expires_s[client] <= now_s:
-                self.chosen[client] = self.random.choices(SERVERS, chances)[0]
-                self.expires_s[client] = now_s + self.random.uniform(300, 900)
+        for client in [each for each, expires_s in enumerate(self.expires_s) if expires_s <= now_s]:
+            self.chosen[client] = self.random.choices(SERVERS, chances)[0]
+            self.expires_s[client] = now_s + self.random.uniform(300, 900)
 
 
 def settled(series: list[float], after_s: int, until_s: int) -> list[float]:
