@@ -1,11 +1,10 @@
 """A farm of three processes, shared by the tests of one file, which may kill its nodes.
 
 The start of a farm takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So the farm ends after the tests
-of the file.
+of the file. Its election timeouts are long, for tests of terms and elections on a busy machine.
 """
 
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,35 +13,25 @@ from tests.end_to_end.farm import Farm, local_farm
 
 @pytest.fixture(scope="module")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with local_farm(tmp_path_factory.mktemp("standing"), 3) as farm:
+    with local_farm(tmp_path_factory.mktemp("standing"), 3, lan_timing=True) as farm:
         farm.start_all()
         yield farm
 
 
 @pytest.fixture
 def farm(shared_farm: Farm) -> Farm:
-    """Return the shared farm. Nodes killed by an earlier test are started again."""
+    """Return the shared farm. Nodes killed by an earlier test are started again, and known to each other."""
     shared_farm.start_all()
     shared_farm.wait_settled()
+    shared_farm.wait_known()
     return shared_farm
-
-
-@pytest.fixture
-def lan_timing_farm(tmp_path: Path) -> Iterator[Farm]:
-    """Start a separate farm with long election timeouts, for tests of terms and elections on a busy machine."""
-    with local_farm(tmp_path / "lan-timing", 3, lan_timing=True) as farm:
-        farm.start_all()
-        farm.wait_settled()
-        farm.wait_known()
-        yield farm
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the logs of the nodes to the report of a failed test."""
     report = yield
-    fixtures = getattr(item, "funcargs", {})
-    found = fixtures.get("farm", fixtures.get("lan_timing_farm"))
+    found = getattr(item, "funcargs", {}).get("farm")
     if report.failed and isinstance(found, Farm):
         report.sections.append(("node logs", found.logs()))
     return report

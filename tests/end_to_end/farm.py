@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import psutil
@@ -29,13 +29,14 @@ from bridge.api.control import SubmitAnswer
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.view import FarmView, RaftRole
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ControlClient, ControlError, send_request
+from bridge.node.control.client import ControlClient, ControlError, ask_blocking
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS, prepare
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end import forking
 from tests.end_to_end.layout import Read, read_meta_lease_set
 
 POLL_S = 0.05
+POLL_MAX_S = 0.4
 LOG_TAIL_BYTES = 4_000
 PAGE = 1_000
 LEADER_BOUND_S = END_BOUND_S = START_BOUND_S = 60.0
@@ -59,7 +60,10 @@ def wait_until(
     *,
     poll_s: float = POLL_S,
 ) -> T:
-    """Return the first truthy result of `predicate`. A node that does not reply yet counts as None."""
+    """Return the first truthy result of `predicate`. A node that does not reply yet counts as None.
+
+    The interval grows up to `POLL_MAX_S`: the queries of a long wait would need more processor time than the farm.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         reason = ""
@@ -72,6 +76,7 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {expectation}{reason}\n{logs()}")
         time.sleep(poll_s)
+        poll_s = max(poll_s, min(1.25 * poll_s, POLL_MAX_S))
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -174,9 +179,9 @@ class Node:
     def socket(self) -> Path:
         return self.directory / SOCKET_NAME
 
-    def ask(self, request: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
+    def ask(self, request: Callable[[ControlClient], Coroutine[Any, Any, T]], timeout_s: float = 10.0) -> T:
         """Send a request; raise ControlError without a reply."""
-        return send_request(self.socket, request, timeout_s)
+        return ask_blocking(self.socket, request, timeout_s)
 
     def view(self) -> FarmView:
         async def request(client: ControlClient) -> FarmView:
@@ -288,14 +293,16 @@ class Farm:
         leader_view = views[leader]
         followed = {(view.raft.leader_id, view.raft.term) for view in views.values()}
         agreed = followed == {(leader_view.node.raft_id, leader_view.raft.term)}
-        # Query the nodes after the leader: under load the leader commits more entries until the last reply.
-        level = all(node.view().raft.applied_index >= leader_view.raft.commit_index for node in self.nodes)
         # A stopped server may have left a report, which becomes stale.
         fresh = {report.raft_id for report in leader_view.reports if not report.stale}
         reported = fresh >= {view.node.raft_id for view in views.values()}
         # Require a running publisher; its structure may still be in transfer. A hostile report adds a master without one.
         published = any(each.publisher_name is not None for each in leader_view.publishing)
-        return leader if agreed and level and reported and published else None
+        if not (agreed and reported and published):
+            return None
+        # Query the nodes after the leader: under load the leader commits more entries until the last reply.
+        level = all(node.view().raft.applied_index >= leader_view.raft.commit_index for node in self.nodes)
+        return leader if level else None
 
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
         """Wait until all nodes are healthy; return the leader."""

@@ -1,9 +1,10 @@
 """kafka-python as an application uses it, in a separate process, because its modules emit warnings that tests forbid.
 
-    python -m tests.end_to_end.kafka_python '{"read": UNTIL, "group": …}'     prints the records below the offset UNTIL
-    python -m tests.end_to_end.kafka_python '{"produce": [VALUE, …]}'         prints an offset or error name per value
+    python -m tests.end_to_end.kafka_python '[{"read": UNTIL, "group": …}, …]'  prints the records below UNTIL
+    python -m tests.end_to_end.kafka_python '[{"produce": [VALUE, …]}, …]'      prints an offset or error per value
 
-The job also contains "listen", "login" (the client's settings) and, with "produce", "idempotent". The output is JSON.
+A job also contains "listen", "login" (the client's settings) and, with "produce", "idempotent". The output is a JSON
+array with the result of each job.
 """
 
 import json
@@ -73,5 +74,5 @@ def _result(sent: Any) -> int | str:
 
 
 if __name__ == "__main__":
-    job = json.loads(sys.argv[1])
-    sys.stdout.write(json.dumps(read(job) if "read" in job else produce(job)))
+    results = [read(job) if "read" in job else produce(job) for job in json.loads(sys.argv[1])]
+    sys.stdout.write(json.dumps(results))

@@ -16,9 +16,8 @@ def copied_node(farm: Farm, directory: Path, *without: str) -> Farm:
     return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
 
 
-def test_node_without_founding_observes_without_disturbance(lan_timing_farm: Farm, tmp_path: Path) -> None:
-    farm = lan_timing_farm
-    before = farm.wait_settled().view()
+def test_node_without_founding_observes_without_disturbance(farm: Farm, tmp_path: Path) -> None:
+    before = farm.nodes[0].view()
     here = {member.node_id for member in before.members}
     with copied_node(farm, tmp_path, *STATE) as observers:
         (observer,) = observers.nodes

@@ -93,8 +93,7 @@ def test_linearizable_read_includes_acknowledged_entry(farm: Farm) -> None:
         assert [entry.index for entry in page.entries] == [index]
 
 
-def test_stopped_leader_hands_over_without_election_timeout(lan_timing_farm: Farm) -> None:
-    farm = lan_timing_farm
+def test_stopped_leader_hands_over_without_election_timeout(farm: Farm) -> None:
     leader = farm.wait_settled()
     before = leader.view().raft
     last_cursors = {node.name: events(node)[-1].cursor for node in farm.nodes}

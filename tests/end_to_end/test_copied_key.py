@@ -5,30 +5,18 @@ The proof is a founder's own promise, the cluster id in an exported key file, or
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
 from gossip.node.state_files import NodeIdentity, save_identity
-from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key
 from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml
 
 FOUNDERS = 3
 UNKNOWN_NODES = (b"strang-1", b"strang-2")
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Start three founders. Tests may add servers and do not depend on each other."""
-    with local_farm(tmp_path_factory.mktemp("copied"), FOUNDERS) as farm:
-        farm.start_all()
-        farm.wait_settled()
-        yield farm
 
 
 def formation_of(node: Node) -> FormationState:
@@ -97,46 +85,46 @@ def with_identity(node: Node) -> bytes:
     return identity.node_id
 
 
-def test_forged_founding_is_reported_and_ignored(founded: Farm) -> None:
+def test_forged_founding_is_reported_and_ignored(farm: Farm) -> None:
     # Given a farm, and an unknown node with its key, which announces another founding with one real promise
-    real = real_founding(founded)
-    exported = exported_key(founded.nodes[0], founded.directory / "exported.key")
+    real = real_founding(farm)
+    exported = exported_key(farm.nodes[0], farm.directory / "exported.key")
     forged = forged_founding(real.promised[0])
-    with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
-        founded.wait_until(
-            lambda: all(forged.cluster_id.hex() in formation_alarm(node) for node in founded.nodes),
+    with Liar(farm.directory / "farm.key", seeds_of(farm), FormationNotice(founding=forged)):
+        farm.wait_until(
+            lambda: all(forged.cluster_id.hex() in formation_alarm(node) for node in farm.nodes),
             START_BOUND_S,
             "all members report the other founding",
         )
-        assert all("announced by liar" in formation_alarm(node) for node in founded.nodes)
+        assert all("announced by liar" in formation_alarm(node) for node in farm.nodes)
         # When a founder restarts with its promise and without the founding
-        late = next(node for node in founded.nodes[:FOUNDERS] if node.view().raft.role is RaftRole.FOLLOWER)
+        late = next(node for node in farm.nodes[:FOUNDERS] if node.view().raft.role is RaftRole.FOLLOWER)
         late.stop()
         state = formation_of(late)
         promise_only = FormationState(promise=state.promise, endorsed=real)
         (late.directory / "formation.json").write_bytes(encode_formation_state(promise_only))
         late.start()
         # And a node with an exported key file is added
-        fourth = new_node(founded, "node-4", exported).start()
+        fourth = new_node(farm, "node-4", exported).start()
         # Then both are servers of the real farm, and count the ignored founding
-        founded.wait_until(lambda: late.view().node.phase is Phase.FOUNDED, START_BOUND_S, "the founder votes again")
-        founded.wait_until(lambda: serves(fourth), START_BOUND_S, "the node serves")
-        founded.wait_until(
+        farm.wait_until(lambda: late.view().node.phase is Phase.FOUNDED, START_BOUND_S, "the founder votes again")
+        farm.wait_until(lambda: serves(fourth), START_BOUND_S, "the node serves")
+        farm.wait_until(
             lambda: all(node.counters().get("foundings_ignored") for node in (late, fourth)), START_BOUND_S, "counted"
         )
-        founded.wait_settled()
-        assert {node.view().farm.cluster_id for node in founded.nodes} == {real.cluster_id.hex()}
+        farm.wait_settled()
+        assert {node.view().farm.cluster_id for node in farm.nodes} == {real.cluster_id.hex()}
         assert formation_of(late).founding == real
         assert formation_of(fourth).known == real
 
 
-def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> None:
-    real = real_founding(founded)
+def test_new_node_without_cluster_id_waits_for_confirmation(farm: Farm) -> None:
+    real = real_founding(farm)
     forged = forged_founding(real.promised[1])
-    with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
+    with Liar(farm.directory / "farm.key", seeds_of(farm), FormationNotice(founding=forged)):
         # Given a node with the key file from before the founding, which discovers two clusters
-        fifth = new_node(founded, "node-5", founded.directory / "farm.key").start()
-        founded.wait_until(
+        fifth = new_node(farm, "node-5", farm.directory / "farm.key").start()
+        farm.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),
             START_BOUND_S,
             "the alarm names both clusters",
@@ -154,30 +142,30 @@ def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> No
         assert "no member reports cluster" in result.stderr
         done = call("confirm-cluster", real.cluster_id.hex(), "--json", "--node", fifth.directory)
         assert json.loads(done.stdout)["confirmed"] == real.cluster_id.hex()
-        founded.wait_until(lambda: serves(fifth), START_BOUND_S, "the node serves")
-        founded.wait_settled()
+        farm.wait_until(lambda: serves(fifth), START_BOUND_S, "the node serves")
+        farm.wait_settled()
         state = formation_of(fifth)
         assert (state.known, state.confirmed) == (real, real.cluster_id)
 
 
-def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
+def test_wrong_raft_id_is_corrected(farm: Farm) -> None:
     # Given an unknown node that claims to belong to the real farm and announces a Raft id for a new node
-    real, leader = real_founding(founded), no_founder(founded)
-    sixth = new_node(founded, "node-6", exported_key(founded.nodes[0], founded.directory / "exported-6.key"))
+    real, leader = real_founding(farm), no_founder(farm)
+    sixth = new_node(farm, "node-6", exported_key(farm.nodes[0], farm.directory / "exported-6.key"))
     node_id = with_identity(sixth)
     real_notice = FormationNotice(founding=real)
-    with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):
+    with Liar(farm.directory / "farm.key", seeds_of(farm), real_notice, ((node_id, 99),)):
         # And a stored Raft id that a member announced before its eviction
         note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
         (sixth.directory / "admissions.json").write_text(json.dumps(note))
         # And a leader that is not a founder, so its announcement needs the admissions that lead to a founder
-        led_by(founded, leader)
+        led_by(farm, leader)
         sixth.start()
         # Then the node serves with the id from the log
-        founded.wait_until(
+        farm.wait_until(
             lambda: sixth.view().node.raft_id not in {None, 77}, START_BOUND_S, "the node has another Raft id"
         )
-        founded.wait_settled()
+        farm.wait_settled()
         assert sixth.view().node.raft_id not in {77, 99}
         assert sixth.view().raft.applied_index, "a server with a wrong id would not receive the log"
         assert "raft-id-corrected" in sixth.log_file.read_text()

@@ -123,18 +123,29 @@ def test_allowed_operations_have_reasons_and_limits() -> None:
         assert (each.kind, each.where, each.what, each.within) != ("*", "*", "*", "*")
 
 
-@pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
-    """Start a farm of three. The disk of the first node hangs while the file `hang` exists."""
-    with local_farm(tmp_path / "farm", 3, lan_timing=True) as farm:
-        os.environ[hung_disk.ENVIRONMENT] = str(tmp_path / "hang")
-        try:
-            farm.nodes[0].start()
-        finally:
-            del os.environ[hung_disk.ENVIRONMENT]
-        farm.start_all()
-        farm.wait_settled()
+@pytest.fixture(scope="module")
+def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with local_farm(tmp_path_factory.mktemp("farm"), 3, lan_timing=True) as farm:
         yield farm
+
+
+@pytest.fixture
+def hang(shared_farm: Farm) -> Path:
+    """Return a missing file. The disk of the first node hangs while it exists."""
+    file = shared_farm.directory / "hang"
+    file.unlink(missing_ok=True)
+    return file
+
+
+@pytest.fixture
+def farm(shared_farm: Farm, hang: Path) -> Farm:
+    """Return a farm of three. The previous test has ended its first node."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(hung_disk.ENVIRONMENT, str(hang))
+        shared_farm.nodes[0].start()
+    shared_farm.start_all()
+    shared_farm.wait_settled()
+    return shared_farm
 
 
 def led_by(farm: Farm, node: Node) -> None:
@@ -148,10 +159,10 @@ def _hand_over(farm: Farm, node: Node) -> bool:
     return False
 
 
-def test_node_works_while_disk_hangs_and_stops_in_time(tmp_path: Path, farm: Farm) -> None:
+def test_node_works_while_disk_hangs_and_stops_in_time(hang: Path, farm: Farm) -> None:
     node, other, _ = farm.nodes
     led_by(farm, node)
-    (tmp_path / "hang").touch()
+    hang.touch()
     # A leader needs only a majority of disks.
     for number in range(3):
         assert other.submit({"mark": f"hung-{number}"}).outcome.value == "committed"
@@ -166,9 +177,9 @@ def test_node_works_while_disk_hangs_and_stops_in_time(tmp_path: Path, farm: Far
     assert re.search("did not finish a write within 5 s|did not end within 12 s", tail(node.log_file))
 
 
-def test_second_signal_ends_node_with_hanging_disk(tmp_path: Path, farm: Farm) -> None:
+def test_second_signal_ends_node_with_hanging_disk(hang: Path, farm: Farm) -> None:
     node, other, _ = farm.nodes
-    (tmp_path / "hang").touch()
+    hang.touch()
     assert other.submit({"mark": "hung"}).outcome.value == "committed"
     assert node.process is not None
     node.process.send_signal(signal.SIGTERM)
@@ -177,12 +188,12 @@ def test_second_signal_ends_node_with_hanging_disk(tmp_path: Path, farm: Farm) -
     assert "Traceback" not in tail(node.log_file)
 
 
-def test_node_with_slow_disk_stops_with_code_zero(tmp_path: Path, farm: Farm) -> None:
+def test_node_with_slow_disk_stops_with_code_zero(hang: Path, farm: Farm) -> None:
     """Each sync takes 2 s."""
     node, other, _ = farm.nodes
     led_by(farm, node)
-    (tmp_path / "new").write_text("2")
-    (tmp_path / "new").replace(tmp_path / "hang")
+    hang.with_name("new").write_text("2")
+    hang.with_name("new").replace(hang)
     for number in range(3):
         assert other.submit({"mark": f"slow-{number}"}).outcome.value == "committed"
     assert node.process is not None

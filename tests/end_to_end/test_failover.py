@@ -3,13 +3,16 @@
 import json
 import time
 
+import pytest
+
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.member import MemberStatus
+from tests.effort import IS_SOAK
 from tests.end_to_end.farm import LEADER_BOUND_S, PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, marks, seeded
 from tests.end_to_end.layout import Read
 from tests.end_to_end.submitter import Submitter
 
-KILL_ALL_ROUNDS = 3
+KILL_ALL_ROUNDS = 3 if IS_SOAK else 1
 
 
 def publisher(farm: Farm) -> tuple[Node, Read] | None:
@@ -99,6 +102,7 @@ def test_killed_publisher_is_replaced(farm: Farm) -> None:
     )
 
 
+@pytest.mark.search
 def test_entries_survive_killing_all_nodes(farm: Farm) -> None:
     random = seeded("kill all")
     acknowledged: dict[int, str] = {}

@@ -25,6 +25,7 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
+from tests.effort import few_of
 from tests.end_to_end.farm import Farm, Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, addresses
 
@@ -133,7 +134,9 @@ def test_node_at_descriptor_limit_keeps_reserve(farm: Farm) -> None:
         _still_serves(farm, node)
 
 
-@pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"], ids=["from-member-address", "from-other-address"])
+@pytest.mark.parametrize(
+    "source", few_of({"from-member-address": LOOPBACK, "from-other-address": "127.0.0.2"}, "from-member-address")
+)
 def test_member_connects_in_time_during_flood(farm: Farm, source: str) -> None:
     node = farm.nodes[0]
     undisturbed_s = statistics.median(_connect_time(node) for _ in range(5))

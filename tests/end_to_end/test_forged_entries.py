@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,10 @@ from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.node.state_files import load_identity
-from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import addresses
 
 INVENTED = 64
-
-
-@pytest.fixture(scope="module")
-def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Start three nodes that publish."""
-    with local_farm(tmp_path_factory.mktemp("forged"), 3) as farm:
-        farm.start_all()
-        farm.wait_settled()
-        yield farm
 
 
 class Attacker:
@@ -128,9 +118,8 @@ def last_second(farm: Farm) -> int:
     return max((each.published_s for node in farm.nodes for each in node.published()), default=0)
 
 
-def test_forged_entries_change_neither_publisher_nor_publication(founded: Farm) -> None:
-    farm, attacker = founded, Attacker(founded)
-    node = farm.nodes[0]
+def test_forged_entries_change_neither_publisher_nor_publication(farm: Farm) -> None:
+    node, attacker = farm.nodes[0], Attacker(farm)
     farm.wait_until(lambda: len(listed(farm)) == len(farm.nodes), START_BOUND_S, "every leaf is listed")
     own, publisher, costs = listed(farm), node.view().publishing[0].publisher_id, node.view().weights
     member = load_identity(farm.nodes[1].directory).key
@@ -180,8 +169,8 @@ def test_forged_entries_change_neither_publisher_nor_publication(founded: Farm) 
 
 
 @pytest.mark.soak
-def test_client_key_is_limited_to_its_scopes(founded: Farm, tmp_path: Path) -> None:
-    farm, node, file = founded, founded.nodes[0], tmp_path / "script.key"
+def test_client_key_is_limited_to_its_scopes(farm: Farm, tmp_path: Path) -> None:
+    node, file = farm.nodes[0], tmp_path / "script.key"
     leaf = new_demo_leaf().address.removesuffix(".b32.i2p")
     cost = json.dumps({"cost": {"hash": leaf, "factor": 2.0}})
     weights = json.dumps({"factors": {"throughIndex": 1, "formula": "x", "factors": {leaf: 1.1}}})

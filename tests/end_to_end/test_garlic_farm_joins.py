@@ -6,12 +6,14 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 import trio
 
 from tests.simulation.consensus.linearizability import Verdict
 from tests.simulation.garlic_farm_joins import Story
 
 
+@pytest.mark.soak
 async def test_history_with_joining_servers_is_linearizable(tmp_path: Path) -> None:
     """One server gets the log as log packs (compressed batches of entries), the other a snapshot, after compaction."""
     with trio.fail_after(300):

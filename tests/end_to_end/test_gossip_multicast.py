@@ -66,9 +66,9 @@ def lan() -> Iterator[list[str]]:
     ("hosts", "target"),
     [
         (("192.168.78.1", "192.168.78.2"), "192.168.78.255"),
-        (("192.168.78.1", "192.168.78.2"), "239.76.69.7"),
+        pytest.param(("192.168.78.1", "192.168.78.2"), "239.76.69.7", marks=pytest.mark.soak),
         (("fd78::1", "fd78::2"), "ff02::7669"),
-        (("fd78::1", "fd78::2"), "ff05::7669"),
+        pytest.param(("fd78::1", "fd78::2"), "ff05::7669", marks=pytest.mark.soak),
     ],
     ids=["IPv4 broadcast", "IPv4 multicast", "IPv6 multicast on the link", "IPv6 multicast in the site"],
 )

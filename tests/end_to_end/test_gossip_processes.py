@@ -16,6 +16,7 @@ async def test_fifty_nodes_in_one_process_discover_each_other() -> None:
     assert 0 < await converge_in_one_process(NODES_IN_ONE) < TIMEOUT_S
 
 
+@pytest.mark.soak
 async def test_only_killed_process_is_marked_dead() -> None:
     async with processes() as group:
         await group.start_many(SIZE)

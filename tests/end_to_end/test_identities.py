@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,9 @@ from bridge.node.control.client import ControlClient
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from consensus.storage.directory import Directory
 from consensus.storage.hard_state import HardStateFile
-from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, tail
 from tests.end_to_end.settings import copy_of
 from tests.end_to_end.test_membership import add_node
-
-
-@pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
-    """Start a farm of three founders."""
-    with local_farm(tmp_path / "farm", 3) as made:
-        made.start_all()
-        made.wait_settled()
-        yield made
-
-
-@pytest.fixture(scope="module")
-def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with local_farm(tmp_path_factory.mktemp("copies"), 3) as made:
-        yield made
-
-
-@pytest.fixture
-def settled_farm(own_farm: Farm) -> Farm:
-    own_farm.start_all()
-    own_farm.wait_settled()
-    return own_farm
 
 
 def nodes(node: Node) -> dict[str, IdentityView]:
@@ -102,6 +79,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
 
 
 def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> None:
+    before = voters(farm.nodes[0])
     stolen = add_node(farm, "node-4")
     farm.wait_until(lambda: len(voters(stolen)) == 4, START_BOUND_S, "the fourth node votes")
     leader = farm.led_by_another(stolen)
@@ -119,7 +97,7 @@ def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> N
     )
     assert stolen.wait_end(START_BOUND_S) == 1
     assert f"the identity {stolen_id} was evicted, and is never admitted again" in tail(stolen.log_file)
-    farm.wait_until(lambda: voters(leader) == {1, 2, 3}, START_BOUND_S, "the evicted server is removed from the group")
+    farm.wait_until(lambda: voters(leader) == before, START_BOUND_S, "the evicted server is removed from the group")
     stolen.start()
     farm.wait_until(
         lambda: "key-retired" in alarms(stolen), START_BOUND_S, "the evicted node has the alarm key-retired"
@@ -153,57 +131,55 @@ def mark_as_cloned_disk(node: Node) -> None:
     directory.close()
 
 
-def test_copy_of_state_directory_stops(settled_farm: Farm) -> None:
-    original = next(node for node in settled_farm.nodes if node is not settled_farm.leader())
+def test_copy_of_state_directory_stops(farm: Farm) -> None:
+    original = next(node for node in farm.nodes if node is not farm.leader())
     original.kill()
-    with Farm(settled_farm.directory, [copy_of(original, settled_farm.directory / "copy")]) as others:
+    with Farm(farm.directory, [copy_of(original, farm.directory / "copy")]) as others:
         [second] = others.nodes
         second.start()
         assert second.wait_end(START_BOUND_S) == 1
         assert "this directory is a copy: it was created in another place" in tail(second.log_file)
         original.start()
-        settled_farm.wait_settled()
+        farm.wait_settled()
     assert original.submit({"mark": "alone"}).outcome is SubmitOutcome.COMMITTED
 
 
-def test_cloned_disk_stops_before_second_leader_in_term(settled_farm: Farm) -> None:
-    original = next(node for node in settled_farm.nodes if node is not settled_farm.leader())
-    others = [node for node in settled_farm.nodes if node is not original]
+def test_cloned_disk_stops_before_second_leader_in_term(farm: Farm) -> None:
+    original = next(node for node in farm.nodes if node is not farm.leader())
+    others = [node for node in farm.nodes if node is not original]
     original.kill()
-    second = copy_of(original, settled_farm.directory / "clone")
+    second = copy_of(original, farm.directory / "clone")
     mark_as_cloned_disk(second)
     both = [original, second]
     earlier = original.log_file.read_text()
-    with Farm(settled_farm.directory, [second]):
+    with Farm(farm.directory, [second]):
         for node in both:
             node.start()
-        settled_farm.wait_until(
-            lambda: not all(node.running for node in both), START_BOUND_S, "one of the two nodes stops"
-        )
+        farm.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two nodes stops")
         [stopped] = [node for node in both if not node.running]
         # Check only the current run: the node may have been elected earlier.
         current_log = stopped.log_file.read_text().removeprefix(earlier)
         assert "live node" in current_log or "another process" in current_log, current_log
         assert "election-started" not in current_log
-        settled_farm.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the group has its three voters")
+        farm.wait_until(lambda: len(voters(others[0])) == 3, START_BOUND_S, "the group has its three voters")
         assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
         assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
     led = re.findall(
-        r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*settled_farm.nodes, second))
+        r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*farm.nodes, second))
     )
     assert len(set(led)) == len(led), "one leader per term"
 
 
-def test_follower_takes_over_leadership_to_replace_keys(settled_farm: Farm) -> None:
+def test_follower_takes_over_leadership_to_replace_keys(farm: Farm) -> None:
     """A request to the follower is sufficient."""
-    leader = settled_farm.wait_settled()
-    follower = next(node for node in settled_farm.nodes if node is not leader)
+    leader = farm.wait_settled()
+    follower = next(node for node in farm.nodes if node is not leader)
     era = follower.ask(ControlClient.keys).era or 0
     replaced = follower.ask(lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest()))
     assert (replaced.era, replaced.sealed_for) == (era + 1, 3)
     assert follower.view().raft.role is RaftRole.LEADER
 
     def eras() -> set[object]:
-        return {node.ask(ControlClient.keys).era for node in settled_farm.nodes}
+        return {node.ask(ControlClient.keys).era for node in farm.nodes}
 
-    settled_farm.wait_until(lambda: eras() == {era + 1}, START_BOUND_S, "all nodes have the new key")
+    farm.wait_until(lambda: eras() == {era + 1}, START_BOUND_S, "all nodes have the new key")

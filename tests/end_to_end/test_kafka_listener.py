@@ -48,9 +48,9 @@ def new_user(directory: Path, name: str, *scopes: str) -> tuple[str, dict[str, A
     return made.stdout, login
 
 
-def kafka_python(listen: str, login: dict[str, Any], **job: Any) -> Any:
-    """Run kafka-python in a separate process; return its output."""
-    request = json.dumps({"listen": listen, "login": login, **job})
+def kafka_python(listen: str, *jobs: dict[str, Any]) -> Any:
+    """Run kafka-python in a separate process; return the result of each job."""
+    request = json.dumps([{"listen": listen, **job} for job in jobs])
     done = subprocess.run(
         [sys.executable, "-m", "tests.end_to_end.kafka_python", request],
         cwd=Path(__file__).parents[2],
@@ -76,11 +76,15 @@ def test_listed_users_read_and_produce_each_record_once(tmp_path: Path) -> None:
 
         # When the writer produces records, with a producer id
         notes = [json.dumps({"note": number}) for number in range(100)]
-        offsets = kafka_python(listen, writer, produce=notes, idempotent=True)
+        [offsets] = kafka_python(listen, {"login": writer, "produce": notes, "idempotent": True})
         assert offsets == list(range(offsets[0], offsets[0] + 100))
 
         # Then the reader gets the log of `GET /v1/log`, without control records
-        read = kafka_python(listen, reader, read=offsets[-1] + 1)
+        reading = {"login": reader, "read": offsets[-1] + 1}
+        in_a_group, note = {**reading, "group": "readers"}, json.dumps({"note": 100})
+        read, in_group, [last] = kafka_python(
+            listen, reading, in_a_group, {"login": writer, "produce": [note], "idempotent": False}
+        )
         found = [each for each in read if each["offset"] <= offsets[-1]]
         entries = node.entries()
         assert {each["offset"]: each["value"] for each in found} == {
@@ -97,22 +101,18 @@ def test_listed_users_read_and_produce_each_record_once(tmp_path: Path) -> None:
             assert each["headers"] == [["term", str(entry.term)]]
             assert each["timestamp"] == (-1 if entry.log_time_ms is None else entry.log_time_ms)
 
-        # And a group continues at its offset
-        in_group = kafka_python(listen, reader, read=offsets[-1] + 1, group="readers")
+        # And a group continues at its offset; an invalid entry, or an entry out of scope, is refused
         assert in_group[: len(found)] == found
-        [last] = kafka_python(listen, writer, produce=[json.dumps({"note": 100})], idempotent=False)
         assert isinstance(last, int)
-        following = kafka_python(listen, reader, read=last + 1, group="readers")
+        refused = ((writer, "no JSON"), (writer, EXCLUSION), (reader, "{}"))
+        following, *errors = kafka_python(
+            listen,
+            {**in_a_group, "read": last + 1},
+            *({"login": login, "produce": [value], "idempotent": False} for login, value in refused),
+        )
         assert {each["offset"] for each in following}.isdisjoint(each["offset"] for each in in_group)
-        assert [each["value"] for each in following if each["offset"] == last] == [json.dumps({"note": 100})]
-
-        # And an invalid entry, or an entry out of scope, is refused
-        for login, value, error in (
-            (writer, "no JSON", "InvalidRecordError"),
-            (writer, EXCLUSION, "TopicAuthorizationFailedError"),
-            (reader, "{}", "TopicAuthorizationFailedError"),
-        ):
-            assert kafka_python(listen, login, produce=[value], idempotent=False) == [error]
+        assert [each["value"] for each in following if each["offset"] == last] == [note]
+        assert errors == [["InvalidRecordError"], ["TopicAuthorizationFailedError"], ["TopicAuthorizationFailedError"]]
         view = node.view()
         assert view.node.kafka_address == listen
         assert view.counters["kafka_produced_records"] == 101

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,26 +28,9 @@ from gossip.node.state_files import KEYS_FILE
 from gossip.wire.encoder import encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import SALT_BYTES, Sealed
-from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, local_farm
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import addresses, free_port, node_toml
 from tests.end_to_end.submitter import Submitter
-
-
-@pytest.fixture(scope="module")
-def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Start a separate farm for this module: the shared farm keeps its keys."""
-    with local_farm(tmp_path_factory.mktemp("keys"), 3) as farm:
-        farm.start_all()
-        yield farm
-
-
-@pytest.fixture
-def farm(own_farm: Farm) -> Farm:
-    """Return that farm with all nodes running and known to each other."""
-    own_farm.start_all()
-    own_farm.wait_settled()
-    own_farm.wait_known()
-    return own_farm
 
 
 def keys(farm: Farm, *arguments: str | Path, node: Node | None = None) -> dict[str, object]:
@@ -62,8 +44,7 @@ def alarms(node: Node) -> dict[str, str]:
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 
-def test_rotation_under_load_keeps_entries_and_connections(lan_timing_farm: Farm) -> None:
-    farm = lan_timing_farm
+def test_rotation_under_load_keeps_entries_and_connections(farm: Farm) -> None:
     before = farm.nodes[0].view().raft.term
     with Submitter(farm, farm.nodes, "rotated") as submitter:
         submitter.wait_for(5, START_BOUND_S)
@@ -96,6 +77,7 @@ def test_rotation_under_load_keeps_entries_and_connections(lan_timing_farm: Farm
         lambda: "farm-key-file" in alarms(leader), START_BOUND_S, "the restarted node reports its outdated key file"
     )
     assert "garlicfarm keys export --replace" in alarms(leader)["farm-key-file"]
+    keys(farm, "export", "--replace", farm.directory / "farm.key")
 
 
 def test_new_node_with_retired_key_joins_after_export_of_current_key(farm: Farm, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Timer
 from typing import IO
 
+import pytest
 import trio
 
 from consensus.protocols.kafka import DialOptions, open_connection
@@ -111,6 +112,7 @@ async def versions_at(port: int) -> dict[int, tuple[int, int]]:
         return dict(connection.versions)
 
 
+@pytest.mark.soak
 def test_document_commands_create_quorum_and_change_voters(tmp_path: Path) -> None:
     with ExitStack() as stack:
         document = HowTo(tmp_path, stack)

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -137,10 +137,10 @@ def _collect_garbage() -> Iterator[None]:
         gc.collect()
 
 
-@pytest.fixture
-def quorum(tmp_path: Path) -> Iterator[Quorum]:
+@contextmanager
+def started(path: Path) -> Iterator[Quorum]:
     """Start three servers, and wait for a leader."""
-    files = Files(tmp_path, 4)
+    files = Files(path, 4)
     with ExitStack() as stack:
         found = Quorum(files, stack)
         for node_id in (1, 2, 3):
@@ -148,6 +148,27 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
             found.start(node_id)
         found.leader()
         yield found
+
+
+@pytest.fixture
+def own_quorum(tmp_path: Path) -> Iterator[Quorum]:
+    with started(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorum]:
+    with started(tmp_path_factory.mktemp("quorum")) as found:
+        yield found
+
+
+@pytest.fixture
+def quorum(shared_quorum: Quorum) -> Quorum:
+    """Return the shared quorum. Servers ended by an earlier test are started again."""
+    for node_id in {1, 2, 3} - shared_quorum.running.keys():
+        shared_quorum.start(node_id)
+    shared_quorum.leader()
+    return shared_quorum
 
 
 def producer(quorum: Quorum) -> Any:
@@ -232,57 +253,60 @@ def advertised(address: str) -> dict[str, str]:
     return {"advertised.listeners": f"CONTROLLER://{address}"}
 
 
-def test_two_servers_elect_despite_refused_address(quorum: Quorum) -> None:
+@pytest.mark.soak
+def test_two_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
     """The leader does not record an address without a listener, so a quorum remains after the loss of the leader."""
-    leader = quorum.leader()
-    wrong = next(each for each in quorum.running if each != leader)
-    nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
-    assert quorum.replace(wrong, advertised(nowhere)).event("address-refused")["address"] == nowhere
-    assert quorum.recorded(right)
-    quorum.lose(leader)
-    quorum.replace(wrong, {})
-    quorum.wait_recorded(right)
+    leader = own_quorum.leader()
+    wrong = next(each for each in own_quorum.running if each != leader)
+    nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", own_quorum.files.address(wrong)
+    assert own_quorum.replace(wrong, advertised(nowhere)).event("address-refused")["address"] == nowhere
+    assert own_quorum.recorded(right)
+    own_quorum.lose(leader)
+    own_quorum.replace(wrong, {})
+    own_quorum.wait_recorded(right)
 
 
-def test_two_servers_elect_despite_recorded_wrong_address(quorum: Quorum) -> None:
+@pytest.mark.soak
+def test_two_servers_elect_despite_recorded_wrong_address(own_quorum: Quorum) -> None:
     """A voter moves, then moves back but advertises the address that it left. The leader does not check it again."""
-    leader = quorum.leader()
-    wrong = next(each for each in quorum.running if each != leader)
-    old, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
-    quorum.replace(wrong, {"listeners": f"CONTROLLER://{old}"})
-    quorum.wait_recorded(old)
-    quorum.replace(wrong, advertised(old))
-    quorum.wait_until(lambda rows: rows[wrong]["lag"] == 0)
-    assert quorum.recorded(old)
-    quorum.lose(leader)
-    quorum.replace(wrong, {})
-    quorum.wait_recorded(right)
+    leader = own_quorum.leader()
+    wrong = next(each for each in own_quorum.running if each != leader)
+    old, right = f"{LOOPBACK}:{listening_ports(1)[0]}", own_quorum.files.address(wrong)
+    own_quorum.replace(wrong, {"listeners": f"CONTROLLER://{old}"})
+    own_quorum.wait_recorded(old)
+    own_quorum.replace(wrong, advertised(old))
+    own_quorum.wait_until(lambda rows: rows[wrong]["lag"] == 0)
+    assert own_quorum.recorded(old)
+    own_quorum.lose(leader)
+    own_quorum.replace(wrong, {})
+    own_quorum.wait_recorded(right)
 
 
-def test_observer_becomes_voter_and_voter_is_removed(quorum: Quorum) -> None:
+@pytest.mark.soak
+def test_observer_becomes_voter_and_voter_is_removed(own_quorum: Quorum) -> None:
     """Each change is committed when the command ends. A repeated command does not change anything."""
-    quorum.files.format(4)
-    quorum.start(4)
-    config = ("--config", quorum.files.config(4))
-    assert quorum.ask("add-voter", *config) == "Committed: the voters are 1, 2, 3, 4.\n"
-    assert quorum.ask("add-voter", *config) == "It was so already: the voters are 1, 2, 3, 4.\n"
-    removed = next(node_id for node_id in (1, 2, 3) if node_id != quorum.leader())
+    own_quorum.files.format(4)
+    own_quorum.start(4)
+    config = ("--config", own_quorum.files.config(4))
+    assert own_quorum.ask("add-voter", *config) == "Committed: the voters are 1, 2, 3, 4.\n"
+    assert own_quorum.ask("add-voter", *config) == "It was so already: the voters are 1, 2, 3, 4.\n"
+    removed = next(node_id for node_id in (1, 2, 3) if node_id != own_quorum.leader())
     remaining = ", ".join(str(each) for each in (1, 2, 3, 4) if each != removed)
     leave = ("remove-voter", "--voter-id", str(removed), "--yes")
-    assert quorum.ask(*leave) == f"Committed: the voters are {remaining}.\n"
-    assert quorum.ask(*leave) == f"It was so already: the voters are {remaining}.\n"
-    rows = json.loads(quorum.ask("describe", "--json"))["replicas"]
+    assert own_quorum.ask(*leave) == f"Committed: the voters are {remaining}.\n"
+    assert own_quorum.ask(*leave) == f"It was so already: the voters are {remaining}.\n"
+    rows = json.loads(own_quorum.ask("describe", "--json"))["replicas"]
     assert {row["id"]: row["status"] for row in rows}[removed] == "Observer"
-    assert quorum.figures(removed)['kafka_raft_current_state{state="observer"}'] == 1
+    assert own_quorum.figures(removed)['kafka_raft_current_state{state="observer"}'] == 1
 
 
-def test_kip_metrics_match_quorum_state(quorum: Quorum) -> None:
+def test_kip_metrics_match_quorum_state(own_quorum: Quorum) -> None:
     """All thirteen metrics of KIP-595, on the leader and on a follower."""
-    writer = producer(quorum)
+    writer = producer(own_quorum)
     for number in range(50):
         writer.send(TOPIC, b"%d" % number, partition=0).get(timeout=WAIT_S)
     writer.close(timeout=WAIT_S)
-    state, (leader, follower, _) = quorum.settled()
+    state, (leader, follower, _) = own_quorum.settled()
     for figures in (leader, follower):
         assert figures["kafka_raft_current_leader"] == state["leaderId"]
         assert figures["kafka_raft_current_epoch"] == state["leaderEpoch"]
@@ -301,13 +325,14 @@ def test_kip_metrics_match_quorum_state(quorum: Quorum) -> None:
     assert follower["kafka_raft_append_records_rate"] == leader["kafka_raft_fetch_records_rate"] == 0
 
 
-def test_server_of_another_cluster_ends_after_election(quorum: Quorum) -> None:
+@pytest.mark.soak
+def test_server_of_another_cluster_ends_after_election(own_quorum: Quorum) -> None:
     """The elected leader rejects the cluster id of the server."""
-    foreign = next(each for each in (1, 2, 3) if each != quorum.leader())
-    quorum.running.pop(foreign).end()
-    quorum.files.write(foreign, {"log.dirs": str(quorum.files.path / "other")})
-    quorum.files.format(foreign, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
-    with served(quorum.files, foreign) as server:
+    foreign = next(each for each in (1, 2, 3) if each != own_quorum.leader())
+    own_quorum.running.pop(foreign).end()
+    own_quorum.files.write(foreign, {"log.dirs": str(own_quorum.files.path / "other")})
+    own_quorum.files.format(foreign, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    with served(own_quorum.files, foreign) as server:
         assert server.ended() == 1
         assert "cluster" in server.errors()
 

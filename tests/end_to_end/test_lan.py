@@ -15,7 +15,7 @@ import pytest
 
 from bridge.api.view import FarmView, Phase, VerdictKind
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import send_request
+from bridge.node.control.client import ask_blocking
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end import forking
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, call, tail, wait_until
@@ -34,13 +34,12 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - at any path
 
 
-@pytest.fixture
-def lan() -> Iterator[list[str]]:
+@contextmanager
+def bridged(prefix: str) -> Iterator[list[str]]:
     """Create namespaces with one interface each on a common bridge; yield their names."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
-    prefix = f"gf{os.getpid()}"
-    switch, names = f"{prefix}s", [f"{prefix}r{number}" for number in range(1, NODES + 1)]
+    switch, names = f"{prefix}{os.getpid()}s", [f"{prefix}{os.getpid()}r{number}" for number in range(1, NODES + 1)]
     with ExitStack() as stack:
         try:
             _ip("netns", "add", switch)
@@ -57,6 +56,12 @@ def lan() -> Iterator[list[str]]:
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "addr", "add", f"192.168.77.{number}/24", "brd", "+", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
+        yield names
+
+
+@pytest.fixture
+def lan() -> Iterator[list[str]]:
+    with bridged("gf") as names:
         yield names
 
 
@@ -100,11 +105,17 @@ def farm_on(lan: list[str], path: Path) -> Iterator[list[Path]]:
         yield states
 
 
-@pytest.fixture
-def states(lan: list[str], tmp_path: Path) -> Iterator[list[Path]]:
-    """Return the directories of the nodes of a farm."""
-    with farm_on(lan, tmp_path) as found:
+@pytest.fixture(scope="module")
+def shared_states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    with bridged("gl") as names, farm_on(names, tmp_path_factory.mktemp("lan")) as found:
         yield found
+
+
+@pytest.fixture
+def states(shared_states: list[Path]) -> list[Path]:
+    """Return the directories of the nodes of a farm, which several tests use."""
+    wait_led(shared_states)
+    return shared_states
 
 
 def wait_led(states: list[Path]) -> None:
@@ -118,16 +129,7 @@ def wait_led(states: list[Path]) -> None:
 
 
 def view_of(state: Path) -> FarmView:
-    return send_request(state / SOCKET_NAME, lambda client: client.view())
-
-
-def test_lan_farm_needs_only_its_key(states: list[Path]) -> None:
-    found = [view_of(state) for state in states]
-    assert {view.node.phase for view in found} == {Phase.FOUNDED}
-    assert len({view.farm.cluster_id for view in found}) == 1
-    assert {member.address for view in found for member in view.members} == {
-        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
-    }
+    return ask_blocking(state / SOCKET_NAME, lambda client: client.view())
 
 
 def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path: Path) -> None:
@@ -160,71 +162,6 @@ def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path
         assert "Gossip arrives under another farm key" in done.stdout
 
 
-def test_isolated_node_reports_within_seconds(states: list[Path]) -> None:
-    cut = states[0]
-    _ip("-n", cut.name, "link", "set", "eth0", "down")
-    wait_until(
-        lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
-        CUT_OFF_BOUND_S,
-        "the isolated node reports a lost quorum",
-        lambda: logs_of(states),
-    )
-    wait_until(
-        lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
-        CUT_OFF_BOUND_S,
-        "the isolated node has the alarm no-quorum",
-        lambda: logs_of(states),
-    )
-    assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
-    wait_until(
-        lambda: any(
-            alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
-        ),
-        CUT_OFF_BOUND_S,
-        "the other nodes report the isolated node as down",
-        lambda: logs_of(states),
-    )
-
-
-@pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
-def test_node_follows_new_address_of_its_machine(states: list[Path], role: str) -> None:
-    leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
-    number = leads.index(role == "leader")
-    moved, others = states[number], [each for each in states if each is not states[number]]
-    # when its DHCP lease has another address
-    _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
-    _ip("-n", moved.name, "addr", "add", f"192.168.77.{number + 51}/24", "brd", "+", "dev", "eth0")
-    # then the others reach it at the new address, by gossip and by Raft
-    address = f"192.168.77.{number + 51}"
-
-    def reached(state: Path) -> bool:
-        view = view_of(state)
-        known = [each for each in view.members if each.name == moved.name]
-        return (
-            view.raft.leader_id is not None
-            and not view.raft.stands_still
-            and [(each.address, each.endpoint, each.status) for each in known]
-            == [(f"{address}:7668", f"tcp://{address}:7669", MemberStatus.ALIVE)]
-            and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
-        )
-
-    wait_until(
-        lambda: all(map(reached, others)),
-        MOVE_BOUND_S,
-        "the other nodes reach the node at its new address",
-        lambda: logs_of(states),
-    )
-    wait_until(lambda: reached(moved), MOVE_BOUND_S, "the node belongs to the farm again", lambda: logs_of(states))
-
-    def all_reply() -> bool:
-        followers = [each for state in states for each in view_of(state).raft.followers]
-        recent = [each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS]
-        return len(recent) == NODES - 1
-
-    wait_until(all_reply, MOVE_BOUND_S, "all followers reply to the leader", lambda: logs_of(states))
-    assert "node starts again with it" in tail(moved.with_suffix(".log"))
-
-
 def test_removed_configured_address_raises_alarm(lan: list[str], tmp_path: Path) -> None:
     state = tmp_path / lan[0]
     with ExitStack() as stack:
@@ -248,6 +185,25 @@ def test_removed_configured_address_raises_alarm(lan: list[str], tmp_path: Path)
         )
 
 
+def test_farm_is_created_on_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
+    for number, name in enumerate(lan, start=1):
+        _ip("-n", name, "addr", "flush", "dev", "eth0")
+        _ip("-n", name, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
+    with farm_on(lan, tmp_path) as states:
+        assert {each.address for each in view_of(states[0]).members} == {
+            f"[fd00:77::{number}]:7668" for number in range(1, NODES + 1)
+        }
+
+
+def test_lan_farm_needs_only_its_key(states: list[Path]) -> None:
+    found = [view_of(state) for state in states]
+    assert {view.node.phase for view in found} == {Phase.FOUNDED}
+    assert len({view.farm.cluster_id for view in found}) == 1
+    assert {member.address for view in found for member in view.members} == {
+        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
+    }
+
+
 def block_udp(name: str, *hooks: str) -> None:
     """Drop UDP packets that this namespace sends (`output`) or receives (`input`). TCP still works."""
     rules = "".join(
@@ -258,6 +214,14 @@ def block_udp(name: str, *hooks: str) -> None:
         check=True,
         capture_output=True,
         text=True,
+    )
+
+
+def open_udp(name: str) -> None:
+    subprocess.run(
+        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - at any path
+        check=True,
+        capture_output=True,
     )
 
 
@@ -302,19 +266,68 @@ def test_blocked_udp_raises_alarm_on_both_sides(states: list[Path], role: str, h
     )
 
 
-def open_udp(name: str) -> None:
-    subprocess.run(
-        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - at any path
-        check=True,
-        capture_output=True,
+@pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
+def test_node_follows_new_address_of_its_machine(states: list[Path], role: str) -> None:
+    leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
+    moved = states[leads.index(role == "leader")]
+    others = [each for each in states if each is not moved]
+    (old,) = (str(each.address).rpartition(":")[0] for each in view_of(moved).members if each.name == moved.name)
+    address = f"192.168.77.{int(old.rpartition('.')[2]) + 50}"
+    # when its DHCP lease has another address
+    _ip("-n", moved.name, "addr", "del", f"{old}/24", "dev", "eth0")
+    _ip("-n", moved.name, "addr", "add", f"{address}/24", "brd", "+", "dev", "eth0")
+    # then the others reach it at the new address, by gossip and by Raft
+
+    def reached(state: Path) -> bool:
+        view = view_of(state)
+        known = [each for each in view.members if each.name == moved.name]
+        return (
+            view.raft.leader_id is not None
+            and not view.raft.stands_still
+            and [(each.address, each.endpoint, each.status) for each in known]
+            == [(f"{address}:7668", f"tcp://{address}:7669", MemberStatus.ALIVE)]
+            and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
+        )
+
+    wait_until(
+        lambda: all(map(reached, others)),
+        MOVE_BOUND_S,
+        "the other nodes reach the node at its new address",
+        lambda: logs_of(states),
     )
+    wait_until(lambda: reached(moved), MOVE_BOUND_S, "the node belongs to the farm again", lambda: logs_of(states))
+
+    def all_reply() -> bool:
+        followers = [each for state in states for each in view_of(state).raft.followers]
+        recent = [each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS]
+        return len(recent) == NODES - 1
+
+    wait_until(all_reply, MOVE_BOUND_S, "all followers reply to the leader", lambda: logs_of(states))
+    assert "node starts again with it" in tail(moved.with_suffix(".log"))
 
 
-def test_farm_is_created_on_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
-    for number, name in enumerate(lan, start=1):
-        _ip("-n", name, "addr", "flush", "dev", "eth0")
-        _ip("-n", name, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
-    with farm_on(lan, tmp_path) as states:
-        assert {each.address for each in view_of(states[0]).members} == {
-            f"[fd00:77::{number}]:7668" for number in range(1, NODES + 1)
-        }
+def test_isolated_node_reports_within_seconds(states: list[Path]) -> None:
+    """The last test of the farm: its node stays isolated."""
+    cut = states[0]
+    _ip("-n", cut.name, "link", "set", "eth0", "down")
+    wait_until(
+        lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
+        CUT_OFF_BOUND_S,
+        "the isolated node reports a lost quorum",
+        lambda: logs_of(states),
+    )
+    wait_until(
+        lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
+        CUT_OFF_BOUND_S,
+        "the isolated node has the alarm no-quorum",
+        lambda: logs_of(states),
+    )
+    assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
+    wait_until(
+        lambda: any(
+            alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
+        ),
+        CUT_OFF_BOUND_S,
+        "the other nodes report the isolated node as down",
+        lambda: logs_of(states),
+    )

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +13,14 @@ from tests.end_to_end.submitter import Submitter
 GRACE_S = 3
 
 
-@pytest.fixture
-def growing_farm(tmp_path: Path) -> Iterator[Farm]:
+@pytest.fixture(scope="module")
+def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Start a farm of three, each with a grace time of seconds."""
-    farm = local_farm(tmp_path, 3)
+    farm = local_farm(tmp_path_factory.mktemp("growing"), 3)
     for node in farm.nodes:
         set_short_grace(node)
     with farm:
         farm.start_all()
-        farm.wait_settled()
         yield farm
 
 
@@ -47,103 +45,36 @@ def voters(node: Node) -> set[str | None]:
     return {voter.name for voter in node.view().raft.voters}
 
 
-def test_fourth_voter_keeps_farm_working_without_leader(growing_farm: Farm) -> None:
-    growing_farm.wait_settled()
-    with Submitter(growing_farm, growing_farm.nodes[:3], "joining") as submitter:
-        fourth = add_node(growing_farm, "node-4")
-        submitter.wait_for(5, START_BOUND_S)
-        growing_farm.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
-
-        def log_packs_sent() -> bool:
-            return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing_farm.nodes)
-
-        growing_farm.wait_until(log_packs_sent, START_BOUND_S, "a server sent the log in packs")
-        leader = growing_farm.led_by_another(fourth)
-        others = {node.name for node in growing_farm.nodes} - {leader.name}
-        growing_farm.wait_until(
-            lambda: {link.name for link in leader.view().raft.links} == others,
-            START_BOUND_S,
-            "the leader has links to all others",
-        )
-        assert all("configurations" in link.extensions for link in leader.view().raft.links if link.connected)
-
-        def follows() -> bool:
-            growing_farm.led_by_another(fourth)
-            view = fourth.view()
-            return (view.node.raft_id, view.node.phase, view.raft.role) == (4, Phase.FOUNDED, RaftRole.FOLLOWER)
-
-        growing_farm.wait_until(follows, START_BOUND_S, "the fourth node is a follower")
-        submitter.wait_for(5, START_BOUND_S)
-    voting = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER)
-    growing_farm.wait_until(
-        lambda: {m.name: m.server_role for m in leader.view().members} == voting,
-        START_BOUND_S,
-        "the leader shows all members as voters",
-    )
-    leader = growing_farm.led_by_another(fourth)
-    leader.kill()
-
-    def is_removed() -> bool:
-        found = growing_farm.leader()
-        return found is not None and voters(found) == {node.name for node in growing_farm.nodes} - {leader.name}
-
-    growing_farm.wait_until(growing_farm.leader, LEADER_BOUND_S, "another server leads")
-    assert fourth.submit({"mark": "after the leader's death"}).index is not None
-    growing_farm.wait_until(is_removed, START_BOUND_S, "the dead server is removed after the grace time")
-    growing_farm.wait_log(fourth, submitter.acknowledged)
-    assert submitter.errors == []
-    leader.start()
-    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
-    growing_farm.wait_settled()
+def fourth_of(farm: Farm) -> Node:
+    """Return the fourth voter: a node that an earlier test has added, or a new node."""
+    fourth = farm.nodes[3] if len(farm.nodes) > 3 else add_node(farm, "node-4")
+    farm.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+    return fourth
 
 
-def test_leaving_node_is_removed_and_returns_with_its_raft_id(growing_farm: Farm) -> None:
-    fourth = add_node(growing_farm, "node-4")
-    growing_farm.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
-    leader = growing_farm.wait_settled()
-    raft_id = leader.view().node.raft_id
-    assert call("leave", "--yes", "--node", leader.directory).returncode == 0
-    assert leader.wait_end(START_BOUND_S) == 0
-    others = [node for node in growing_farm.nodes if node is not leader]
-    growing_farm.wait_until(
-        lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "the leaving server is removed"
-    )
-    roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
-    growing_farm.wait_until(
-        lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
-        START_BOUND_S,
-        "the roles of all members are shown",
-    )
-    assert others[0].submit({"mark": "without it"}).index is not None
-    leader.start()
-    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
-    assert leader.view().node.raft_id == raft_id
-
-
-def test_node_leaving_minimal_farm_stays_voter(growing_farm: Farm) -> None:
-    leaving = growing_farm.nodes[2]
+def test_node_leaving_minimal_farm_stays_voter(farm: Farm) -> None:
+    leaving = farm.nodes[2]
     leaving.ask(lambda client: client.leave())
     assert leaving.wait_end(START_BOUND_S) == 0
 
     def is_reported() -> bool:
-        leader = growing_farm.leader()
+        leader = farm.leader()
         waits = () if leader is None else leader.view().raft.waits
         return any("node-3 has left; not removed: a farm of 3 needs another voter" in text for text in waits)
 
-    growing_farm.wait_until(is_reported, START_BOUND_S, "the leader reports the reason of its wait")
-    assert len(voters(growing_farm.nodes[0])) == 3
+    farm.wait_until(is_reported, START_BOUND_S, "the leader reports the reason of its wait")
+    assert len(voters(farm.nodes[0])) == 3
 
 
-def test_leaving_node_removes_its_leaf_before_report_is_stale(growing_farm: Farm) -> None:
-    growing_farm.wait_settled()
-    observer = growing_farm.nodes[0]
+def test_leaving_node_removes_its_leaf_before_report_is_stale(farm: Farm) -> None:
+    observer = farm.nodes[0]
 
     def leaves(count: int) -> bool:
         shown = observer.view().publishing
         return bool(shown) and len(shown[0].entries) == count
 
-    growing_farm.wait_until(lambda: leaves(3), START_BOUND_S, "every leaf is published")
-    leaving = next(node for node in growing_farm.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
+    farm.wait_until(lambda: leaves(3), START_BOUND_S, "every leaf is published")
+    leaving = next(node for node in farm.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
     raft_id = leaving.view().node.raft_id
     leaving.ask(lambda client: client.leave())
 
@@ -153,5 +84,75 @@ def test_leaving_node_removes_its_leaf_before_report_is_stale(growing_farm: Farm
             for report in observer.view().reports
         )
 
-    growing_farm.wait_until(last_report, START_BOUND_S, "the last report without leaves is fresh")
-    growing_farm.wait_until(lambda: leaves(2), START_BOUND_S, "the structure does not contain its leaf")
+    farm.wait_until(last_report, START_BOUND_S, "the last report without leaves is fresh")
+    farm.wait_until(lambda: leaves(2), START_BOUND_S, "the structure does not contain its leaf")
+    assert leaving.wait_end(START_BOUND_S) == 0
+
+
+def test_fourth_voter_keeps_farm_working_without_leader(farm: Farm) -> None:
+    with Submitter(farm, farm.nodes[:3], "joining") as submitter:
+        fourth = fourth_of(farm)
+        submitter.wait_for(5, START_BOUND_S)
+
+        def log_packs_sent() -> bool:
+            return any(node.counters().get("garlic_farm_log_packs_sent") for node in farm.nodes)
+
+        farm.wait_until(log_packs_sent, START_BOUND_S, "a server sent the log in packs")
+        leader = farm.led_by_another(fourth)
+        others = {node.name for node in farm.nodes} - {leader.name}
+        farm.wait_until(
+            lambda: {link.name for link in leader.view().raft.links} == others,
+            START_BOUND_S,
+            "the leader has links to all others",
+        )
+        assert all("configurations" in link.extensions for link in leader.view().raft.links if link.connected)
+
+        def follows() -> bool:
+            farm.led_by_another(fourth)
+            view = fourth.view()
+            return (view.node.raft_id, view.node.phase, view.raft.role) == (4, Phase.FOUNDED, RaftRole.FOLLOWER)
+
+        farm.wait_until(follows, START_BOUND_S, "the fourth node is a follower")
+        submitter.wait_for(5, START_BOUND_S)
+    voting = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER)
+    farm.wait_until(
+        lambda: {m.name: m.server_role for m in leader.view().members} == voting,
+        START_BOUND_S,
+        "the leader shows all members as voters",
+    )
+    leader = farm.led_by_another(fourth)
+    leader.kill()
+
+    def is_removed() -> bool:
+        found = farm.leader()
+        return found is not None and voters(found) == {node.name for node in farm.nodes} - {leader.name}
+
+    farm.wait_until(farm.leader, LEADER_BOUND_S, "another server leads")
+    assert fourth.submit({"mark": "after the leader's death"}).index is not None
+    farm.wait_until(is_removed, START_BOUND_S, "the dead server is removed after the grace time")
+    farm.wait_log(fourth, submitter.acknowledged)
+    assert submitter.errors == []
+    leader.start()
+    farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
+
+
+def test_leaving_node_is_removed_and_returns_with_its_raft_id(farm: Farm) -> None:
+    fourth_of(farm)
+    leader = farm.wait_settled()
+    raft_id = leader.view().node.raft_id
+    assert call("leave", "--yes", "--node", leader.directory).returncode == 0
+    assert leader.wait_end(START_BOUND_S) == 0
+    others = [node for node in farm.nodes if node is not leader]
+    farm.wait_until(
+        lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "the leaving server is removed"
+    )
+    roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
+    farm.wait_until(
+        lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
+        START_BOUND_S,
+        "the roles of all members are shown",
+    )
+    assert others[0].submit({"mark": "without it"}).index is not None
+    leader.start()
+    farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
+    assert leader.view().node.raft_id == raft_id

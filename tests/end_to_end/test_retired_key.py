@@ -51,6 +51,7 @@ def names_recorded(farm: Farm, count: int) -> bool:
     return len([each for each in nodes if each.name]) == count
 
 
+@pytest.mark.soak
 def test_new_node_with_retired_key_raises_alarm(lan: Lan, tmp_path: Path) -> None:
     """The node receives only broadcasts. Its alarms must not advise a change of `cluster_id`."""
     farm = lan.farm

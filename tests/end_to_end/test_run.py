@@ -30,6 +30,11 @@ def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) ->
     return Farm(directory, [node])
 
 
+def farm_events(node: Node) -> list[str]:
+    """Return the events of the node's start that concern its farm."""
+    return [each.kind for each in node.ask(lambda client: client.events()).events if each.kind.startswith("farm-")]
+
+
 def test_run_without_key_names_command_to_create_one(tmp_path: Path) -> None:
     ended = call("run", "--state-dir", tmp_path)
     assert ended.returncode == 1
@@ -141,6 +146,7 @@ def test_single_node_creates_farm_and_stops(tmp_path: Path) -> None:
             return view.node.phase is Phase.FOUNDED and view.raft.commit_index > 0
 
         farm.wait_until(leads, START_BOUND_S, "the node leads a farm of one")
+        assert farm_events(node) == ["farm-founded"]
         second = Node(node.configuration)
         result = call("run", "--config", second.configuration)
         assert result.returncode == 1
@@ -155,21 +161,11 @@ def test_single_node_creates_farm_and_stops(tmp_path: Path) -> None:
         node.start()
         farm.wait_until(leads, START_BOUND_S, "the restarted node leads")
         assert node.view().node.generation == 2
+        assert farm_events(node) == ["farm-resumed"]
         assert call("leave", "--yes", "--node", node.directory).returncode == 0
         assert node.wait_end(END_BOUND_S) == 0
         assert "Traceback" not in tail(node.log_file)
     assert call("status", "--node", node.directory).returncode == 1
-
-
-def test_restarted_node_resumes_its_farm(tmp_path: Path) -> None:
-    with single(tmp_path) as farm:
-        [node] = farm.nodes
-        for expected in ("farm-founded", "farm-resumed"):
-            node.start()
-            farm.wait_until(lambda: node.view().raft.leader_id, START_BOUND_S, "the farm has a leader")
-            kinds = [event.kind for event in node.ask(lambda client: client.events()).events]
-            assert [kind for kind in kinds if kind.startswith("farm-")] == [expected]
-            node.stop()
 
 
 def test_farm_without_publisher_is_reported_as_not_published(tmp_path: Path) -> None:

@@ -2,24 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from bridge.api.alarms import ISOLATED, PUBLISHING_WITHOUT_QUORUM
 from bridge.api.view import RaftRole
-from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
+from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key
 from tests.end_to_end.layout import Read
 
 OWN_FILES = ("node.toml", "signing.key", "leaf.key")
-
-
-@pytest.fixture
-def farm(tmp_path: Path) -> Iterator[Farm]:
-    with local_farm(tmp_path / "farm", 3) as made:
-        made.start_all()
-        yield made
 
 
 def alarms(node: Node) -> dict[str, str]:
