@@ -101,6 +101,7 @@ def test_log_of_another_farm_is_refused_by_checkpoint(ran: Ran, tmp_path: Path) 
         stream.latestOffset(offset, ReadAllAvailable())
 
 
+@pytest.mark.soak
 def test_log_compacted_past_checkpoint_raises(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
     log, output = ran
     compacted = MadeUpLog(first_index=log.commit_index + 50)
@@ -120,6 +121,7 @@ def test_tables_without_checkpoint_are_refused(ran: Ran) -> None:
         prepare(output)
 
 
+@pytest.mark.soak
 def test_distributed_floodfill_join_is_exact(session: SparkSession, tmp_path: Path) -> None:
     random = Random(5)
     routers = [random.randbytes(32).hex() for _ in range(300)]

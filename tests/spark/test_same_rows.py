@@ -21,6 +21,7 @@ from tests.spark import JVM_SOCKETS
 pytestmark = JVM_SOCKETS
 
 
+@pytest.mark.soak
 def test_gold_tables_have_equal_rows(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = generated_log(3, 0.15, 5)
     ends = [log.commit_index // 2]
