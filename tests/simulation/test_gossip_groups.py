@@ -84,6 +84,7 @@ def test_crash_is_known_to_every_member(size: int, random_seed: int) -> None:
     assert {line.split(" saw ")[1] for line in network.ever(Status.DEAD)} == {"1 DEAD"}
 
 
+@pytest.mark.soak
 def test_group_of_50_forms_full_mesh_and_detects_crash() -> None:
     network = GossipNetwork(1)
     nodes = network.start(50)
@@ -288,7 +289,7 @@ def test_full_overlay_reconnects_after_partition(random_seed: int) -> None:
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 20])
+@pytest.mark.parametrize("size", [2, 3, 5, pytest.param(20, marks=pytest.mark.soak)])
 def test_idle_group_sends_about_two_messages_per_member(size: int) -> None:
     network, _ = formed(1, size)
     network.run(30_000)
@@ -327,7 +328,7 @@ def test_random_seed_determines_run() -> None:
     def story(random_seed: int) -> tuple[int, list[str]]:
         network, nodes = formed(random_seed, 6, loss=0.3)
         network.kill(nodes[1])
-        network.run(30_000)
+        network.run(10_000)
         return network.messages_sent, network.ever(Status.SUSPECT) + network.ever(Status.DEAD)
 
     assert story(4) == story(4)
