@@ -158,7 +158,7 @@ def test_isolated_server_with_pre_vote_keeps_terms(features: Features) -> None:
     (leader,) = servers.leaders()
     lagging = next(number for number in servers.rafts if number != leader)
     servers.off = {lagging}
-    servers.run(120_000)
+    servers.run(60_000)
     terms = {raft.describe().term for raft in servers.rafts.values()}
     servers.off = set()
     servers.run(5_000)
@@ -231,7 +231,7 @@ def test_huge_term_gap_converges_by_retries(features: Features, far: int) -> Non
     logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), HardState(1)) for number in (1, 2, 3)}
     logs[far] = (logs[far][0], HardState(gap))
     servers = Group(features, logs)
-    servers.run(120_000)
+    servers.run(60_000)
     (leader,) = servers.leaders()
     servers.step(leader, Proposed(proposal_id=1, commands=(b"a whole command",)))
     servers.run(1_000)
@@ -245,7 +245,7 @@ def test_majority_with_far_higher_term_is_followed(features: Features) -> None:
     gap = 2**30
     logs = {number: (entries_of(1), HardState(gap)) for number in (1, 2)}
     servers = Group(features, {**logs, 3: (entries_of(1), HardState(1))})
-    servers.run(120_000)
+    servers.run(60_000)
     (leader,) = servers.leaders()
     servers.step(leader, Proposed(proposal_id=1, commands=(b"a whole command",)))
     servers.run(1_000)
