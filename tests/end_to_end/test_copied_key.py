@@ -7,6 +7,8 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
+
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
@@ -148,6 +150,7 @@ def test_new_node_without_cluster_id_waits_for_confirmation(farm: Farm) -> None:
         assert (state.known, state.confirmed) == (real, real.cluster_id)
 
 
+@pytest.mark.soak
 def test_wrong_raft_id_is_corrected(farm: Farm) -> None:
     # Given an unknown node that claims to belong to the real farm and announces a Raft id for a new node
     real, leader = real_founding(farm), no_founder(farm)

@@ -231,7 +231,7 @@ BLOCKED = [
     pytest.param("follower", ("output",), id="follower-outbound", marks=pytest.mark.soak),
     pytest.param("leader", ("input", "output"), id="leader-both-ways", marks=pytest.mark.soak),
     pytest.param("leader", ("input",), id="leader-inbound", marks=pytest.mark.soak),
-    pytest.param("leader", ("output",), id="leader-outbound"),
+    pytest.param("leader", ("output",), id="leader-outbound", marks=pytest.mark.soak),
 ]
 """The node whose UDP is blocked, and the hooks of the packet filter."""
 
