@@ -66,7 +66,9 @@ class CrashDisk:
                 stored.unsynced.append((offset_bytes, data))
             case SyncFile(file):
                 stored = self.names[file]
-                stored.platter[:] = stored.now
+                stored.platter.extend(bytes(len(stored.now) - len(stored.platter)))
+                for offset_bytes, data in stored.unsynced:
+                    stored.platter[offset_bytes : offset_bytes + len(data)] = data
                 stored.unsynced.clear()
                 self.synced_files += 1
             case RenameFile(file, to):
