@@ -36,7 +36,7 @@ VERSIONS = {
     ApiKey.LIST_GROUPS: 2,
 }
 SESSION_S = 10.0
-STORY_S = 60
+STORY_S = 30
 
 
 class Client:
