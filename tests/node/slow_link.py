@@ -7,7 +7,7 @@ is full, as with a kernel's buffer: a sender cannot see which bytes have arrived
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -191,13 +191,13 @@ class SlowGroup(ABC):
                     return number
             await trio.sleep(0.01)
 
-    async def write(self, number: int, proposals: list[tuple[bytes, ...]]) -> None:
+    async def write(self, number: int, proposals: Sequence[tuple[bytes, ...]]) -> None:
         """Propose entries to the leader until they are committed."""
         for proposal in proposals:
             answer = await self.members[number].server.propose(proposal)
             assert answer.outcome is Outcome.COMMITTED
 
-    async def check_catching_up(self, missing: list[tuple[bytes, ...]], longest_s: float) -> None:
+    async def check_catching_up(self, missing: Sequence[tuple[bytes, ...]], longest_s: float) -> None:
         """Check that a follower without 5 MB of entries receives them at 1 Mbit/s while its leader keeps its term."""
         leader = await self.leader()
         follower = next(number for number in NUMBERS if number != leader)
@@ -212,7 +212,7 @@ class SlowGroup(ABC):
         assert self.leaders == [leader]
         assert self.members[follower].machine.entries == self.members[leader].machine.entries
 
-    async def check_commit(self, proposals: list[tuple[bytes, ...]]) -> None:
+    async def check_commit(self, proposals: Sequence[tuple[bytes, ...]]) -> None:
         """Check that the leader keeps its term while entries go to both followers at 1 Mbit/s."""
         leader = await self.leader()
         for number in {*NUMBERS} - {leader}:
