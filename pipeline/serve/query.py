@@ -192,7 +192,7 @@ class _OpenTables:
         self._refuse_large_download(needed)
         for name in needed:
             files = files_on_disk(self._roots[name], [each.path for each in self._files[name]])
-            _make_view(self._connection, name, [*map(str, files)], TABLES[name])
+            self._connection.execute(f"CREATE VIEW {name} AS {_rows(name, files)}")
             self._without_view.remove(name)
         empty = tuple(name for name, files in self._files.items() if name in named and not files)
         with _interruptible():
@@ -284,28 +284,34 @@ def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
     """Limit the connection to these files, and to the settings here."""
-    connection.execute("CREATE SCHEMA bare")
     connection.execute("SET allowed_paths = $files", {"files": files})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
 
-def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[str], columns: pa.Schema) -> None:
+def _rows(name: str, files: Sequence[Path]) -> str:
+    """Return SQL for the rows of these files of a table; it has NULL for columns that old files lack."""
     if not files:
-        connection.register(name, columns.empty_table())
-        return
-    # The empty table adds columns that old files lack. In a separate schema it is not listed by SHOW TABLES.
-    connection.register("_empty", columns.empty_table())
-    connection.execute(f"CREATE TABLE bare.{name} AS SELECT * FROM _empty")  # noqa: S608 - own names
-    connection.unregister("_empty")
-    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    selected = ", ".join(f'"{column}"' for column in columns.names)
+        return no_rows(name)
+    columns = TABLES[name].names
+    listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
+    selected = ", ".join(f'"{column}"' for column in columns)
     # The day is not in the files: their directories name it.
-    hive = f"true, hive_types = {{'{DAY}': DATE}}" if DAY in columns.names else "false"
-    connection.execute(
-        f"CREATE VIEW {name} AS SELECT {selected} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
+    hive = f"true, hive_types = {{'{DAY}': DATE}}" if DAY in columns else "false"
+    return (
+        f"SELECT {selected} FROM ({no_rows(name)} UNION ALL BY NAME"  # noqa: S608 - own names
         f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = {hive}))"
     )
+
+
+@cache
+def no_rows(name: str) -> str:
+    """Return SQL for the columns of a table, without rows."""
+    schema = TABLES[name]
+    with _parser().cursor() as apart:
+        types = apart.from_arrow(schema.empty_table()).types
+    columns = (f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in zip(schema.names, types, strict=True))
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
 def _words(error: Exception) -> str:

@@ -18,13 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import duckdb
-import pyarrow as pa
-
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.sources import MACROS
 from pipeline.output.buckets import ENDPOINT, HDFS, BucketPath, Output
-from pipeline.serve.query import TABLES, QueryError, refuse_without_tables
+from pipeline.serve.query import TABLES, QueryError, no_rows, refuse_without_tables
 
 _HEAD = """\
 -- The tables in {output}
@@ -46,8 +43,8 @@ def view_statements(output: Output) -> Iterator[str]:
     yield "LOAD delta;"
     if not isinstance(output, Path):
         yield _BUCKET_ACCESS.format(store=_store_options())
-    for name, schema in TABLES.items():
-        yield f"CREATE OR REPLACE VIEW {name} AS {_rows(place, name, schema)};"
+    for name in TABLES:
+        yield f"CREATE OR REPLACE VIEW {name} AS {_rows(place, name)};"
     for macro in MACROS:
         yield f"{macro.replace('CREATE MACRO', 'CREATE OR REPLACE MACRO', 1)};"
     for name in ANSWERS:
@@ -64,10 +61,8 @@ def _store_options() -> str:
     return f", ENDPOINT '{host}', URL_STYLE 'path', USE_SSL {str(url.scheme != 'http').lower()}"
 
 
-def _rows(output: Output, name: str, schema: pa.Schema) -> str:
+def _rows(output: Output, name: str) -> str:
     if (output / name / "_delta_log").is_dir():
         place = str(output / name).replace("'", "''")
         return f"SELECT * FROM delta_scan('{place}')"  # noqa: S608 - a path of the operator's, quoted
-    types = duckdb.from_arrow(schema.empty_table()).types
-    columns = (f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in zip(schema.names, types, strict=True))
-    return f"SELECT {', '.join(columns)} WHERE false /* not there yet */"
+    return f"{no_rows(name)} /* not there yet */"
