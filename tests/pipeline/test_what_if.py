@@ -255,7 +255,7 @@ def run_what_if(output: Path, *arguments: str) -> Result:
 @pytest.mark.search
 def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     result = run_what_if(output, "--gain", "6", "--pause-periods", "4", "--json")
-    assert result.exit_code == 0, result.output
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
     document = json.loads(result.stdout)
     assert (document["present"]["setting"]["gain"], document["asked"]["setting"]["gain"]) == (2.0, 6.0)
     assert document["present"]["entries"] == document["recorded_entries"] < document["asked"]["entries"]
@@ -270,19 +270,15 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
 
 
 def test_command_warns_of_more_servers_than_farm_limit(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_what_if(output, "--gain", "6").stderr == ""
     monkeypatch.setattr("pipeline.cli.what_if.SERVERS_MAX", len(SERVERS) - 1)
     assert f"has {len(SERVERS)} servers in these days" in run_what_if(output, "--gain", "6").stderr
 
 
-def test_days_option_limits_weighed_past(output: Path) -> None:
-    hour = json.loads(run_what_if(output, "--gain", "6", "--days", f"{1 / 24}", "--json").stdout)
+def test_options_limit_weighed_past_and_set_shares(output: Path) -> None:
+    hour = json.loads(run_what_if(output, "--shares", "0", "0", "1", "--days", f"{1 / 24}", "--json").stdout)
     assert (hour["days"], hour["windows"]) == (pytest.approx(1 / 24, abs=1e-3), pytest.approx(60, abs=1))
-
-
-def test_shares_option_sets_shares(output: Path) -> None:
-    chosen = json.loads(run_what_if(output, "--shares", "0", "0", "1", "--json").stdout)["asked"]
-    assert [chosen["setting"][name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
+    setting = hour["asked"]["setting"]
+    assert [setting[name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
