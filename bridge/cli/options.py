@@ -46,8 +46,10 @@ class DashedCommand(click.Command):
         try:
             rest = super().parse_args(ctx, [_MARK + each if _DASHED.fullmatch(each) else each for each in args])
         except click.UsageError as error:
-            error.message = error.message.replace(_MARK, "")
-            raise
+            text = error.format_message()
+            if _MARK not in text:
+                raise
+            raise click.UsageError(text.replace(_MARK, ""), ctx) from error
         ctx.params.update({name: _unmarked(value) for name, value in ctx.params.items()})
         return rest
 

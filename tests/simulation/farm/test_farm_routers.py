@@ -91,7 +91,10 @@ async def test_created_session_requests_a_lease_set(kind: str, autojump_clock: t
     del autojump_clock
     async with stage(is_i2pd=kind == "i2pd") as (_, client, _):
         await client.send(CreateSession(MASTER.as_signing_key().sign_session(NOW_S * 1000)))
-        expected = (SessionStatus(1, Status.CREATED), RequestVariableLeaseSet(1, TUNNELS))
+        expected: list[i2cp_router_half.Message] = [
+            SessionStatus(1, Status.CREATED),
+            RequestVariableLeaseSet(1, TUNNELS),
+        ]
         assert await client.reply() + await client.reply() == b"".join(map(i2cp_router_half.encode, expected))
 
 
