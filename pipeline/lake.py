@@ -55,6 +55,8 @@ _EVENT_ROWS = arrow_schema(EVENTS_SCHEMA)
 
 NAMED_MAX = 500_000
 """The number of known pseudonyms, about 9 MB, above which the run drops them; later batches store them again."""
+_NAMED = {"destinations": "destination", "publishers": "master"}
+"""The column of pseudonyms in a part of the current state."""
 UPKEEP = "upkeep"
 """The name of the query whose batches are the drops of old rows."""
 
@@ -160,7 +162,7 @@ class Lake:
         if self._watching is not None:
             changes = self._watching.changes(LOG, batch, outcome.rows.get(SEEN))
             self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
-            self._current.take(LOG, batch, {"watched": changes})
+            self._current.take(LOG, batch, [("watched", changes)])
             self._watching.keep(LOG, batch)
         self._notes.end(batch, self._committed())
         self._upkeep.after_batch(self._all(), self._limit_comparison)
@@ -191,19 +193,18 @@ class Lake:
         self._ranges.append(UPKEEP, batch, limit_rows(RangeKind.DROPPED, farms, batch, dropped_through.date()))
 
     def _update_current(self, outcome: Outcome, batch: int) -> None:
-        found = self._last_known(outcome)
+        self._current.take(LOG, batch, self._last_known(outcome))
         if FARMS in outcome.rows:
             farms = outcome.rows[FARMS]
-            found["farm"] = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
-        self._current.take(LOG, batch, found)
+            counted = farms.append_column(BATCH, pa.repeat(pa.scalar(batch, pa.int64()), farms.num_rows))
+            self._current.take(LOG, batch, [("farm", counted)])
 
-    def _last_known(self, outcome: Outcome) -> dict[str, pa.Table]:
-        """Return the last rows of servers, destinations and masters; the names of these are stored before them."""
-        found = outcome.of(LAST)
-        for name, named in (("destinations", "destination"), ("publishers", "master")):
-            if name in found:
-                self._remember(found[name], named)
-        return found
+    def _last_known(self, outcome: Outcome) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the last rows of servers, destinations and masters; the names of these are stored before them."""
+        for name, rows in outcome.of(LAST):
+            if name in _NAMED:
+                self._remember(rows, _NAMED[name])
+            yield name, rows
 
     def _remember(self, rows: pa.Table, named: str) -> None:
         new = rows.filter(pc.invert(pc.is_in(rows.column(named), self._named)))

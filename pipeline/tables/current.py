@@ -15,7 +15,7 @@ a repeated batch changes nothing. So rows of the next batch may be shown before 
 `current_farm`, which count entries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,15 +86,15 @@ class CurrentState:
         """Return all tables."""
         return [each.table for each in self._tables.values()]
 
-    def take(self, query: str, batch: int, found: Mapping[str, pa.Table]) -> None:
+    def take(self, query: str, batch: int, found: Iterable[tuple[str, pa.Table]]) -> None:
         """Apply the last rows of a batch; each replaces the row with its key, unless that is newer."""
-        for name, rows in found.items():
+        for name, rows in found:
             if rows.num_rows and self._tables[name].table.known_batch(query) < batch:
                 self._apply(name, rows, [(query, batch)])
 
-    def show(self, found: Mapping[str, pa.Table]) -> None:
+    def show(self, found: Iterable[tuple[str, pa.Table]]) -> None:
         """Apply the last rows of a part of the next batch."""
-        for name, rows in found.items():
+        for name, rows in found:
             self._apply(name, rows, [])
 
     def _apply(self, name: str, rows: pa.Table, batches: Sequence[tuple[str, int]]) -> None:

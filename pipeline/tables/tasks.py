@@ -13,6 +13,8 @@ The process that reads and decodes entries of a farm's log does all of it (the d
 of the source `farm` were passed to `mapInArrow`, each would go to the JVM, become a Spark row there, and return to
 another Python process. Only rows of other sources, such as Kafka, are processed in that way.
 
+Results are compressed, and the driver reads one at a time: a batch of 100,000 entries has 70 MB of them, 12 compressed.
+
 A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
 which the driver writes, instead of one per task. A backfill uses every core of Spark, on every machine, with a few
 megabytes of memory each.
@@ -37,7 +39,7 @@ from pipeline.output.buckets import Output, output_of
 from pipeline.schemas import ENTRIES, arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
-from pipeline.tables.files import DataFile, PartWriter
+from pipeline.tables.files import PLAIN_ROWS, DataFile, PartWriter
 from pipeline.tables.offset_shards import OffsetShards
 from pipeline.tables.ranges import merged, range_rows
 from pipeline.tables.recent import newest, recent_rows
@@ -72,16 +74,35 @@ class TaskPlan:
     few_rows: int = FEW_ROWS
 
 
-@dataclass(slots=True)
+class Results(Mapping[str, pa.Table]):
+    """The results of several tasks by name, as they have sent them. Each access reads and merges the rows."""
+
+    def __init__(self, parts: Mapping[str, Sequence[pa.Buffer]]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return _made_small(name, [pa.ipc.open_stream(each).read_all() for each in self._parts[name]])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The merged results of tasks: rows by name, and files by table."""
+    """The results of tasks: rows by name, and files by table."""
 
-    rows: dict[str, pa.Table] = field(default_factory=dict)
-    files: dict[str, list[DataFile]] = field(default_factory=dict)
+    rows: Mapping[str, pa.Table]
+    files: Mapping[str, Sequence[DataFile]] = field(default_factory=dict)
 
-    def of(self, prefix: str) -> dict[str, pa.Table]:
-        """Return the rows under names with this prefix, by the remaining name."""
-        return {name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)}
+    def of(self, prefix: str) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the rows under names with this prefix, with the remaining name."""
+        return ((name.removeprefix(prefix), self.rows[name]) for name in self.rows if name.startswith(prefix))
 
     def count(self, table: str) -> int:
         """Return the number of rows of a base table, in memory and in files."""
@@ -171,18 +192,16 @@ def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
 
 
 def outcome_of(results: Iterable[pa.RecordBatch]) -> Outcome:
-    """Return the merged results of several tasks."""
-    outcome, found = Outcome(), dict[str, list[pa.Table]]()
+    """Return the results of several tasks."""
+    parts, files = dict[str, list[pa.Buffer]](), dict[str, list[DataFile]]()
     for each in results:
         for name, content in zip(each.column("name").to_pylist(), _buffers(each.column("content")), strict=True):
             if name.startswith(FILES):
-                files = outcome.files.setdefault(name.removeprefix(FILES), [])
-                files += [DataFile(**file) for file in json.loads(content.to_pybytes())]
+                found = files.setdefault(name.removeprefix(FILES), [])
+                found += [DataFile(**file) for file in json.loads(content.to_pybytes())]
             else:
-                # The rows stay in the result's memory.
-                found.setdefault(name, []).append(pa.ipc.open_stream(content).read_all())
-    outcome.rows = {name: _made_small(name, tables) for name, tables in found.items()}
-    return outcome
+                parts.setdefault(name, []).append(content)
+    return Outcome(Results(parts), files)
 
 
 def _buffers(contents: pa.BinaryArray) -> Iterator[pa.Buffer]:
@@ -194,11 +213,10 @@ def _buffers(contents: pa.BinaryArray) -> Iterator[pa.Buffer]:
 
 def newest_rows(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Outcome:
     """Return the last rows of servers, destinations and masters in some entries, without the other results."""
-    pseudonyms, found = Pseudonyms(plan.salt), Outcome()
+    pseudonyms = Pseudonyms(plan.salt)
     entries = pa.Table.from_batches(batches, _ENTRIES)
-    for current, rows in _last_rows(base_rows(entries, pseudonyms, frozenset(FROM_BASE)), entries, pseudonyms):
-        found.rows[LAST + current] = rows
-    return found
+    found = _last_rows(base_rows(entries, pseudonyms, frozenset(FROM_BASE)), entries, pseudonyms)
+    return Outcome({LAST + current: rows for current, rows in found})
 
 
 def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -223,7 +241,7 @@ def write_in_tasks(rows: DataFrame, root: Output, schema: pa.Schema) -> list[Dat
         files = json.dumps([asdict(each) for each in writer.close()]).encode()
         yield pa.RecordBatch.from_arrays([pa.array([FILES]), pa.array([files])], schema=_OUTCOME)
 
-    return outcome_of(rows.mapInArrow(write, OUTCOME).toArrow().to_batches()).files.get("", [])
+    return [*outcome_of(rows.mapInArrow(write, OUTCOME).toArrow().to_batches()).files.get("", ())]
 
 
 class _Worker:
@@ -399,6 +417,7 @@ def _made_small(name: str, parts: Sequence[pa.Table]) -> pa.Table:
 
 def _packed(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if rows.num_rows > PLAIN_ROWS else None)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
     return bytes(sink.getvalue())

@@ -43,7 +43,7 @@ def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str
 
 
 def write_current_state(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    found = {name: rows_of(SCHEMAS[name], given) for name, given in rows.items()}
+    found = ((name, rows_of(SCHEMAS[name], given)) for name, given in rows.items())
     CurrentState(output).take(LOG, batch, found)
 
 

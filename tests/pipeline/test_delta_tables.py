@@ -403,8 +403,8 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
     assert farm["entries"] is None
 
 
-def entries_read(count: int) -> dict[str, pa.Table]:
-    return {"farm": rows_of(SCHEMAS["farm"], [{"index": count, "entries": count}])}
+def entries_read(count: int) -> list[tuple[str, pa.Table]]:
+    return [("farm", rows_of(SCHEMAS["farm"], [{"index": count, "entries": count}]))]
 
 
 def test_batch_of_current_state_by_two_writers_counts_once(tmp_path: Path) -> None:
@@ -529,8 +529,8 @@ def test_state_in_files_by_farm_equals_state_in_one_file(
             if random.random() < 0.2:
                 DeltaTable(output / "current_routers").optimize.compact()
             if random.random() < 0.2:
-                state.show({"routers": found})
-            state.take(LOG, batch, {"routers": found})
+                state.show([("routers", found)])
+            state.take(LOG, batch, [("routers", found)])
         return state.rows("routers").sort_by([("farm", "ascending"), ("server_id", "ascending")])
 
     whole = write(tmp_path / "whole")
