@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pipeline.gold.sources import Sources, literal
+from pipeline.gold.sources import Sources, list_of, literal
 from pipeline.output.data_files import files_on_disk
 from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
@@ -288,15 +288,13 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: 
         if not sought.num_rows:
             break
         of_day = [each.path for each in older if each.day == day]
-        paths = [*map(str, files_on_disk(job.table.root, of_day))]
+        listed = list_of(files_on_disk(job.table.root, of_day))
         connection.register("sought", sought)
         last = connection.execute(
             "SELECT farm, server_id, max_by(uptime_ms, window_start) AS uptime_ms,"  # noqa: S608 - own
-            " max(window_start) AS window_start FROM"
-            " read_parquet($paths)"
+            f" max(window_start) AS window_start FROM read_parquet({listed})"
             " SEMI JOIN sought USING (farm, server_id)"
-            f" WHERE uptime_ms IS NOT NULL AND window_start < {literal(job.first)} GROUP BY farm, server_id",
-            {"paths": paths},
+            f" WHERE uptime_ms IS NOT NULL AND window_start < {literal(job.first)} GROUP BY farm, server_id"
         ).to_arrow_table()
         connection.unregister("sought")
         found.append(last.cast(EARLIER))

@@ -37,7 +37,7 @@ PORTION_EVENTS = 200_000
 """The number of events that DuckDB processes together."""
 _NEW_BATCHES = """
 SELECT coalesce(batch_id, 0) AS batch, count(*), min(time_ms), max(time_ms) FROM all_events
-WHERE batch > $made AND batch <= $through AND time_ms BETWEEN 0 AND $latest_ms
+WHERE batch > {made} AND batch <= {through} AND time_ms BETWEEN 0 AND {latest_ms}
 GROUP BY batch ORDER BY batch
 """
 _EVENTS_OF_PORTION = """
@@ -156,8 +156,8 @@ def _portions(sources: Sources, made: int, through: int) -> list[_Portion]:
     whole = _Portion(made, max(made, through))
     with sources.connected() as connection:
         sources.view(connection, EVENTS, [each for each in sources.files(EVENTS) if whole.has_new(each)])
-        limits = {"made": whole.made, "through": whole.through, "latest_ms": LATEST_MS}
-        batches = connection.execute(_NEW_BATCHES, limits).fetchall()
+        text = _NEW_BATCHES.format(made=whole.made, through=whole.through, latest_ms=LATEST_MS)
+        batches = connection.execute(text).fetchall()
     found: list[_Portion] = []
     events = PORTION_EVENTS
     for batch, count, first_ms, last_ms in batches:

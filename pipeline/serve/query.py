@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
-from pipeline.gold.sources import MEMORY_LIMIT, OWN_FAULTS, database
+from pipeline.gold.sources import MEMORY_LIMIT, OWN_FAULTS, database, list_of
 from pipeline.output.buckets import Output
 from pipeline.output.data_files import CACHE_BYTES, cache_directory, files_on_disk, free_bytes, place_on_disk
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
@@ -284,7 +284,7 @@ def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
     """Limit the connection to these files, and to the settings here."""
-    connection.execute("SET allowed_paths = $files", {"files": files})
+    connection.execute(f"SET allowed_paths = {list_of(files)}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 
@@ -294,13 +294,12 @@ def _rows(name: str, files: Sequence[Path]) -> str:
     if not files:
         return no_rows(name)
     columns = TABLES[name].names
-    listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
     selected = ", ".join(f'"{column}"' for column in columns)
     # The day is not in the files: their directories name it.
     hive = f"true, hive_types = {{'{DAY}': DATE}}" if DAY in columns else "false"
     return (
         f"SELECT {selected} FROM ({no_rows(name)} UNION ALL BY NAME"  # noqa: S608 - own names
-        f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = {hive}))"
+        f" SELECT * FROM read_parquet({list_of(files)}, union_by_name = true, hive_partitioning = {hive}))"
     )
 
 

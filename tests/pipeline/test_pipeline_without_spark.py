@@ -13,6 +13,7 @@ from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.spark.java import find_java
 from pipeline.spark.session import has_own_settings
 from tests.pipeline.farm_log_server import serve_log, three_servers
+from tests.pipeline.made_tables import write_batch
 
 
 def test_java_of_extra_is_used_with_wrapper(
@@ -115,3 +116,18 @@ def test_commands_omit_pandas_and_arrow_allocator() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.split() == ["False", "1", "system"]
+
+
+def test_refresh_and_query_omit_pandas(tmp_path: Path) -> None:
+    """DuckDB imports pandas for a parameter of a query."""
+    write_batch(tmp_path, "events", 0, [{"node": "a", "cursor": 1, "time_ms": 1, "kind": "joined", "data": "{}"}])
+    write_batch(tmp_path, "reports", 0, [{"index": 1, "server_id": 1}])
+    program = (
+        "import sys; from pathlib import Path; from pipeline.cli.entry import load; load(); output = Path(sys.argv[1]);"
+        " from pipeline.gold.tables import Gold; Gold(output, 60_000).refresh(0);"
+        " from pipeline.serve.query import documents; print(documents(output, 'SELECT count(*) AS n FROM members'),"
+        " 'pandas' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[{'n': 1}] False"
