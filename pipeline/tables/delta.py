@@ -117,6 +117,7 @@ class Table:
     def __init__(self, output: Output, spec: TableSpec, *, is_checked: bool = True) -> None:
         """Raise TableDamagedError; `is_checked` is False for a repair, which opens a table without some of its rows."""
         self.spec = spec
+        self._schema = _delta_schema(spec.schema)
         self.root = output / spec.name
         self._known: dict[str, int] = {}
         """The versions of application ids in the version of the table that this process has read or committed."""
@@ -256,7 +257,7 @@ class Table:
                 self._delta.create_write_transaction(
                     [*adds, *removes],
                     "append",
-                    _delta_schema(self.spec.schema),
+                    self._schema,
                     [DAY] if by_day else [],
                     commit_properties=CommitProperties(app_transactions=transactions),
                     post_commithook_properties=NO_UPKEEP,
@@ -321,7 +322,7 @@ class Table:
     def _adapt(self) -> None:
         """Add missing columns and other properties to a table of an earlier version."""
         has = {each.name for each in self._delta.schema().fields}
-        lacking = [each for each in _delta_schema(self.spec.schema).fields if each.name not in has]
+        lacking = [each for each in self._schema.fields if each.name not in has]
         if lacking:
             columns = [Field(each.name, each.type, nullable=True) for each in lacking]
             self._delta.alter.add_columns(columns, post_commithook_properties=NO_UPKEEP)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.output.buckets import Output
 from pipeline.tables.delta import StoredFile, Table, TableSpec
-from pipeline.tables.files import DataFile
+from pipeline.tables.files import DataFile, write_files
 
 FILE_ROWS: Final = 32_768
 _LAST: Final = "\U0010ffff"
@@ -59,7 +59,7 @@ class FarmFiles:
                 continue
             change.removed += part
             for piece in pieces(merged, FILE_ROWS):
-                written = self.table.written(piece)
+                written = write_files(self.table.root, self.table.spec.schema, piece)
                 change.added += written
                 self._kept = {each.path: piece for each in written} if piece is merged and len(files) <= 1 else {}
         return change
