@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -60,6 +61,10 @@ FOUND_AT = {
 LONG_SEARCHES = {"hung-disk-keeps-its-leader", "new-proposals-keep-a-stalled-leader"}
 """Bugs with long histories: `make soak` finds them; `make test` requires that they change a history."""
 SHOWN_AT = {
+    "vote-for-any-log": 1,
+    "no-back-off": 1,
+    "read-before-own-term-commit": 1,
+    "snapshot-with-another-configuration": 1,
     "leader-counts-itself-early": 7,
     "match-by-index-only": 10,
     "joint-majority-of-the-union": 4,
@@ -83,6 +88,8 @@ SHOWN_AT = {
     "kraft-leader-of-another-epoch": 2,
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
+COMPARED_LINES = 1_400
+"""Length of the compared part of a history without bugs, in lines. Each bug shows in it."""
 SHOWN_WITHIN = 100
 """Maximum number of short histories per planted bug; usually the first one calls the bug and changes."""
 RARELY_SHOWN = (
@@ -150,7 +157,14 @@ def _recording_calls(replacement: Any, name: str, called: set[str]) -> Any:
 @cache
 def _lines_without_bugs(seed: int, strategy: str, kind: Kind | None) -> tuple[int, ...]:
     lines: list[int] = []
-    run_history(seed, SHORT, STRATEGIES[strategy], lambda line: lines.append(hash(line)), kind)
+
+    def keep(line: str) -> None:
+        lines.append(hash(line))
+        if len(lines) == COMPARED_LINES:
+            raise _HistoryDecidedError
+
+    with suppress(_HistoryDecidedError):
+        run_history(seed, SHORT, STRATEGIES[strategy], keep, kind)
     return tuple(lines)
 
 
@@ -168,7 +182,7 @@ def _changes_the_history(mutant: Mutant, seed: int, called: set[str], *, differs
 
     def compare(line: str) -> None:
         nonlocal differs
-        differs = differs or next(lines, None) != hash(line)
+        differs = differs or next(lines, hash(line)) != hash(line)
         if differs and called >= names:
             raise _HistoryDecidedError
 

@@ -196,7 +196,7 @@ async def restarted(farm: Farm) -> Farm:
     return restored
 
 
-@over_seeds(20, quick=2)
+@over_seeds(20, quick=1)
 async def test_state_depends_only_on_log_prefix(seed: int) -> None:
     world = World(seed)
     random = Random(-1 - seed)
@@ -241,7 +241,7 @@ def test_older_version_has_same_state_below_new_level(seed: int) -> None:
     assert unknown > 0
 
 
-@over_seeds(20, quick=2)
+@over_seeds(20, quick=1)
 def test_state_respects_operator_limits_after_every_entry(seed: int) -> None:
     """Only permitted nodes publish. They publish at most sixteen leaves, none excluded or of another master."""
     world = World(seed)

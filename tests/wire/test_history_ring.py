@@ -157,7 +157,7 @@ def test_history_begin_of_region_fits_all_states() -> None:
 
 def test_history_restarts_do_not_use_up_ring() -> None:
     data = bytearray(FILE_BYTES)
-    for _ in range(300):
+    for _ in range(100):
         written(data, RingWriter(read_ring(bytes(data[:REGION_BYTES])).last).append(EXAMPLE))
     assert not any(data[REGION_BYTES:])
 
