@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 from bridge.cli.help import documents
 from bridge.cli.main import cli
-from tests.effort import few_of
+from tests.effort import each_case, few_of
 from tests.structure.sources import ROOT
 
 DOCS = ROOT / "docs"
 NAMED = re.compile(r"`garlicfarm help ([\w/-]+)(?: '([^']+)')?`")
+LINK_TO_FILE = re.compile(r"\]\((?!https?:)")
 PATH = re.compile(r"\bdocs/[\w/-]+\.md\b")
 
 
@@ -64,7 +65,13 @@ def test_topic_list_shows_task_of_each_topic() -> None:
 
 
 TOPICS = {topic.place: topic for topic in documents.topics(DOCS)}
-SHORT = [place for place in TOPICS if (DOCS / f"{place}.md").stat().st_size < 20_000]
+SHORT = [place for place in TOPICS if (DOCS / f"{place}.md").stat().st_size < 5_000]
+
+
+@each_case("topic", TOPICS.values(), ids=lambda topic: topic.place)
+def test_document_is_readable_without_paths(topic: documents.Topic) -> None:
+    shown = documents.readable((DOCS / f"{topic.place}.md").read_text(encoding="utf-8"), topic, list(TOPICS.values()))
+    assert LINK_TO_FILE.search(shown) is None
 
 
 @pytest.mark.parametrize("topic", few_of(TOPICS, *SHORT))
@@ -73,7 +80,7 @@ def test_document_is_shown_without_markdown_or_paths(topic: documents.Topic) -> 
     assert code == 0
     title = (DOCS / f"{topic.place}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     assert title.replace("`", "").split()[0] in output
-    assert "](" not in re.sub(r"\[[^\]]*\]\(https?:", "", output)
+    assert LINK_TO_FILE.search(output) is None
     assert "\x1b" not in output
 
 
