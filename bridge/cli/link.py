@@ -7,6 +7,9 @@ A directory that does not serve now is in the link too: its router may only be r
 QR code has as many directories as fit in the width of the terminal.
 """
 
+from bisect import bisect_right
+from functools import cache
+
 import click
 
 from bridge.api.control_routes import VIEW
@@ -69,14 +72,22 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
 
 
 def _print_qr_code(whole: FarmLink, columns: int) -> None:
-    for count in range(len(whole.directories), 0, -1):
-        lines = qr_lines(str(FarmLink(whole.address_hash, whole.directories[:count])))
-        if len(lines[0]) <= columns:
-            print_picture(lines)
-            if count < len(whole.directories):
-                echo(f"The QR code has {count} of the {len(whole.directories)} directories: a wider one does not fit.")
-            return
-    echo(f"The terminal is too narrow for a QR code: it has {columns} columns, and {len(lines[0])} are necessary.")
+    @cache
+    def lines_with(count: int) -> list[str]:
+        return qr_lines(str(FarmLink(whole.address_hash, whole.directories[:count])))
+
+    def width_of(count: int) -> int:
+        return len(lines_with(count)[0])
+
+    # More directories need a wider code, and each code needs 0.1 s.
+    most = len(whole.directories)
+    count = most if width_of(most) <= columns else bisect_right(range(1, most), columns, key=width_of)
+    if not count:
+        echo(f"The terminal is too narrow for a QR code: it has {columns} columns, and {width_of(1)} are necessary.")
+        return
+    print_picture(lines_with(count))
+    if count < most:
+        echo(f"The QR code has {count} of the {most} directories: a wider one does not fit.")
 
 
 def qr_lines(text: str) -> list[str]:
