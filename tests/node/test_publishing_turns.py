@@ -184,7 +184,8 @@ async def test_only_able_node_keeps_trying(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage, able=False):
-        await trio.sleep(300)
+        # The pause between two attempts is the longest one after 75 s.
+        await trio.sleep(150)
         assert publisher(stage) == OWN
         stage.router.refusal = None
         await trio.sleep(70)
@@ -215,7 +216,7 @@ async def test_i2pd_node_with_old_key_file_is_never_chosen(autojump_clock: MockC
     stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.OLD_TRANSIENT)
     assert stage.router.obstacle is not None
     async with on_duty(stage):
-        await trio.sleep(300)
+        await trio.sleep(100)
     chosen = [each.data["server"] for each in stage.trace.recent(4096) if each.kind == "publisher-chosen"]
     assert OWN not in chosen
     assert stage.records(Publication) == []
