@@ -13,12 +13,12 @@ from bridge.node.security.key_files import save_signing_key
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
-from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage
+from tests.node.farm_stage import MASTER, NOW_S, Stage
 
 pytestmark = pytest.mark.usefixtures("machine_clock")
 
 DAY_S = 86_400
-PERIOD_S = PERIOD_MS / 1000
+PERIOD_S = 10
 
 
 def put(path: Path, content: SigningKey | str | None) -> None:
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_renewed_key_signs_next_structure_and_clears_alarm(path: Path, autojump_clock: MockClock) -> None:
-    stage = Stage(key=PublishingKey.load(path))
+    stage = Stage(key=PublishingKey.load(path), period_ms=PERIOD_S * 1000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(3 * PERIOD_S)
@@ -77,7 +77,7 @@ async def test_unusable_file_keeps_current_key_with_alarm(
 ) -> None:
     good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
     put(path, good)
-    stage = Stage(key=PublishingKey.load(path))
+    stage = Stage(key=PublishingKey.load(path), period_ms=PERIOD_S * 1000)
     nursery.start_soon(stage.background_tasks.run)
     await trio.sleep(PERIOD_S / 2)
     assert stage.alarm(SIGNING_KEY.kind) is None
