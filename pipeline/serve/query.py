@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -241,6 +241,7 @@ def _listed(output: Output, roots: Sequence[Output]) -> Iterable[list[StoredFile
         return [*pool.map(stored_files, roots)]
 
 
+@lru_cache(maxsize=64)
 def _read_by(sql: str) -> frozenset[str]:
     """Return the tables that a query names; none if DuckDB cannot parse it, or it reads files. Raises QueryError."""
     try:
