@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.output.buckets import Output
+from pipeline.output.documents import sync
 from pipeline.tables import delta
 from pipeline.tables.delta import TableSpec
 
@@ -27,7 +28,7 @@ def _copied_empty_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
                 made[key] = copytree(root / LOG, tmp_path_factory.mktemp("empty") / LOG)
             return table
         copytree(made[key], root / LOG)
-        delta.sync(root, root.parent)
+        sync(root, root.parent)
         return DeltaTable(root)
 
     with pytest.MonkeyPatch.context() as patched:

@@ -10,7 +10,8 @@ import pytest
 
 from pipeline import ignore
 from pipeline.gold import tables
-from pipeline.gold.tables import SPECS, Gold
+from pipeline.gold.tables import FOLDED, GOLD, SPECS, Gold
+from pipeline.gold.traces import LOG_READERS, TRACED
 from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
@@ -80,13 +81,13 @@ def gold_rows(output: Path, name: str) -> list[dict[str, Any]]:
 
 def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]]:
     """Derive the table, and no tables of another kind, from all rows of the base tables; return its rows."""
+    kinds: dict[str, Mapping[str, object]] = {"GOLD": GOLD, "FOLDED": FOLDED, "TRACED": TRACED}
+    chosen = next(each for each in kinds.values() if name in each)
     with pytest.MonkeyPatch.context() as patched:
-        for kind in ("GOLD", "FOLDED", "TRACED"):
-            found = getattr(tables, kind)
-            patched.setattr(tables, kind, found if name in found else {})
-        kept = (*tables.GOLD, *tables.FOLDED, *tables.TRACED)
-        patched.setattr(tables, "SPECS", {each: SPECS[each] for each in kept})
-        patched.setattr(tables, "LOG_READERS", [each for each in tables.LOG_READERS if each in tables.TRACED])
+        for kind, each in kinds.items():
+            patched.setattr(tables, kind, each if each is chosen else {})
+        patched.setattr(tables, "SPECS", {each: SPECS[each] for each in chosen})
+        patched.setattr(tables, "LOG_READERS", [each for each in LOG_READERS if each in chosen])
         Gold(output, window_ms).refresh(0)
     return gold_rows(output, name)
 
