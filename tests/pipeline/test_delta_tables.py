@@ -499,13 +499,6 @@ def test_windows_in_files_by_farm_equal_windows_in_one_file(
     assert len(stored_files(tmp_path / "parts" / "gold_windows")) > farms / bound
 
 
-def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
-    for batch, farm in enumerate(("a", "b", "a")):
-        write_current_state(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
-    assert [(row["farm"], row["index"]) for row in read(tmp_path, "routers")] == [("a", 7), ("b", 6)]
-    assert len(CurrentState(tmp_path).rows("routers")) == 2
-
-
 @over_seeds(many=40, quick=1)
 def test_state_in_files_by_farm_equals_state_in_one_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

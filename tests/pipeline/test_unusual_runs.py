@@ -15,7 +15,6 @@ from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.run import RunSettings, run_once
 from pipeline.serve.query import documents
-from pipeline.source.log_client import FarmLogError
 from tests.effort import few_of
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 from tests.pipeline.made_tables import tables_of as write_tables
@@ -51,19 +50,6 @@ def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: P
     again.report(1, uptime=1)
     run_farms(tmp_path, "blog", again)
     assert reports(tmp_path) == {log.cluster_id: before, RECOVERED: [first_index + 1]}
-
-
-def test_recovered_farm_of_node_needs_another_output(tmp_path: Path) -> None:
-    log = three_servers(minutes=1)
-    settings = RunSettings(tmp_path / "tables", {"node": str(tmp_path / "control.sock")}, derived=False)
-    with serve_log(log, tmp_path / "control.sock"):
-        run_once(None, settings)
-    rows = tables_of(settings.output)
-    log.cluster_id = RECOVERED
-    log.report(1, uptime=1)
-    with serve_log(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match=r"recover.* another output"):
-        run_once(None, settings)
-    assert differences(rows, tables_of(settings.output)) == []
 
 
 def test_renamed_farm_continues_under_new_name(tmp_path: Path) -> None:
