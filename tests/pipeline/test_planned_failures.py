@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from pipeline import load_model
 from pipeline.cli.commands import pipeline
 from pipeline.feedback.weighing import SERVERS_MAX
-from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
+from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.planned_failures import APART_MS, DAY_MS, KINDS, Kind, Label, Signal
 
 ROUTERS, DAYS, SEED = 4, 3.0, 9
+PERIOD_MS = 120_000
+"""Four times the period of a generated farm, for a quarter of its entries."""
 PERIODS_OF_A_RESTART = 8
 """The longest restart in periods, including an overlapping restart of the leader."""
 Figures = dict[str, float]
@@ -41,7 +43,10 @@ def farm() -> Farm:
     model = LoadModel(ROUTERS, DAYS, SEED, KINDS)
     found: dict[int, dict[int, Figures]] = defaultdict(dict)
     log_time_ms = 0
-    for entry in model.entries():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(load_model, "PERIOD_MS", PERIOD_MS)
+        entries = [*model.entries()]
+    for entry in entries:
         if entry.value is None or not entry.value.startswith((b'{"clock":{"time"', b'{"cluster":"farm","date"')):
             continue
         figures = json.loads(entry.value) if b"[[" not in entry.value else {}
@@ -107,7 +112,7 @@ def test_farm_without_kinds_is_unlabeled() -> None:
 
 
 def test_generate_writes_labels_reproducibly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_model, "PERIOD_MS", 10 * PERIOD_MS)
+    monkeypatch.setattr(load_model, "PERIOD_MS", 2 * PERIOD_MS)
 
     def generated(name: str) -> str:
         labels = tmp_path / f"{name}.jsonl"
