@@ -33,9 +33,9 @@ from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import DataFile
-from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, STATES_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, STATES_SPEC
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
-from tests.pipeline.made_tables import lake_at, write_entries
+from tests.pipeline.made_tables import lake_at, write_batch, write_entries
 
 PERIOD_MS = 30_000
 KEEP_MS = 600_000
@@ -241,23 +241,20 @@ def add_admission(farm: Farm, server: int, node: str, name: str) -> None:
     farm.add_entry(admission={"server": server, "node": node, "name": name})
 
 
+def event_of(node: str, cursor: int, at: datetime, kind: str, ahead_ms: int = 0, **data: object) -> dict[str, Any]:
+    """Return an event at a log time, from a node whose clock is `ahead_ms` ahead."""
+    own_ms = int(at.timestamp() * 1000) + ahead_ms
+    times = {"time_ms": own_ms, "log_time": at, "clock_offset_ms": ahead_ms}
+    return {"farm": None, "node": node, "cursor": cursor, "kind": kind, "data": json.dumps(data), **times}
+
+
 def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]], at: datetime = NOON) -> None:
     """Write a trace of one node. The log times of its events follow `at`, a second apart."""
     rows = [
-        {
-            "farm": None,
-            "node": "node-1",
-            "cursor": place,
-            "time_ms": place,
-            "log_time": at + timedelta(seconds=place),
-            "clock_offset_ms": 0,
-            "kind": kind,
-            "data": json.dumps(data),
-            "day": NOON.date(),
-        }
+        event_of("node-1", place, at + timedelta(seconds=place), kind, **data)
         for place, (kind, data) in enumerate(events, 1)
     ]
-    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+    write_batch(farm.output, EVENTS, 0, rows)
 
 
 def test_departed_server_is_gone_unlike_dead_server(farm: Farm) -> None:
@@ -286,26 +283,21 @@ def test_server_dead_after_return_is_not_gone(farm: Farm) -> None:
     farm.report(1, *ahead_ms, periods=3)
     farm.report(1, periods=5)
     farm.write()
-    rows = [
-        {
-            "farm": None,
-            "node": node,
-            "cursor": server,
-            "time_ms": int(NOON.timestamp()) * 1_000 + minute * 60_000 + offset_ms,
-            "log_time": None if is_undated else NOON + timedelta(minutes=minute),
-            "clock_offset_ms": offset_ms,
-            "kind": kind,
-            "data": json.dumps({"member": f"node-{server}", "id": f"0{server}" * 8}),
-            "day": NOON.date(),
-        }
-        for server in ahead_ms
-        for node, minute, offset_ms, kind, is_undated in (
-            (f"witness-{server}", 1, ahead_ms[server], "member-left", False),
-            ("node-1", 10, 0, "member-alive", True),
-            ("node-1", 20, 0, "member-dead", False),
-        )
-    ]
-    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+    write_batch(
+        farm.output,
+        EVENTS,
+        0,
+        [
+            event_of(node, server, NOON + timedelta(minutes=minute), kind, offset_ms, **member) | changed
+            for server in ahead_ms
+            for member in ({"member": f"node-{server}", "id": f"0{server}" * 8},)
+            for node, minute, offset_ms, kind, changed in (
+                (f"witness-{server}", 1, ahead_ms[server], "member-left", {}),
+                ("node-1", 10, 0, "member-alive", {"log_time": None}),
+                ("node-1", 20, 0, "member-dead", {}),
+            )
+        ],
+    )
     found = farm.servers()
     assert [found[server].gone for server in ahead_ms] == [None] * 4
 
@@ -316,30 +308,14 @@ def test_undated_copy_of_departure_does_not_hold_back_alert(farm: Farm) -> None:
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
     farm.write()
-    data = json.dumps({"member": "node-2", "id": "02" * 8})
 
-    def row(node: str, minute: int, ahead_minutes: int, kind: str, **changed: object) -> dict[str, object]:
-        at = NOON + timedelta(minutes=minute)
-        own_ms = int((at + timedelta(minutes=ahead_minutes)).timestamp() * 1000)
-        dates = {"log_time": at, "clock_offset_ms": ahead_minutes * 60_000, "day": NOON.date()}
-        return {
-            "farm": None,
-            "node": node,
-            "cursor": 1,
-            "time_ms": own_ms,
-            "kind": kind,
-            "data": data,
-            **dates,
-            **changed,
-        }
+    def row(node: str, minute: int, kind: str, ahead_minutes: int = 0) -> dict[str, Any]:
+        at, member = NOON + timedelta(minutes=minute), {"member": "node-2", "id": "02" * 8}
+        return event_of(node, 1, at, kind, ahead_minutes * 60_000, **member)
 
-    of_file = {"log_time": None, "clock_offset_ms": None, "day": None}
-    rows = [
-        row("node-1", 1, 30, "member-left"),
-        row("node-3", 20, 0, "member-dead"),
-        row("node-1", 1, 30, "member-left", **of_file),
-    ]
-    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+    left = row("node-1", 1, "member-left", 30)
+    undated = {**left, "log_time": None, "clock_offset_ms": None}
+    write_batch(farm.output, EVENTS, 0, [left, row("node-3", 20, "member-dead"), undated])
     assert farm.servers()[2].gone is None
 
 
