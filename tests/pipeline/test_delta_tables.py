@@ -60,6 +60,12 @@ def indexes(output: Path) -> list[int]:
     return sorted(stored_rows(output / "clocks", CLOCKS.schema).column("index").to_pylist())
 
 
+def append_rows(table: Table, batches: Iterable[list[dict[str, Any]]]) -> Table:
+    for batch, rows in enumerate(batches):
+        table.append(LOG, batch, rows_of(CLOCKS.schema, rows))
+    return table
+
+
 def test_batch_repeated_is_stored_once(tmp_path: Path) -> None:
     for batch in (0, 1, 1, 0, 2):
         write_batch(tmp_path, "clocks", batch, [clock(batch)])
@@ -120,8 +126,7 @@ def test_checkpoint_is_durable_before_its_commits_are_deleted(tmp_path: Path, mo
         synced.update({each.name: commits for each in paths if ".checkpoint." in each.name})
 
     monkeypatch.setattr(delta, "sync", sync)
-    for batch in range(CHECKPOINT_COMMITS):
-        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    append_rows(table, [[clock(batch)] for batch in range(CHECKPOINT_COMMITS)])
     (commits_at_sync,) = synced.values()
     assert commits_at_sync > CHECKPOINT_COMMITS >= len([*log.glob("*.json")])
 
@@ -136,12 +141,6 @@ def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest
     assert len(table.files()) < 10
     assert table.committed(LOG) == 29
     assert pa.table(DeltaTable(tmp_path / "clocks", version=2).to_pyarrow_table()).num_rows == 3
-
-
-def append_rows(table: Table, batches: Iterable[list[dict[str, Any]]]) -> Table:
-    for batch, rows in enumerate(batches):
-        table.append(LOG, batch, rows_of(CLOCKS.schema, rows))
-    return table
 
 
 DATED_AND_UNDATED = [*([clock(index * 100)] for index in range(12)), [{"index": 5}]]
@@ -314,8 +313,7 @@ def test_merged_files_and_their_commit_are_synced_before_upkeep_deletes(
     """Otherwise a power failure leaves neither the small files nor the merged one."""
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds"))
-    for batch in range(CHECKPOINT_COMMITS - 1):
-        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    append_rows(table, [[clock(batch)] for batch in range(CHECKPOINT_COMMITS - 1)])
     root, log = tmp_path / "clocks", tmp_path / "clocks" / "_delta_log"
     small, synced = {each.path for each in table.files()}, dict[str, bool]()
 
@@ -355,8 +353,7 @@ def test_commit_is_synced_without_checkpoint_of_delta_rs(
     `is_earlier`: a table of an earlier version has the interval in its properties.
     """
     table, last = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds")), CHECKPOINT_COMMITS - 1
-    for batch in range(last - 1 - is_earlier):
-        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    append_rows(table, [[clock(batch)] for batch in range(last - 1 - is_earlier)])
     if is_earlier:
         DeltaTable(tmp_path / "clocks").alter.set_table_properties(
             {"delta.checkpointInterval": str(CHECKPOINT_COMMITS)}
@@ -379,8 +376,7 @@ def test_unwritable_table_error_names_table(tmp_path: Path) -> None:
 
 def test_failed_upkeep_error_names_table(tmp_path: Path) -> None:
     table = Table(tmp_path, CLOCKS)
-    for batch in range(2):
-        table.append(LOG, batch, rows_of(CLOCKS.schema, [clock(batch)]))
+    append_rows(table, [[clock(batch)] for batch in range(2)])
     place_on_disk(table.root, table.files()[0].path).unlink()
     with pytest.raises(OSError, match=r"clocks cannot be written: [^\n]+$"):
         table.merge_small(NOON.date(), 1_000_000)
