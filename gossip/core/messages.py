@@ -1,4 +1,4 @@
-"""The eight messages of the RFC and two more, one class each, and the payload of pings.
+"""The eight messages of the RFC (docs/explanation/gossip.md) and two more, and the payload of pings.
 
     joining    JoinReq -> JoinNak (with a token) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
