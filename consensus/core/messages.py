@@ -60,7 +60,7 @@ class RefusalReason(Enum):
     successor.
     """
     SNAPSHOT_UNKNOWN = "snapshot-unknown"
-    """The leader's snapshot has been replaced, or it does not have a snapshot."""
+    """The leader has replaced its snapshot, or does not have one."""
     OFFSET_OUT_OF_RANGE = "offset-out-of-range"
     """The snapshot ends before the requested byte."""
     BUSY = "busy"

@@ -18,7 +18,8 @@ from consensus.core.model import MAX_NUMBER
 STALLED_TIMEOUTS = 5
 """The derived stall timeout, in minimum election timeouts.
 
-One minimum timeout would be too short: disks often pause for a second or two, and an election takes longer than that.
+One minimum timeout would be too short: disks often pause for a second or two, and an election takes longer than such a
+pause.
 """
 
 

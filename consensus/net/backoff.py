@@ -14,7 +14,8 @@ from random import Random
 class Backoff:
     """Delays in seconds that double from `first_s` up to `longest_s`.
 
-    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for delays between half and all.
+    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for a random delay between half of it and all of
+    it.
     """
 
     def __init__(self, first_s: float, longest_s: float, random: Random | None = None, *, spread: float = 0.5) -> None:

@@ -1,11 +1,12 @@
 """A node's certificate, and TLS between nodes that pin each other's certificates.
 
-There is no authority: a node signs its own certificate on first start, and gossip carries its SHA-256, signed by the
-node's identity. A client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
-nothing here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per
-farm, would add a secret whose theft would not be detected.
+By default a node signs its own certificate on first start, and gossip carries its SHA-256, signed by the node's
+identity. A client accepts exactly the certificate with that fingerprint. Names in a certificate would prove nothing
+here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per farm, would
+add a secret whose theft would not be detected. An operator who has an authority can use it instead
+(`authority_context`); then a client checks names and dates.
 
-All certificates have the same dates, from 1970 to 9999, and a client does not compare them with its clock:
+All these certificates have the same dates, from 1970 to 9999, and a client does not compare them with its clock:
 docs/explanation/security.md, "Bounds", has the reason.
 
 The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash

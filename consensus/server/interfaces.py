@@ -60,7 +60,7 @@ class Receiver(Protocol):
 
 
 class Transport(Protocol):
-    """The way to the other servers. It may lose messages, since Raft repeats; it never delivers one twice."""
+    """The way to the other servers. It may lose messages, since Raft repeats them."""
 
     def send(self, recipient: ServerId, request: Request) -> None:
         """Queue a request without waiting; drop it if the queue is full or the peer unknown."""

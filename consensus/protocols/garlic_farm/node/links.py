@@ -14,8 +14,8 @@ of that append. So a heartbeat uses the second connection only if the last reque
 ago. A server of another implementation does not get a second connection.
 
 *The end of a peer's process.* If a connection breaks and the next one is refused, the core gets a `PeerEnded`. A last
-message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later ones are not: the port of a
-living peer may be closed to this server.
+message of the peer may arrive after it, so each refusal within `ended_s` is reported. Later refusals are not reported:
+the port of a living peer may be closed to this server.
 
 *Joining.* A joining server gets other messages until it is a member (`joining_peers`).
 """
@@ -60,7 +60,7 @@ class LinkOptions(Struct, frozen=True):
     unsent_lifetime_s: float = 0.5
     """Time that a request may wait for a connection. A late TimeoutNow would depose a healthy leader."""
     vote_lifetime_s: float = 2.0
-    """This time for a vote request, at least the longest election timeout. A slow dial then delays a vote."""
+    """This limit for a vote request: at least the longest election timeout, so that a slow dial only delays a vote."""
     unsent_max: int = 64
     in_flight_max: int = 256
     queue_max: int = 256
@@ -437,7 +437,7 @@ class _Link:
             joining.sent(part, records_bytes)
 
     def _survives(self, chunk: core.InstallSnapshot) -> bool:
-        """Return True unless the chunk would end the peer: other implementations end at a snapshot without them."""
+        """Return False if the chunk would end the peer: another implementation ends at a snapshot without itself."""
         if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (

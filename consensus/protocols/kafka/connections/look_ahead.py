@@ -5,15 +5,17 @@
     Fetch        ─▶ waits until all earlier replies are sent    (the listener: it does not overlap)
 
 A broker of Kafka reads the next request of a connection after the reply to the previous one, and serves an OffsetCommit
-within milliseconds. Here a commit may be held for a part of the session, so that commits of a group share one entry.
-Without overlapping, ten commits that a client sends without waiting would be held in sequence and could not share an
-entry. Later heartbeats would get their replies after the end of the session.
+within milliseconds. Here a commit may be held for a second, or for a tenth of a session shorter than 10 s, so that
+commits of a group share one entry. Without overlapping, ten commits that a client sends without waiting would be held
+in sequence and could not share an entry. In a session of 10 s or less, later heartbeats would get their replies after
+its end.
 
 *Order.* The next request begins when the service of the previous one has run until its first wait. So a service that
 records a request before it waits records all requests in order. Responses are also sent in order, because clients count
 them.
 
-The number is bounded: beyond it a client is not read until the oldest request has its reply.
+The number of overlapping requests is limited (`MAX_OVERLAPPING`). At the limit, the listener does not read from the
+connection until the oldest request has its reply.
 """
 
 from collections import deque
@@ -24,7 +26,7 @@ import trio
 from msgspec import Struct
 
 MAX_OVERLAPPING: Final = 64
-"""Requests of one connection. A client that commits each second has up to five under way."""
+"""Limit of the overlapping requests of one connection. A client that commits each second has one or two."""
 
 
 class _Request(Struct):
@@ -71,7 +73,7 @@ class LookAhead:
     async def _run(
         self, request: _Request, answer: Callable[[], Awaitable[bytes | None]], task_started: trio.Event
     ) -> None:
-        # The task that waits for it is run after this one has come to its first wait.
+        # `begin` continues only after this task has reached its first wait.
         task_started.set()
         try:
             request.response = await answer()

@@ -4,7 +4,7 @@ The versions are those with schemas in kio, up to the versions that Kafka 4.1 se
 still accepts. A listener serves the versions of its services (`connections.service.ServedApi`); a client picks the
 newest common version (`version_for`).
 
-This is a separate module because messages, codec, listener and services need only the numbers from each other.
+This is a separate module because messages, codec, listener and services all need these numbers.
 """
 
 from collections.abc import Mapping

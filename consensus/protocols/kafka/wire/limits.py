@@ -11,7 +11,7 @@ Kafka and Raft count the same things under different names. This folder uses Kaf
 
 The log is one partition of one topic. A UUID is written as Kafka's tools write it, in URL-safe Base64 without padding.
 
-This is a separate module because every other module of this folder needs it.
+This is a separate module because most modules of this folder need it.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode

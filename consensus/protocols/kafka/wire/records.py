@@ -25,7 +25,7 @@ class Record(Struct, frozen=True):
 
 
 class RecordBatch(Struct, frozen=True):
-    """Adjacent records of one leader epoch. Without a producer the last three are -1."""
+    """Adjacent records of one leader epoch. Without a producer the last three fields are -1."""
 
     base_offset: int
     leader_epoch: int

@@ -8,8 +8,9 @@ may name a dead leader. So a query continues at the next server until a server r
 
 *Reading the log* is a Fetch by replica -1. Our server treats this as a consumer's Fetch, and returns only records below
 the high watermark. A controller of Kafka treats every Fetch as a replica's, and does not have a state for replica -1.
-So it requires an epoch with the offset, and also returns uncommitted records. This client sends the epoch of the newest
-record, which is valid for any offset in the log, and omits records beyond the high watermark.
+So it requires an epoch with the offset, and also returns uncommitted records. This client sends the epoch of the
+previous record. Without a previous record it sends the leader's epoch, which is valid for any offset in the log. It
+omits records beyond the high watermark.
 
 *Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
 without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
@@ -114,7 +115,7 @@ class ChangeAnswer(Struct, frozen=True):
 
 
 class _Topic(Struct, frozen=True):
-    """A log as a listener names it to the readers of a Fetch."""
+    """The log in the form that a Fetch needs: name, id and epoch of its topic."""
 
     name: str
     topic_id: UUID
@@ -244,7 +245,7 @@ class QuorumClient:
         try:
             if first.version_of(ApiKey.METADATA) is None:
                 raise QuorumClientError(
-                    f"{first.peer} serves no topics: a controller is named by --bootstrap-controller"
+                    f"{first.peer} does not serve topics: if it is a controller, name it with --bootstrap-controller"
                 )
             metadata: clients.MetadataResponse = await self._exchange(
                 first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)

@@ -9,8 +9,8 @@ Kafka does not have a request for a server's name. But a server refuses a Vote f
 pre-vote that is not refused changes nothing (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
 an ordinary vote would have effects. So the identity of such servers stays UNKNOWN.
 
-A connection alone is not a sufficient test. A listener of another server, or of another cluster on the same machine,
-would be recorded as the voter's. Two live servers of three could then elect no leader.
+A connection alone is not a sufficient test: the address of another server, or of another cluster on the same machine,
+would be recorded as the voter's. Then two live servers of three might be unable to elect a leader.
 """
 
 from enum import Enum, auto

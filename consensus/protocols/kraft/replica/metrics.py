@@ -1,4 +1,4 @@
-"""The thirteen metrics of KIP-595, measured in the server itself.
+"""The metrics of KIP-595, measured in the server itself.
 
     ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
     trio's loop ──▶ PollIdle                                         time of waiting for sockets, timers and the disk

@@ -6,7 +6,7 @@ leader that removes itself leads until the removal is committed, so the others m
 
 An address in a message is a claim of the sender, so it does not replace a voter's configured address. For an id outside
 the configuration it is used: a server that was offline during a change of the voters may find the leader only in this
-way. Only the id of such a leader is known. The last `TOLD_MAX` addresses are stored.
+way. Only the id of such a leader is known. Such addresses are stored for the last `TOLD_MAX` ids.
 
 The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
 kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is

@@ -9,8 +9,8 @@ too slow. Each record is read once, by the first request that needs it, and the 
 Committed records do not change, but the log's start rises: then the first block is read again, because its latest
 record may have been dropped.
 
-While the log grows, commits of other clients wait during each read. So a long read then uses at most a quarter of the
-time, in parts of a few milliseconds.
+While the log grows, commits of other clients wait during each read. So a long read uses at most a quarter of this time,
+in parts of a few milliseconds.
 """
 
 from array import array

@@ -14,9 +14,9 @@ head (`no_op_head`, `configuration_head`); a configuration's also has unusual ve
 A replica gets whole batches (`batches_for_replicas`); a partial one would be a separate batch to it.
 `entries_of` restores the leader's entries byte for byte.
 
-*Trust.* `fetched_entries` reads a leader's batches, and raises `KafkaWireError` and nothing else: offsets are without a
-gap, epochs do not fall, each record is valid. The first batch may begin before the position, and the last may be cut
-off.
+*Trust.* `fetched_entries` checks that a leader's batches have offsets without a gap, epochs that do not fall, and valid
+records. It raises `KafkaWireError` and nothing else. The first batch may begin before the position, and the last may be
+cut off.
 """
 
 import struct

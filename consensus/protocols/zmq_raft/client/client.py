@@ -88,9 +88,9 @@ class ClientError(Exception):
 
 
 class NoAnswerError(ClientError):
-    """No leader has replied in time; the text lists the last reply of each peer. An update may be committed or not.
+    """A call did not get its result in time; the text contains the reason. An update may be committed or not.
 
-    `has_peer_replied` is True if any peer has ever replied. No peer replies to a client that names another cluster.
+    `has_peer_replied` is False if no peer replied to the search for the leader. Peers of another cluster do not reply.
     """
 
     def __init__(self, text: str, *, has_peer_replied: bool = True) -> None:
@@ -356,8 +356,8 @@ async def connect(
         async with zmq_raft.connect(["tcp://127.0.0.1:8047"], "my cluster") as client:
             index = await client.update(b"hello")
 
-    It connects at its first use, so this does not fail without a reachable peer. `curve` encrypts all connections, to
-    peers that have one key. Raises `ValueError` for an invalid URL.
+    The client connects at its first use, so `connect` does not fail if no peer is reachable. `curve` encrypts all
+    connections; all peers must have the same key. Raises `ValueError` for an invalid URL.
     """
     with zmq_context() as context:
         async with open_client(_ZmqSockets(context, curve), urls, ident, options or ZmqClientOptions()) as client:

@@ -75,7 +75,7 @@ class ZmqClientOptions(Struct, frozen=True):
     max_under_way: int = 1024
     """Sent updates without a reply; more of them wait for a place."""
     max_ahead: int = 50
-    """Messages of entries, and broadcasts, kept for a consumer; servers send 5 and at most 50 ahead."""
+    """Limit of the messages with entries, and of the broadcasts, that wait for a consumer."""
     max_ahead_bytes: int = 64 * 1024 * 1024
     """Bytes of these messages."""
     confirm_within_s: float = 4.0

@@ -85,12 +85,12 @@ class CompactionFailed:
 
 @dataclass(frozen=True, slots=True)
 class CompactionOptions:
-    """When the log is compacted."""
+    """Conditions and limits of a compaction."""
 
     log_bytes: int = 64 * 1024 * 1024
-    """Least size of the log after the snapshot …"""
+    """Least size of the log after the snapshot."""
     min_entries: int = 1000
-    """… and a new snapshot would replace at least so many entries, and a quarter of all."""
+    """Least number of entries that a new snapshot replaces; it must also replace a quarter of all entries."""
     check_s: float = 10.0
     retry_s: float = 600.0
     """Delay before a retry after a failure."""
