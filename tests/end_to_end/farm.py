@@ -296,7 +296,7 @@ class Farm:
         # A stopped server may have left a report, which becomes stale.
         fresh = {report.raft_id for report in leader_view.reports if not report.stale}
         reported = fresh >= {view.node.raft_id for view in views.values()}
-        # Require a running publisher; its structure may still be in transfer. A hostile report adds a master without one.
+        # A master needs a publisher; its structure may still be in transfer. Hostile reports add masters without one.
         published = any(each.publisher_name is not None for each in leader_view.publishing)
         if not (agreed and reported and published):
             return None

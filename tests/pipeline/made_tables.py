@@ -11,7 +11,7 @@ import pytest
 from pipeline import ignore
 from pipeline.gold import tables
 from pipeline.gold.tables import FOLDED, GOLD, SPECS, Gold
-from pipeline.gold.traces import LOG_READERS, TRACED
+from pipeline.gold.traces import TRACED
 from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
@@ -87,7 +87,6 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
         for kind, each in kinds.items():
             patched.setattr(tables, kind, each if each is chosen else {})
         patched.setattr(tables, "SPECS", {each: SPECS[each] for each in chosen})
-        patched.setattr(tables, "LOG_READERS", [each for each in LOG_READERS if each in chosen])
         Gold(output, window_ms).refresh(0)
     return gold_rows(output, name)
 
