@@ -2,8 +2,9 @@
 
     event ──▶ step(event, now) ──▶ effects          deadline: the time of the next DeadlineReached
 
-SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving,
-broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a module:
+SWIM as the RFC (docs/explanation/gossip.md) describes it (peers bounded by capacity, joins with tokens and redirects,
+pings relayed by ttl, leaving, broadcast presence), with Lifeguard's three additions. This file is the control flow
+only; each mechanism has a module:
 
     updates      the precedence rule, suspicions, doubts,          dissemination  payloads of pings
                  refutation

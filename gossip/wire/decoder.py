@@ -1,6 +1,7 @@
 """Bytes to messages: one code byte and one CBOR array in the order of the message's fields.
 
-The RFC names codes and fields and leaves the bodies open. docs/reference/gossip-protocol.md ("Bodies") lists them.
+The RFC (docs/explanation/gossip.md) names codes and fields and leaves the bodies open.
+docs/reference/gossip-protocol.md ("Bodies") lists them.
 
 cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against the structs
 below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can send a
