@@ -100,7 +100,7 @@ class Progress:
     """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
-    """Time to send it a higher commit index, unless an append carries it before."""
+    """Time to send the follower a higher commit index, unless an append carries the index before."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
     appends_in_flight: int = 0
     """Number of these requests that carry entries."""

@@ -49,7 +49,7 @@ class TopicState(Struct, frozen=True):
     log_end_offset: int = -1
     """End of this server's log, exclusive, committed or not; -1: at the high watermark."""
     final_end: int = -1
-    """No offset from the high watermark up to this one, exclusive, has a record; -1: at the high watermark."""
+    """The offsets from the high watermark up to here, exclusive, do not have records; -1: at the high watermark."""
 
     def leader_endpoint(self, part: Callable[..., E]) -> tuple[E, ...]:
         """Return the part of a message that names the leader, or nothing if clients cannot connect to it."""
@@ -156,9 +156,9 @@ class ServedTopic(Protocol):
     async def epoch_end(self, epoch: int) -> int | None:
         """Return the offset after the last record of `epoch` or of an earlier one, if this server has later records.
 
-        `MAX_OFFSET` if it has none: records that it may lack are not cut. None if the log does not have a record of
-        that epoch and never gets one: a consumer has read it in another log. Raises `ServerBusyError` or
-        `ServerStoppedError`.
+        `MAX_OFFSET` without later records: this server may lag, so the records do not count as cut. None if the log
+        does not have a record of that epoch and never gets one: a consumer has read it in another log. Raises
+        `ServerBusyError` or `ServerStoppedError`.
         """
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
