@@ -29,7 +29,9 @@ OUTAGE_MS = (5 * 60_000, HOUR_MS)
 SPIKE_MS = (60_000, 8 * 60_000)
 DAYS_DIFFER = 0.15
 WANDER, WANDER_HOLDS = 0.15, 0.99
-"""Standard deviation of the logarithm of the load, and its remaining share after a period: a third after an hour."""
+"""Standard deviation of the logarithm of a router's load; share of its deviation from the usual load that remains after
+one reporting period. After an hour about a third remains.
+"""
 
 
 class Kind(StrEnum):

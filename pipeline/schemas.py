@@ -1,9 +1,9 @@
 """The schemas at the borders of the pipeline: rows of the sources and of the tables.
 
-    source `farm`        ENTRIES: one row an entry, with its content (`pipeline/decode/columns.py`)
-    source `farm_events` EVENTS: one row an event of a node's trace
-    history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
-    derived              DERIVED[table]: made of history by SQL (`pipeline/gold`)
+    source `farm`        ENTRIES: one row per entry, with its content (`pipeline/decode/columns.py`)
+    source `farm_events` EVENTS: one row per event of a node's trace
+    history              HISTORY[table]: one row per entry, or per element of it; a directory per day of log time
+    derived              DERIVED[table]: made of history and events by SQL (`pipeline/gold`)
 
 The columns of both sources are listed in docs/reference/pipeline-sources.md, those of the tables in
 docs/reference/pipeline-tables.md. Columns for entries of another kind are NULL.

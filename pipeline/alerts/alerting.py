@@ -7,8 +7,8 @@
 A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
 recorded alerts, so it may handle several batches together, and a repeated batch has no effect. After a batch it reads
 the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is firing it reads
-them after every batch and every `LOOK_SECONDS`, because silences can expire. Then it rests for `REST_TIMES` times the
-duration of the check.
+them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check the thread rests for
+`REST_TIMES` times the duration of the check.
 
 *A farm with a backlog does not alert*, because its batches show the past (`Backlog`). The backlog is reported, and a
 metric counts such farms.
@@ -51,7 +51,7 @@ from pipeline.tables.upkeep import Upkeep
 NEAR_S = 600.0
 SHRINKS_S = 600.0
 TURN_S = 3_600.0
-"""The longest time between two turns of a farm; after it, its servers alert."""
+"""The longest wait of a held-back farm for its next turn. After it, the farm is not held back any more."""
 
 
 @dataclass(frozen=True, slots=True)

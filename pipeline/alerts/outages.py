@@ -2,16 +2,16 @@
 
                      a server is down                      healthy for `--alert-keep-firing`, or removed
     (no alert) ─────────────────────▶ firing ──────────────────────────────────────────────▶ resolved
-                                        │ one message for `unhealthy`, one more for `silent` if it becomes that
+                                        │ one message for `unhealthy`, one more if the server becomes `silent`
                                         └ held back while it is silenced or its server was removed
 
 A farm's server has one firing alert at most. The alert is compared with the server's current state, not with each
 change. So a repeated batch, a restarted run and a backlog of days do not add messages. When a receiver works again, it
 gets the missed messages that still apply. A server that flaps stays in one outage, which counts its failures.
 
-A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of its earlier
-alerts. A killed run sends a message again with the same id, so a receiver can drop repeated messages. A message has the
-form of Alertmanager's webhook (version 4), which many receivers accept.
+A message's id contains a hash of the farm, the server, the beginning of the outage, and the number of earlier alerts of
+this outage. A killed run sends a message again with the same id, so a receiver can drop repeated messages. A message
+has the form of Alertmanager's webhook (version 4), which many receivers accept.
 """
 
 import hashlib

@@ -234,7 +234,7 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
 
 
 def _fetch_ms(entry: ReportEntry) -> int | None:
-    """Return the lower median of the durations of its successful look-ups of other destinations; None without any."""
+    """Return the lower median of the durations of successful look-ups in a report; None without any."""
     # Most reports have none.
     if not entry.remote_destinations and not entry.remote_metas:
         return None

@@ -1,6 +1,6 @@
 """Derived tables are made in parallel with the batches, by a separate thread with a limited share of the time.
 
-    batch N written ──▶ `batch_done(N)` ──▶ the thread: tables from batches 0 to N ──▶ rest ──▶ the newest N of then …
+    batch N written ──▶ `batch_done(N)` ──▶ the thread: tables from batches 0 to N ──▶ rest ──▶ the newest batch …
 
 If derived tables were made between two batches, they would delay the current state by seconds in a large farm, and a
 user may be waiting for it. The thread handles the newest written batch, so it combines batches that arrive while it

@@ -69,7 +69,7 @@ class SourceReader(Protocol):
         ...
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Plan the end of the run with its first batch."""
+        """Fix the end of the run when its first batch is planned."""
         ...
 
     def partitions(self, start: SourceOffset, end: SourceOffset) -> Sequence[InputPartition]:

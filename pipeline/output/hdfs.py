@@ -153,7 +153,7 @@ class HdfsStore:
             if found != version:
                 self._discard(f"{folder}/{version}")
                 raise PreconditionError(f"{key} has another version") from error
-        # Writers of files that were there before this version can only fail; a later file may be the next version.
+        # The writers of these files can only fail now. A newer file may be the next version, so it stays.
         for each in files.keys() - {_MARK + tag}:
             self._discard(f"{folder}/{each}")
         return version

@@ -1,7 +1,7 @@
 """The recorded past of all farms from the tables, for `replay.py`: a day at a time, in the order of the log.
 
     reports + destination_reports, clocks, factors ──┐
-    router_health (a window is there when it is over) ─┴▶ by farm, log time and index ─▶ `Past` of that farm
+    router_health (windows at their ends) ───────────┴▶ by farm, log time and index ─▶ `Past` of that farm
 
 Rows are read one day at a time, the partition of the tables, so that memory has a bound for any request. The leaves
 have constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on,
@@ -19,7 +19,9 @@ from pipeline.output.buckets import Output
 from pipeline.serve.query import SqlQuery, documents, query_result
 
 BAD_SHARE = 0.5
-"""The share of a window that makes it bad."""
+"""A server is bad in a window if its availability or healthy share is below this, or its median lag is above this part
+of `LAG_WORST_MS`.
+"""
 _ENDS = (
     "ends AS (SELECT farm, unix_millis(log_time) - $span_ms AS since_ms FROM current_farm WHERE log_time IS NOT NULL)"
 )
@@ -67,7 +69,7 @@ _REMOVALS = """
 def replayed(
     output: Output, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
 ) -> dict[str, Past]:
-    """Return the past of each farm up to `span_ms` before the end of its tables. Raise QueryError."""
+    """Return the last `span_ms` of log time of each farm in the tables. Raise QueryError."""
     removals = removals_of(lambda sql: documents(output, sql))
     pasts: dict[str, Past] = {}
     for found in documents(output, _put_in(_DAYS, span_ms)):

@@ -147,7 +147,7 @@ def _sections(page: "_Page", servers: Sequence[Server], gaps: Sequence[Gap], obj
         section(
             "Detection",
             "Time from the last report of a member until gossip suspected it and marked it dead, compared with the"
-            " expectation of SWIM for the timing lan; below it the times of each observer, the newest first.",
+            " expectation of SWIM for the timing lan. The last table has the times of each observer, the newest first.",
             detection(run_query, called) + page.detection(),
         ),
         section(

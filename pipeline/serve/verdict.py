@@ -48,7 +48,7 @@ class State(Enum):
 
     @property
     def counts(self) -> bool:
-        """True if it is a server of the farm."""
+        """True if a server in this state belongs to the farm."""
         return self is not State.REMOVED
 
 

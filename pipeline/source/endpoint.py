@@ -1,7 +1,7 @@
 """One HTTP connection to one node's control endpoint, from a process that shares nothing with the farm.
 
     /run/…/control.sock           a Unix socket: users with the right to open it may read
-    https://192.168.7.5:7650      TCP: the node must show one of the pinned certificates, then it is sent the token
+    https://192.168.7.5:7650      TCP: the node must show a pinned certificate before it receives the token
 
 A control endpoint's certificate is not signed by an authority, so a check of names and authorities is useless. Instead
 the certificate itself is compared, by its SHA-256, before a byte of the token leaves this process.

@@ -162,7 +162,7 @@ class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTrigg
         return {**start, **moved}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Plan the end of the run with its first batch.
+        """Fix the end of the run when its first batch is planned.
 
         Without this method Spark makes one batch of such a run. Then, if a crash interrupts that batch, the next run
         repeats it and does not read the events after it.

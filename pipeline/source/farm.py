@@ -418,7 +418,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return {"farms": {**self._newest}, **reported} if self._newest or reported else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Plan the end of the run with its first batch."""
+        """Fix the end of the run when its first batch is planned."""
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -29,7 +29,7 @@ from pipeline.source.log_client import FarmLogError
 
 PAGE_EVENTS = 1_000
 PAGES_AT_ONCE = 100
-"""Limit of pages in a row: twenty times the ring of a node. An endpoint that sends more is not a node."""
+"""Limit of pages in a row: more than twenty times the ring of a node. An endpoint that sends more is not a node."""
 LINE_LIMIT_BYTES = BACK_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
 _COUNTS_END = 2**63

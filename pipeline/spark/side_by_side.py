@@ -110,7 +110,7 @@ class SideBySide:
                     ends.callback(each.query.stop)
 
     def _check_query(self, each: QueryState, query: RunningQuery) -> None:
-        # The calls are in this order because a query that ends between them then has its reason.
+        # A query may end between the two calls: in this order, its reason is known then.
         active = query.isActive
         failure = query.exception()
         if failure is not None:

@@ -72,9 +72,9 @@ def batch_rows(rows: pa.Table, batch: int, stored_at: datetime | None = None) ->
 def limit_rows(
     kind: RangeKind, farms: Sequence[Mapping[str, Any]], batch: int, through: date | None = None
 ) -> pa.Table:
-    """Return a row for each farm: up to a day, by default the day of its log time, counts may differ from the tables.
+    """Return a row for each farm with the last day whose counts may differ from the tables.
 
-    `farms`: rows of `current_farm`.
+    `farms`: rows of `current_farm`. `through`: that day; by default the day of the farm's log time.
     """
     found = [
         {

@@ -73,7 +73,7 @@ def tidy(table: Table, keep_ms: int | None) -> None:
 
 
 def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> list[StoredFile]:
-    """Return files without a row younger than `keep_ms` before the youngest of all; never the youngest.
+    """Return the files whose rows are all more than `keep_ms` older than the youngest row of all files.
 
     Rows without log time are as old as the batch that wrote them: their files go with the files of that batch. In a
     table without a batch column, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
