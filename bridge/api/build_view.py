@@ -89,7 +89,7 @@ class LocalView(Struct, frozen=True):
     state: FarmState
     """The last state, with this node's own health and with every unreachable server marked as unresponsive."""
     acting: Mapping[str, int | None]
-    """The Raft id of the server that publishes it without a quorum; None if no reachable server can."""
+    """The Raft id of the server that publishes the master without a quorum; None if no reachable server can."""
     signed: Mapping[str, PlannedPublication]
     """The last structures that this node's own router accepted."""
 

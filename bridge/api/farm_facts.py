@@ -118,7 +118,7 @@ def outdated_reports(view: FarmView) -> frozenset[int]:
 
 
 def patience_ms(raft: RaftView) -> int:
-    """Return the least duration of a contradiction that counts: servers follow an ended leader for that long."""
+    """Return the least duration of a contradiction that counts: servers may follow a stopped leader for that long."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 

@@ -409,7 +409,7 @@ class FoundTunnelView(Record, frozen=True):
     chosen: bool
     """True if it becomes a leaf."""
     reason: str
-    """Reason why it does not; empty if it does, or could."""
+    """Reason why it cannot become a leaf, or should not without the operator's choice; empty without one."""
 
 
 class FoundRouterView(Record, frozen=True):

@@ -57,7 +57,7 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import Inability, inability_text
 
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
-"""Alarms about a wait, in the order of causes: with a wrong key formation does not receive usable messages."""
+"""Alarms about a wait, in the order of causes: with a wrong key, formation does not receive usable messages."""
 _DOWN_ACTION = "start {0} again, and check that UDP (gossip) and TCP (consensus) reach {0}"
 _REPLACE_ACTION = (
     f"to replace {{}}a server that will not return, {ADD_NODE}; once the new server votes, the farm removes the old"
@@ -400,7 +400,7 @@ def _no_healthy_leaf(facts: FarmFacts) -> Concern | None:
 
 
 def _degraded(facts: FarmFacts) -> Concern | None:
-    """Return None without a quorum: that verdict already lists the servers that are down."""
+    """Return None without a quorum: the verdict `no-quorum` already lists the servers that are down."""
     if not facts.is_server or facts.quorum_is_lost:
         return None
     troubles = list(_troubles(facts))

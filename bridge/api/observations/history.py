@@ -25,7 +25,7 @@ from bridge.core.membership.admission import server_label
 HOURS_DEFAULT: Final = 24
 HOURS_MAX: Final = 24 * 31
 WINDOW_MAX_MS: Final = (HOURS_MAX + 1) * 60 * MINUTE_MS
-"""The start of a window is rounded down to a step."""
+"""An hour more than `HOURS_MAX`, because the start of a window is rounded down to a step."""
 UNITS: Final[Mapping[SeriesKind, str]] = {
     SeriesKind.ROUND_TRIP: "ms",
     SeriesKind.COMMIT_LAG: "ms",
