@@ -86,4 +86,4 @@ def revoke(invitation: str, node: str | None, *, as_json: bool) -> None:
         return
     echo(f"The invitation {done.invitation.id} is revoked.")
     for use in done.invitation.uses:
-        echo(f"{use.name} ({use.id}) has the farm key by it. If it is not your machine: garlicfarm node evict {use.id}")
+        echo(f"{use.name} ({use.id}) received the farm key. If it is not your machine: garlicfarm node evict {use.id}")

@@ -75,8 +75,8 @@ def systemctl_problem(*arguments: str) -> str:
 def as_node_user(places: Places) -> Iterator[None]:
     """Act as the owner of the state directory if the package's unit runs the node, and as root again afterwards.
 
-    So new files there belong to this user, and root does not follow links that this user makes. It is also necessary
-    for reading the secrets of this user: readers refuse a file of another user, even for root.
+    So new files there belong to this user, and root does not follow links that this user makes. The secrets of this
+    user must be read in the same way: readers refuse a file of another user, even for root.
     """
     with acting_as_owner(places.state_dir) if places.is_service else nullcontext():
         yield

@@ -24,7 +24,7 @@ def print_token(token: Token | str, nodes: int, lifetime_s: int, *, qr: bool) ->
     lines = qr_lines(command) if qr else []
     if lines and len(lines[0]) <= terminal_columns():
         print_picture(lines)
-    echo("The token is secret until then, and is not shown again. `garlicfarm invite list` shows its uses.")
+    echo("The token is secret while it is valid, and is not shown again. `garlicfarm invite list` shows its uses.")
 
 
 def lifetime_text(lifetime_s: int) -> str:

@@ -5,9 +5,10 @@
 Each step waits until every running member has confirmed and stored it, or, if forced, until a timeout. A member that
 could not store the new key would return with the old key after a restart, and would be refused once the old key is
 removed. An interruption before the last step isolates no member, because the old key still opens datagrams. The same
-command then continues. The dates of the keys show the next step. If the newest installed key is newer than the choice
-of the sealing key, it is used. If it is older than the sealing key, only its removal is missing. Otherwise an earlier
-rotation did not choose it, so a new key replaces it.
+command continues an interrupted rotation. The epochs of the keys show the next step. If the newest installed key is
+newer than the choice of the sealing key, the command continues with that key. If the newest installed key is older than
+the sealing key, only its removal is missing. Otherwise an earlier rotation left the key unused, and a new one replaces
+it.
 """
 
 from collections.abc import Callable
