@@ -135,7 +135,7 @@ async def test_committed_but_refused_command_has_reason() -> None:
     assert [answer.outcome for answer in (too_early, accepted, repeated)] == [SubmitOutcome.COMMITTED] * 3
     assert "the feature level 2" in too_early.reason
     assert accepted.reason == ""
-    assert repeated.reason == "made from the log up to 1; one from up to 1 was accepted"
+    assert repeated.reason == "made from the log up to 1; the last accepted ones: up to 1"
     assert (too_early.index, accepted.index, repeated.index) == (1, 3, 4)
 
 

@@ -308,7 +308,7 @@ def test_founder_with_other_promises_stops_founding() -> None:
     members = endorser(B, A, B, C, of=other), endorser(C, A, B, C)
     assert not has(show(core, *members), Persist)
     text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
-    assert f"{B.hex()} has seen other promises" in text
+    assert f"{B.hex()} saw other promises" in text
 
 
 def test_eligible_bystander_must_endorse_founding() -> None:
@@ -317,7 +317,7 @@ def test_eligible_bystander_must_endorse_founding() -> None:
     assert not has(show(core, endorser(B, A, B), proposer(C)), Persist)
     assert core.waiting_for == (C,)
     text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
-    assert f"{C.hex()} does not confirm the promises" in text
+    assert f"{C.hex()} did not confirm the promises" in text
     bystander = farm_member(C, notice=FormationNotice(endorsement=some_founding(A, B).cluster_id))
     assert has(show(core, endorser(B, A, B), bystander), Persist)
 
@@ -347,7 +347,7 @@ def test_equivocating_node_is_not_founder() -> None:
     false = replace(promiser(B, A, B), equivocates=True)
     assert not has(show(core, false), Persist)
     text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
-    assert f"{B.hex()} shows different nodes different descriptions" in text
+    assert f"{B.hex()} showed different descriptions to different nodes" in text
     watching = formation(A, 2)
     show(watching, replace(proposer(B, A, B), equivocates=True))
     assert watching.notice == FormationNotice()

@@ -233,14 +233,14 @@ def test_factors_without_newer_index_refused() -> None:
     entry = factors(log)
     log.append(entry)
     [refused] = log.append(entry)
-    assert refused == CommandRefused("factors", "made from the log up to 2; one from up to 2 was accepted")
+    assert refused == CommandRefused("factors", "made from the log up to 2; the last accepted ones: up to 2")
     assert factor_of(log) == 1_100
 
 
 def test_factors_beyond_own_index_refused() -> None:
     log = two_leaves()
     [refused] = log.append(factors(log, through_index=3))
-    assert refused == CommandRefused("factors", "it claims to know the log up to 3, and is itself the entry 3")
+    assert refused == CommandRefused("factors", "made from the log up to 3, but the index of this entry is 3")
 
 
 @each_case("factor", [0.499, 2.001, -1, float("nan"), float("inf")])

@@ -1,10 +1,10 @@
 """Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
     founding      every node, before there is a log: its clock differs from most clocks, or no majority agrees
-    own clock     every node: it differs from the clocks of a majority of the voters
+    own clock     every node: its clock differs from the clocks of a majority of the voters
     other clocks  the leader: the same for the other servers, by name
-    log time      the leader: it leads the clocks of a majority by more than correct reports explain, so it does not
-                  advance; or no majority of the voters reports
+    log time      the leader: log time leads the clocks of a majority by more than correct reports explain, so log
+                  time does not advance; or no majority of the voters reports
 
 If no majority of the clocks agrees, the text states this and lists all clocks: no machine can find the right one.
 """

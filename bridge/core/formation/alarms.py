@@ -13,7 +13,7 @@ from bridge.core.formation.member import FarmMember
 
 WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
-_EQUIVOCATES = "shows different nodes different descriptions, and is not counted as a founder"
+_EQUIVOCATES = "showed different descriptions to different nodes, and cannot be a founder"
 CLUSTERS_SHOWN = 4
 ANNOUNCERS_SHOWN = 4
 """Members named for each cluster. A holder of the farm key can invent any number of clusters and members."""
@@ -170,7 +170,7 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     silent = [each for each in others if each not in absent and situation.members[each].notice.promise is None]
     false = [each for each in others if each in situation.members and situation.members[each].equivocates]
     reasons = [f"{_names(absent)} cannot be reached"] if absent else []
-    reasons += [f"{_names(silent)} has not promised yet"] if silent else []
+    reasons += [f"{_names(silent)} did not promise yet"] if silent else []
     reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
     return (
         f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start the"
@@ -190,8 +190,8 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
     silent = [each for each in present if each not in false and each not in others]
     reasons = [f"{_names(absent)} cannot be reached"] if absent else []
     reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
-    reasons += [f"{_names(others)} has seen other promises, so a founder shows different ones"] if others else []
-    reasons += [f"{_names(silent)} does not confirm the promises (does it run an older version?)"] if silent else []
+    reasons += [f"{_names(others)} saw other promises, so a founder shows different ones"] if others else []
+    reasons += [f"{_names(silent)} did not confirm the promises (an older version?)"] if silent else []
     return (
         f"This node has seen the promises of {_names(endorsed.founders)}, and waits before it creates the farm: "
         f"{' and '.join(reasons) or 'the others create it'}. {_way_out(missing, endorsed)}"
@@ -206,8 +206,8 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
-            f"All founders confirm them. {_names(outside)} is not a founder and blocks the founding. If it is your"
-            f" node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
+            f"All founders confirm them. Only other nodes block the founding: {_names(outside)}. Stop or update each"
+            f" that is yours. If one is not, someone else has the farm key. {list_founders(endorsed)}"
         )
     return (
         "Start the missing nodes; stop or update a node that is not a founder and does not confirm. If one of the"

@@ -432,8 +432,8 @@ class Formation:
             return "Check again in a moment."
         names = ", ".join(each.hex() for each in blocking)
         return (
-            f"{names} is not a founder and does not confirm the founding: check again in a moment. If that lasts and it"
-            f" is your node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
+            f"Only other nodes did not confirm it yet: {names}. Check again in a moment. If that lasts, stop or update"
+            f" each that is yours. If one is not, someone else has the farm key. {list_founders(endorsed)}"
         )
 
     def _confirm(self, cluster_id: bytes) -> None:

@@ -4,7 +4,7 @@
     record    the class in `bridge.core.log.records`, whose fields define the JSON
     level     the lowest feature level at which it has an effect (`bridge.core.log.feature_level`)
     counter   the counter of such entries, with its meaning
-    scope     the scope of client keys that may write it next to servers (`bridge.core.membership.authors`)
+    scope     the scope of client keys that may write it, as servers may (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
     name      in events, keys of the Kafka topic and tables of the pipeline
     type      in `garlicfarm log --type`

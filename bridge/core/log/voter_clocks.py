@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
-"""The sum of both is less than the tolerance of 30 s for the date of a report (`FarmTuning.clock_tolerance_ms`)."""
+"""Both together are less than `FarmTuning.clock_tolerance_ms`, the tolerance of 30 s for the date of a report."""
 READING_CLOCK_ENTRIES = 6
 """Number of clock entries until a reading expires: a period has at most two, and one report of each server."""
 

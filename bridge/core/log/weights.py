@@ -172,7 +172,7 @@ def take_factors(
     own = len(factors) if author is None else sum(each.author == author for each in factors.values())
     if own > FACTORS_MAX or len(factors) > FACTORS_OF_ALL_MAX:
         most = FACTORS_MAX if own > FACTORS_MAX else FACTORS_OF_ALL_MAX
-        return weights, CommandRefused("factors", f"{max(own, len(factors))} leaves would have one, at most {most} can")
+        return weights, CommandRefused("factors", f"{max(own, len(factors))} leaves would have one: at most {most}")
     weights = replace(weights, factors=factors, through_index=entry.through_index, formula=entry.formula)
     return weights, FactorsAccepted(entry.through_index, len(entry.factors))
 
@@ -187,9 +187,9 @@ def fading(weights: Weights, log_time_ms: int) -> Weights:
 
 def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
     if entry.through_index <= weights.through_index:
-        return f"made from the log up to {entry.through_index}; one from up to {weights.through_index} was accepted"
+        return f"made from the log up to {entry.through_index}; the last accepted ones: up to {weights.through_index}"
     if entry.through_index >= index:
-        return f"it claims to know the log up to {entry.through_index}, and is itself the entry {index}"
+        return f"made from the log up to {entry.through_index}, but the index of this entry is {index}"
     for leaf_hash, factor in entry.factors.items():
         if _thousandths(factor, PIPELINE_BOUNDS) is None:
             return f"the factor {factor:g} of {leaf_hash[:8]} is not within {_bounds(PIPELINE_BOUNDS)}"

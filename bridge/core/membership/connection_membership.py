@@ -1,7 +1,7 @@
 """Membership without gossip: servers describe themselves when they connect, and connections show which are alive.
 
     introduction, first hand ──▶ alive       nothing for `silent_after_ms`, and no Raft connection ──▶ dead
-    introduction by another  ──▶ known       signed departure ──▶ left
+    introduction by another  ──▶ alive, if unknown or newer            signed departure ──▶ left
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
 carry. It also passes on the descriptions of the other servers that it considers alive, so a newcomer with one working
@@ -13,8 +13,8 @@ open or has just been opened. Servers do not exchange judgments, so nothing need
 Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
 first hand, with its own incarnation or a later one and other content, a second instance of its identity runs: an
 identity conflict. If other servers pass on a description with a later generation, this server's record of its
-generations is out of date. It begins a later generation. If the description has its own address, it also raises an
-alarm, since its record of votes may be out of date too.
+generations is out of date. This server then begins a later generation. If the description has this server's address, an
+alarm is raised, since the record of its votes may be out of date too.
 """
 
 from collections.abc import Collection, Sequence

@@ -28,8 +28,8 @@ SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
-"""A failed look-up counts if it is at most this much older than the last hand-over; the server of an older one may have
-stopped."""
+"""A failed look-up counts if it was reported at most this long before the last hand-over. The server of an earlier one
+may have stopped."""
 SUCCESSION_MS: Final = 600_000
 """If two hand-overs of a publisher are at most this far apart, the wait for a look-up continues from the earlier one.
 
