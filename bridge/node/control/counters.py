@@ -259,7 +259,7 @@ FAMILIES: Final = (
             Fault.PLAIN_REFUSED: "Set the same `transport` on all servers, or correct the address of that server",
             Fault.PROXY_REFUSED: "Check `proxy.user` and `proxy.password_file`",
             Fault.REFUSED_UPGRADE: "The event `connection-failed` has the text of the refusal",
-            Fault.UNREACHABLE: "Start the peer, or check the firewalls between; it grows while a server is down",
+            Fault.UNREACHABLE: "Start the peer, or check the firewalls on the way; it grows while a server is down",
             Fault.SILENT: _LOAD,
             Fault.BUSY: (
                 "It ends when the server has started and the farm is created; otherwise too many clients connect, or"

@@ -327,7 +327,7 @@ class FarmAdmin:
         await self._checked(command)
 
     async def _checked(self, command: CommandRequest) -> tuple[OperatorCommands, OrderLevel | None]:
-        """Return the commands, and the level that this one lacks; raise `Refused` if it is not permitted."""
+        """Return the commands, and the level that this removal needs first; raise `Refused` if it is not permitted."""
         commands = await self._current_commands()
         _, record, _ = commands.check(command)
         farm, level = self._current.required(), kind_of(record).level

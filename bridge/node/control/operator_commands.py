@@ -259,7 +259,8 @@ class OperatorCommands(Struct, frozen=True):
 def is_voter_kept(view: FarmView, server_id: int) -> bool:
     """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`.
 
-    A learner gets the vote first. With `voters_max` voters it becomes a voter only after such a removal.
+    A learner counts, because it replaces the voter: it gets the vote before the removal, or after it in a farm that has
+    `voters_max` voters.
     """
     voters = {each.raft_id for each in view.raft.voters}
     learners = [each for each in view.raft.learners if not each.evicted]

@@ -32,7 +32,7 @@ from consensus import sleep_to_tick
 
 LOOK_S: Final = 1.0
 REST_S: Final = 10.0
-"""Longest time between checks."""
+"""Longest time between checks; `SHARE` makes it longer if a check takes more than a tenth of a second."""
 SHARE: Final = 100
 """The inverse of the share of time for checks."""
 STUCK_S: Final = 30.0

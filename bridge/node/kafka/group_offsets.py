@@ -140,7 +140,7 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, refusal)
 
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
-        """Wait until the commit with this number, or a later one, is in the log; it is written by `latest_s`.
+        """Wait until the commit with this number, or a later one, is in the log; write it before `latest_s`.
 
         Commits take the lock in order of arrival. So the commit that sleeps with the lock is the oldest. Each later
         commit may wait equally long from its own arrival, and is written with the oldest.

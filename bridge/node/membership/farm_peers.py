@@ -8,8 +8,9 @@ A holder of a copied key file may only connect as a client and introduce itself.
 founding or in an admission of the log. Before this node knows its farm it refuses claims of a Raft id with
 `Fault.BUSY`, and its peers try again.
 
-The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions
-from a founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.
+The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings a chain of signed
+admissions that leads from a founder to that identity (`admission_chain`). The log's data on an id or identity takes
+precedence.
 
 A removed server may act as a server while the group needs its vote and its entries. An evicted server may not. An
 accepted peer is judged again when the log changes the grounds of the verdict (`follow`).

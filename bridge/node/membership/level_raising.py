@@ -69,7 +69,7 @@ class LevelRaising:
         return announced_levels(self._replica, self._state(), self._member_directory)
 
     def obstacle(self, holding: Collection[int]) -> str:
-        """Return why the farm stays at its level: these voters announce no higher one."""
+        """Return why the farm stays at its level, with the levels that these voters announce."""
         return self._obstacle({each: level for each, level in self.announced().items() if each in holding})
 
     async def _propose(self, level: Level) -> None:

@@ -4,9 +4,10 @@ Machines are cloned, and then three nodes have the name `vm`. Every view identif
 to one identity (`bridge.core.membership.admission`). An operator who follows the advice for a node with a new identity
 would retire the wrong one. So a node with the name of its host changes its name:
 
-    another member of the cluster is alive under it, and ──── this node's name is recorded in the log: keep it
-                                                         ├─ no farm is known, and its id is lower: change now
-                                                         └─ a farm is known: change if it stays alive for a while
+    another member of the cluster has this name, is alive, and
+        the log has recorded this node's name               ─▶ keep it
+        no farm is known, and the other member's id is lower ─▶ change now
+        otherwise                                           ─▶ change if the other member stays alive for a while
 
 The node takes the name `HOST-ABCD`, ABCD being the beginning of its own id. It stores the name in its state directory
 and restarts under it. The wait within a farm is for a node that lost its state directory. Such a node returns with the

@@ -6,7 +6,7 @@
 The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
 in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of
 the farm sends it. A founder's signature is enough: the founding contains its identity. Any other member is called at
-its Raft port first, and must prove its Raft id by the signed admissions from a founder (`farm_peers`).
+its Raft port first, and must prove its Raft id by a chain of signed admissions from a founder to it (`farm_peers`).
 
 Such a proof does not show later evictions: an evicted member can still announce a wrong id. A wrong id only delays this
 node, because no server of the farm exchanges messages with a node under a wrong id. While its server has stored
@@ -122,7 +122,7 @@ class OwnRaftId:
         ]
 
     async def _proven(self, notices: list[Notice]) -> int | None:
-        """Return the id that a founder announces, or else a replying server of the farm; None without either."""
+        """Return the id that a founder announces, or else one that a proven server announces; None without either."""
         for announcer, raft_id in notices:
             if announcer.node_id in self._founding.founders:
                 return raft_id

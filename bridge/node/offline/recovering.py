@@ -86,10 +86,10 @@ _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
 """Each start of a node has a higher generation than all earlier ones, so also than this one."""
 LOST_TERMS = 2**16
-"""The distance from the last kept term to the first term of the new cluster: more terms than the old farm had later.
+"""The distance from the last kept term to the first term of the new cluster.
 
-So a term never identifies entries of both. A consumer that has read more of the old log than was kept detects this by
-the term of the last entry that it read.
+The old farm began fewer terms after the kept one, so no term identifies entries of both clusters. A consumer
+that has read more of the old log than was kept detects this by the term of the last entry that it read.
 """
 _SEGMENT_BYTES = 1024 * 1024
 """Size of the first file of the log; the node makes the others by its settings."""

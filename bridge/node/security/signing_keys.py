@@ -1,9 +1,9 @@
 """The key that signs a master destination's structures on this node, its renewal, and the alarm before it ends.
 
-A transient key ends after 30 days, and a new one replaces its file while the node runs. The file's times and size are
-checked once a reporting period. A changed file is read, and a valid new key is used from then on. An unusable file, a
-key of another master or an expired key only sets an alarm: the present key remains in use. Reading a key only at the
-start would be simpler, but every renewal would require the restart of a voter.
+A transient key ends after some days (30 by default), and a new one replaces its file while the node runs. The file's
+times and size are checked once a reporting period. A changed file is read, and a valid new key is used from then on. An
+unusable file, a key of another master or an expired key only sets an alarm: the present key remains in use. Reading a
+key only at the start would be simpler, but every renewal would require the restart of a voter.
 """
 
 import logging

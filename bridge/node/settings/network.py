@@ -131,7 +131,7 @@ class GossipSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """`[consensus]`; `bridge.core.membership.reconcile` explains the last three."""
+    """`[consensus]`; `bridge.core.membership.reconcile` uses `voters_max`, `grace_ms` and `admit`."""
 
     bind: Annotated[
         Address,

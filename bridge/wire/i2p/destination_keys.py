@@ -5,8 +5,9 @@
                                                        session configuration
 
 A holder of the master's private key can publish as the farm permanently. So this key stays off the nodes: each node has
-its own transient key, which the master signed for 30 days. A thief of a node can use the node's key only until it ends.
-A farm without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
+its own transient key, which the master signed for some days (30 by default). A thief of a node can use the node's key
+only until it ends. A farm without an offline machine may put the master key file on its nodes; it is accepted as a
+signing key.
 
 i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
 master signs one together with the transient key. Files of older versions do not have it.

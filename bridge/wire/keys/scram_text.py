@@ -2,8 +2,8 @@
 
     SCRAM-SHA-512$4096:SALT$STORED_KEY:SERVER_KEY        the last three in base64
 
-PostgreSQL keeps the credentials of SCRAM in the same form (RFC 5803 has the fields). A thief cannot log in with it. A
-thief can try guesses of the password with it, so new passwords are random and long.
+PostgreSQL keeps the credentials of SCRAM in the same form (RFC 5803 has the fields). A thief cannot log in with
+this form, but can try guesses of the password. So new passwords are random and long.
 
 A module of its own, because it is the only common part of the command that makes a line and the listener that reads it.
 """
