@@ -71,7 +71,7 @@ class SealFault(CountedDrop):
 
 
 class SealError(Exception):
-    """A datagram that the farm's keys do not open, or that was opened before. `version` is the sender's, if another."""
+    """A datagram that the farm's keys do not open, or a repeated one. `version`: the sender's, if it differs."""
 
     def __init__(self, reason: SealFault, version: int = VERSION) -> None:
         super().__init__(reason.value)
