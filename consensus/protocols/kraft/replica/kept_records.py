@@ -61,7 +61,7 @@ def metadata_objection(batch: RecordBatch) -> str | None:
 
 
 class KeptRecords:
-    """The records of a log, up to a number of bytes. Beyond the limit all are dropped, and no later ones are added."""
+    """The records of a log, up to a number of bytes. Beyond the limit all are dropped, and none is kept later."""
 
     def __init__(self, max_bytes: int) -> None:
         self.size_bytes = 0
