@@ -361,5 +361,5 @@ async def test_controller_without_topics_names_option(tmp_path: Path) -> None:
     async with opened(settings) as quorum:
         await quorum.leader()
         client = QuorumClient(bootstrap(settings), brokers=True, patience_s=0.1)
-        with pytest.raises(QuorumClientError, match="a controller is named by --bootstrap-controller"):
+        with pytest.raises(QuorumClientError, match="if it is a controller, name it with --bootstrap-controller"):
             await read(client, 0)
