@@ -70,8 +70,8 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     """Approve a new node, or let a new identity take the name of another identity.
 
     NODE is the id of the new identity, or its name. If another identity has the name, that identity is retired
-    permanently: the leader removes its server when the new one votes instead. A holder of a copied key file can use
-    any name, so compare the id with `garlicfarm status` on the node itself.
+    permanently: the leader removes its server when the server of the new identity votes. A holder of a copied key file
+    can use any name, so compare the id with `garlicfarm status` on the node itself.
     """
     if not yes:
         query_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))

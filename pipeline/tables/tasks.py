@@ -1,6 +1,6 @@
 """The work of each Spark task on its part of a micro-batch: everything, in one pass.
 
-    entries of the log ──▶ a task ──▶ rows of the base tables   few: sent to the driver; many: as files, named to it
+    entries of the log ──▶ a task ──▶ rows of the base tables   sent to the driver if few, otherwise in files
                                  ├──▶ the last row of each server, destination and master
                                  ├──▶ the rows for the watch and the feedback        (if they are on)
                                  ├──▶ the windows of each farm with new rows

@@ -6,7 +6,7 @@
                reply, but at most the base
     typical    the lower median of the last 32 first-reply times of the leaf. After 8 of them it counts only above half
                of the base: `least` covers quicker replies
-    slow       the second-greatest of them: one lost packet does not count (i2pd repeats a first packet after 9 s)
+    slow       the second-greatest of these 32 times: one lost packet does not count (i2pd repeats one after 9 s)
     doubt      1. It doubles after a late reply that took longer than the base, and after twice as many failures in a
                row as there are leaves: the network is slow or down
 

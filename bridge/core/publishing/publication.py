@@ -4,8 +4,8 @@
                        (`_complete`), after `gather_ms` at the latest
     take over          immediately, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
-    forced             an operator wants it: also not sooner than `change_ms`, since a router would not accept it
-    overtake           like a change: a server published a later second without a quorum (`without_quorum`)
+    forced             an operator requests it; not sooner than `change_ms`, since a router would refuse the structure
+    overtake           as for a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
 The seconds of a master's structures must rise, also after `recover`, but must not run ahead of log time, because

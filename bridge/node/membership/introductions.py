@@ -5,8 +5,8 @@
 
 With `transport = "i2p"` servers exchange only the Garlic Farm protocol. Its handshake carries the data of gossip, after
 the password: each side's signed description (name, endpoint, formation, admitted new nodes) and its copies of others. A
-connection made only for that is closed after the 101. Liveness follows from introductions and from Raft's connections
-(`bridge.core.membership.connection_membership`).
+connection made only for introductions is closed after the handshake. Liveness follows from introductions and from
+Raft's connections (`bridge.core.membership.connection_membership`).
 
 For the rest of the node introductions replace gossip (`membership_provider`). They do not change keys or send queries.
 """
