@@ -93,7 +93,7 @@ class Story:
     def receive(
         self, number: int, message: Message, *, token_valid: bool = False, source: Address | None = None
     ) -> list[Effect]:
-        """Receive a message from node `number`. Replies to a join get our generation, unless they name another one."""
+        """Receive a message from node `number`. A reply to a join without a receiver's generation gets ours."""
         if isinstance(message, JoinAck | JoinNak | JoinRedirect) and not message.receiver_generation:
             message = replace(message, receiver_generation=self.us.incarnation.generation)
         return self.step(Received(source or address_of(number), message, token_valid))

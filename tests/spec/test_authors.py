@@ -191,7 +191,7 @@ def test_request_id_scoped_to_its_author() -> None:
 
 
 def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
-    """Otherwise a table full of unknown sessions would make every second correct report count as expired."""
+    """Otherwise unknown sessions could fill the table, and correct reports would count as expired."""
     story = Story()
     for number in range(1, 4):
         for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):

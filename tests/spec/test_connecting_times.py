@@ -73,7 +73,7 @@ def test_timeout_is_bounded_by_60_s_or_a_longer_base() -> None:
             assert times.timeout_s(base_s, times.least_s(base_s), doubt=64.0) == expected_s
 
 
-def test_leaf_without_times_has_times_of_all_leaves() -> None:
+def test_leaf_without_times_gets_timeout_of_all_leaves() -> None:
     table = LeafTable(BASE_S)
     table.replace([ListedLeaf(bytes([each]) * 32, 10, 1) for each in range(2)])
     table.replied(bytes(32), 4.0, 10.0)
@@ -82,7 +82,7 @@ def test_leaf_without_times_has_times_of_all_leaves() -> None:
     assert (table.timeout_s(b"\1" * 32), table.timeout_s(bytes(32))) == (5.0, 16.0)
     for _ in range(32):
         table.replied(bytes(32), 0.1, 12.0)
-    assert table.timeout_s(b"\1" * 32) == 1.0  # Its own times are too few for the least.
+    assert table.timeout_s(b"\1" * 32) == 1.0  # Its own times are too few to determine a least timeout.
 
 
 def test_doubt_doubles_once_for_late_replies_of_simultaneous_requests() -> None:

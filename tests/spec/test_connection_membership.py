@@ -104,7 +104,7 @@ def test_departure_final_until_own_later_description() -> None:
     assert not known.receive(description(2, claim=2), 2, first_hand=False)
     assert known.update_status(60_000, ()) == []
     assert known.alive() == ()
-    # The higher generation wins, then the higher number, as in gossip.
+    # As in gossip, a higher generation wins, or a higher incarnation number in the same generation.
     for back in (description(2, claim=2), description(2, generation=2)):
         assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
         departing = replace(back, incarnation=back.incarnation.raised())

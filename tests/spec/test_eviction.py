@@ -103,7 +103,7 @@ def test_first_public_key_is_kept() -> None:
     assert story.state.admitted[2] == Admitted(B, "renamed", b"key")
 
 
-def test_evicted_identity_stays_out_and_its_box_is_dropped() -> None:
+def test_evicted_identity_stays_out_and_its_key_box_is_dropped() -> None:
     story = farm()
     assert story.apply(3, 1, Eviction(B, 1, ((A, BOX), (B, BOX)))) == (ServerEvicted(2, B, 1),)
     assert story.state.admitted[2].standing is Standing.EVICTED
@@ -111,7 +111,7 @@ def test_evicted_identity_stays_out_and_its_box_is_dropped() -> None:
     [refused] = story.apply(4, 1, Admission(B, "b"))
     assert isinstance(refused, AdmissionRefused)
     assert "was evicted" in refused.reason
-    assert story.apply(5, 1, Admission(C, "b")) == (ServerAdmitted(3, C, "b"),), "a person has freed the name"
+    assert story.apply(5, 1, Admission(C, "b")) == (ServerAdmitted(3, C, "b"),), "the eviction has freed the name"
 
 
 def test_unadmitted_identity_can_be_evicted() -> None:
@@ -257,7 +257,7 @@ def test_refused_eviction_names_deciding_voters() -> None:
 
 def test_spare_vote_removed_before_eviction() -> None:
     assert vote_goes_first({1, 2, 3, 4}, 4, expect=3)
-    assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than its founders"
+    assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than founders"
     assert not vote_goes_first({1, 2, 3, 4}, 5, expect=3), "a learner does not vote"
 
 

@@ -149,7 +149,7 @@ def test_deposed_leader_sends_no_end_of_epoch() -> None:
 
 @each_case(("place", "wait_ms"), [(0, 0), (1, 100), (2, 200), (3, 400), (4, 800), (5, 1_000), (9, 1_000)])
 def test_successors_campaign_in_list_order(place: int, wait_ms: int) -> None:
-    """The first successor campaigns immediately; the N-th after MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1))."""
+    """Successor 0 campaigns immediately, successor N after MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1))."""
     assert (lan().heartbeat_ms, lan().election_timeout_min_ms) == (100, 1_000)
     bench = FetchBench(1, voters=12)
     bench.begin(TWO, 2)
@@ -205,7 +205,7 @@ def test_end_of_epoch_accepted_after_refused_fetch() -> None:
 
 
 def test_vote_for_non_voter_refused_but_epoch_adopted() -> None:
-    """Vote, step 4a. The epoch may belong to an incomplete change of the voters."""
+    """Vote, step 4a. The epoch is adopted, because an incomplete change may make the candidate a voter."""
     bench = FetchBench(1)
     reply = bench.request_vote(4, LogId(1, 1), FOUR)
     assert (reply.granted, reply.error, reply.term) == (False, RefusalReason.INCONSISTENT_VOTERS, 4)
@@ -256,7 +256,7 @@ def test_fetch_of_other_cluster_refused() -> None:
 
 
 def test_fetch_reply_of_other_cluster_halts_follower() -> None:
-    """This error is fatal in a fetch reply, because it conflicts with the value of the elected leader."""
+    """INCONSISTENT_CLUSTER_ID in a fetch reply is fatal: the elected leader has another cluster id."""
     bench = FetchBench(1, cluster_id="ours")
     fetch = bench.follow(TWO, 2)
     bench.reply(fetch, error=RefusalReason.FOREIGN_CLUSTER)

@@ -92,7 +92,7 @@ def test_lower_fetch_offset_ends_acknowledgement() -> None:
 
 
 def test_diverging_fetch_ends_acknowledgement() -> None:
-    """Step 3 of a voter with another log in its directory: even the place of possible agreement is not proved."""
+    """Step 3: the voter has another log in its directory, so none of its earlier acknowledgements counts."""
     bench = leader(1)
     for position, match in ((LogId(2, 2), 2), (LogId(2, 1), 0), (LogId(1, 1), 1)):
         bench.fetch(TWO, position)
@@ -399,7 +399,7 @@ def test_replica_caught_up_with_log_end_of_previous_fetch() -> None:
 
 
 def test_replica_ages_count_up_to_description() -> None:
-    """The ages do not count up to the last step: the age at a later step would be larger than the age now."""
+    """An age ends at the time of the description, not at the last step: it includes the time since that step."""
     bench = leader(1)
     bench.fetch(TWO, LogId(2, 2))
     ages = {at: bench.raft.describe(bench.now + at).followers[0] for at in (-5, 0, 30)}

@@ -285,7 +285,7 @@ def test_link_rejected_by_peer_is_dropped() -> None:
 
 @each_case("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
 @each_case("kind", ["none", "guessed", "of another peer"])
-def test_link_end_without_its_ping_is_forged(kind: str, code: RefusalCode) -> None:
+def test_link_end_without_number_of_ping_is_ignored(kind: str, code: RefusalCode) -> None:
     story = Story()
     story.add_peers(1, 2)
     of_another = story.last_ping_of(1, 2)
@@ -297,7 +297,7 @@ def test_link_end_without_its_ping_is_forged(kind: str, code: RefusalCode) -> No
 
 
 @pytest.mark.parametrize("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
-def test_link_end_proved_by_join_token(code: RefusalCode) -> None:
+def test_link_end_with_end_of_join_token_is_accepted(code: RefusalCode) -> None:
     story = Story()
     story.receive(1, JoinReq(info_of(1), b"a token of 12"), token_valid=True)
     proof = b"ken of 12"[-8:]

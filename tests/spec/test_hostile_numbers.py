@@ -230,7 +230,7 @@ def storage_objection(story: Story) -> str | None:
 
 
 def failures_of_entries(sample: Record) -> list[str]:
-    """Return the failures after each such entry, and after all of them in one farm."""
+    """Return the failures after each hostile variant of the entry, and after all variants in one farm."""
     found = []
     together = Story()
     for number, (name, data) in enumerate(hostile_entries(sample)):

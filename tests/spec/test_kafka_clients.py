@@ -261,7 +261,7 @@ def test_offset_beyond_log_end_ignored(offset: int) -> None:
     assert story.tables.groups["group"].offset == 2
 
 
-def test_client_term_beyond_log_left_out() -> None:
+def test_group_offset_omits_leader_epoch_beyond_log_term() -> None:
     story = Story(BOUNDS_LEVEL)
     story.append(GroupOffset("group", 1, 2**31 - 1))
     assert story.tables.groups["group"].leader_epoch == -1

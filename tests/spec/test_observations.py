@@ -68,7 +68,7 @@ def test_observed_leaf_states_follow_report() -> None:
     assert state(healthy=True, stale=True) == State(NOT_REPORTED, 2)
 
 
-def test_leaf_of_dead_member_is_not_healthy_in_fresh_report() -> None:
+def test_observed_leaf_of_dead_member_counts_as_not_reported() -> None:
     states = [state for row, state in observed(VIEW).items() if row.kind is RowKind.LEAF]
     assert states[3:] == [State("healthy", 0), State(NOT_REPORTED, 2)]
     left = observed(with_status(VIEW, node_3=MemberStatus.LEFT))

@@ -223,7 +223,7 @@ def test_stale_publisher_replaced_within_three_periods() -> None:
     assert changes == [PublisherChanged(MASTER, 2, 1)]
 
 
-def test_unable_publisher_replaced_by_same_report() -> None:
+def test_publisher_replaced_by_report_that_it_is_unable() -> None:
     for changes in ({"attached": False}, {"publish_config": PublishConfig.OFF}, {"can_sign_until_s": None}):
         log = Log()
         log.append(report(1), report(2))

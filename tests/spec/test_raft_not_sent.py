@@ -61,7 +61,7 @@ def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
 
 
 def test_unsent_append_below_match_ends_acknowledgement() -> None:
-    """A joining peer that lost its log reports it in its join reply only. The link then withholds even heartbeats."""
+    """A joining peer reports the loss of its log only in its join reply. Then its link withholds even heartbeats."""
     bench = Bench(1, 1, voters=2)
     bench.lead()
     (first,) = sent(bench)

@@ -46,7 +46,7 @@ def test_vote_won_by_all_majorities_lost_without_one(sets: Sets, votes: dict[Ser
 
 
 def test_vote_needs_both_joint_majorities() -> None:
-    """(1,2) and (3,4) with yes, yes, no is lost. A majority of only one set leaves the vote open."""
+    """With the sets (1,2) and (3,4), the refusal of server 3 loses the vote. A majority of one set leaves it open."""
     one, two, three, four = range(1, 5)
     joint = Configuration(servers(3, 4), old_voters=servers(1, 2)).majorities
     assert tally({one: True, two: True, three: False}, joint) is VoteResult.LOST

@@ -34,7 +34,7 @@ IMPLAUSIBLE_SNAPSHOT = InstallSnapshot(
 
 @pytest.mark.parametrize("refused", [IMPLAUSIBLE_APPEND, IMPLAUSIBLE_SNAPSHOT], ids=["append", "snapshot"])
 def test_implausible_message_is_not_leader_contact(refused: AppendEntries | InstallSnapshot) -> None:
-    # Given a follower of server 2, after an append of it
+    # Given a follower of server 2, after an append from this leader
     bench = Bench(1, term=3)
     bench.append(3, AT(1, 1))
     due = bench.raft.deadline

@@ -167,7 +167,7 @@ class Story(ABC):
     """Number of submitted entries beyond the rows of the share."""
 
     def __init__(self) -> None:
-        """Create a farm at the level of shares."""
+        """Create a farm at the feature level that enforces shares."""
         self.farm = Farm(BASE_MS, founders=FOUNDERS)
         self.farm.state = replace(self.farm.state, level=BOUNDS_LEVEL, clocks=VoterClocks())
         self.index = 100

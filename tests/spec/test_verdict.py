@@ -334,7 +334,7 @@ def test_verdict_no_quorum_immediate_without_majority() -> None:
 
 
 def test_verdict_without_leader_does_not_advise_recover() -> None:
-    """Its leader may be blocked in one direction only, while the other servers have a quorum."""
+    """The leader may be unable to reach only this node, while the other servers have a quorum."""
     found = verdict(leaderless(healthy(2), 9_000))
     assert found.kind is VerdictKind.NO_QUORUM
     assert found.text.endswith("enough servers run, but this node does not find a leader")
@@ -404,7 +404,7 @@ def test_master_with_problem_is_named() -> None:
 
 
 def with_hostile_master(view: FarmView, *, own_masters: bool = True) -> FarmView:
-    """Return a view with a hostile last server: it alone reports a master, without a valid structure.
+    """Return a view whose last server is hostile: it alone reports a second master, whose structure has ended.
 
     Without `own_masters`, only node-1 reports the farm's master.
     """
@@ -457,7 +457,7 @@ def test_refusing_router_degrades_while_structure_is_valid() -> None:
     assert "`garlicfarm farm` shows why the router did not accept the structure" in found.advice
 
 
-def test_structure_that_look_ups_do_not_find_degrades() -> None:
+def test_structure_not_found_by_look_ups_degrades() -> None:
     found = verdict(publishing_of(healthy(), seen=False))
     assert found.text.startswith("Degraded: no router of another node finds the structure of node-2")
     assert "check the router of the publisher" in found.advice
@@ -550,7 +550,7 @@ def test_advice_for_leaf_without_router_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("kind", ["disk-full", "disk-unresponsive"])
-def test_still_log_of_node_without_disk_is_not_no_quorum(kind: str) -> None:
+def test_stalled_log_of_follower_without_disk_degrades(kind: str) -> None:
     view = replace(healthy(2), alarms=(AlarmView(kind, "the disk does not work", "repair it"),))
     still = replace(view, raft=replace(view.raft, stands_still=True))
     found = verdict(still)

@@ -27,7 +27,7 @@ MARGIN = FarmTuning().cost_margin
 
 
 def two_leaves(load: float = 0.4) -> Log:
-    """Return a farm of two healthy servers; each leaf has a load of 20 (an idle router, bandwidth 40 %, …)."""
+    """Return a farm of two idle, healthy servers. By default 40 % of a leaf's bandwidth is used, a load of 20."""
     log = Log()
     log.append(*(report(each, destinations=(leaf(f"leaf{each:02}", load=load),)) for each in (1, 2)))
     return log

@@ -104,8 +104,8 @@ class World:
     def _may_wait(self, state: State, node: Node) -> bool:
         """Return True if a write of this server may wait.
 
-        A message that waits for a disk is a late message, and messages may be late anyway. So a write waits only on a
-        server that a crash will hit, and until then: without the crash, a fast disk permits the same.
+        Without a later crash, a waiting write only delays messages, and messages may be late with a fast disk, too.
+        So at most as many servers have waiting writes as crashes remain.
         """
         return bool(node.unsynced) or sum(bool(other.unsynced) for other in state.nodes) < state.crashes
 
