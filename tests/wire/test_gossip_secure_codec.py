@@ -157,7 +157,7 @@ def test_mutated_join_raises_only_refused_error(ring: Keyring | None) -> None:
             taken = seed.take(bytes(datagram))
         except RefusedError:
             continue
-        assert ring is None, f"random seed {seed_figure}: a sealed datagram was changed and taken"
+        assert ring is None, f"random seed {seed_figure}: a changed sealed datagram was accepted"
         assert not taken.token_valid
 
 

@@ -142,7 +142,7 @@ def test_history_ring_drops_oldest_region() -> None:
     assert any(isinstance(each, StateRecord) and each.row == LEAF for each in found.parts[0]), "a state of every row"
 
 
-def test_history_begin_of_region_fits_all_states() -> None:
+def test_history_start_of_region_has_room_for_all_states() -> None:
     assert 2 + MASTERS_MAX + ALARMS_MAX + NODES_MAX + LEAVES_MAX <= ROWS_MAX
     name, text = "n" * 2 * NAME_LIMIT_BYTES, "t" * 2 * TEXT_LIMIT_BYTES
     rows = [Row(RowKind.LEAF, f"{number}{name}", name) for number in range(ROWS_MAX)]

@@ -154,7 +154,7 @@ def test_unneeded_snapshot_is_accepted() -> None:
     )
 
 
-def test_chunk_at_wrong_offset_is_replied_with_wanted_offset() -> None:
+def test_reply_to_chunk_at_wrong_offset_has_wanted_offset() -> None:
     wire_reply = wire_reply_of(chunk_reply(0, accepted=False), LAST_CHUNK)
     assert wire_reply == wire.InstallSnapshotResponse(21, 3, wanted_offset=0)
     assert reply_from_wire(wire_reply, LAST_CHUNK) == core.SnapshotReply(
