@@ -50,7 +50,7 @@ class FakeRouter:
 
     is_i2pd: bool = False
     own_version: str | None = None
-    """The version in its SetDate. None: 0.9.64, or as i2pd the version of the client."""
+    """The version in its SetDate. By default, a Java router sends 0.9.64, and i2pd the version of the client."""
     up: bool = True
     unresponsive: bool = False
     garbage: bytes | None = None
@@ -60,7 +60,7 @@ class FakeRouter:
     piece_bytes: int | None = None
     """Size of the pieces of its messages; one piece is sent every ten milliseconds."""
     ends_within: type[Message] | None = None
-    """Type of a message that the router sends only by half before it closes the connection."""
+    """Type of a message that the router sends in part; then it closes the connection."""
     password: str | None = None
     clock_offset_ms: int = 0
     known: dict[bytes, Destination] = field(default_factory=dict)

@@ -115,7 +115,7 @@ class MemoryRouter:
         self.published.append(structure)
 
     async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
-        """Record a structure of the standby, and if it is urgent."""
+        """Record a structure of the standby with its urgency."""
         assert master_hash in self.behind
         self.kept_ready.append((structure, urgent))
         return self.refusal

@@ -153,7 +153,7 @@ class MemoryTopic:
         return self.epoch_ends.get(epoch, MAX_OFFSET)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """Commit a batch immediately, once per sequence; never if stuck."""
+        """Commit a batch immediately, once per sequence; wait forever if the topic is stuck."""
         del principal
         if self.is_stuck:
             await trio.sleep_forever()

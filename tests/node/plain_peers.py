@@ -5,9 +5,8 @@
                                               └──▶ any other connection is closed, counted and reported
 
 Such a connection is not protected. Any process that can send from a listed address is accepted as the server listed
-there. Any router on the path can read and change the messages. Its uses are tests, and moving a log to or from a
-running implementation. It is off by default. It accepts addresses and not names, and each address must be loopback or
-listed. A farm acts on proven identities only and never uses it.
+there. Any router on the path can read and change the messages. Only tests use this module: a farm acts on proven
+identities only. The module accepts addresses and not names, and each address must be listed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -238,7 +238,7 @@ async def test_admission_applied_during_write_is_stored(tmp_path: Path, monkeypa
 async def pass_through(
     notes: AdmissionStore, fake: FakeFarm, *tables: dict[int, Admitted], own: OwnRaftId | None = None
 ) -> list[int | None]:
-    """Return the node's own Raft id after each table of the log; a None is added when `own` accepts a correction."""
+    """Return the node's own Raft id after each table of the log; None marks a correction of `own` by the log."""
     seen: list[int | None] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notes.follow, fake.applied_state)

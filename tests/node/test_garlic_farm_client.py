@@ -79,7 +79,7 @@ async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock
 
 
 @over_seeds(6)
-async def test_client_continues_within_longest_delay_of_return(
+async def test_client_continues_within_longest_delay_after_outage(
     stage: Stage, autojump_clock: MockClock, seed: int
 ) -> None:
     client = await client_of(stage, seed)
@@ -221,8 +221,7 @@ async def test_leader_of_new_term_is_tried_immediately(stage: Stage, autojump_cl
     began = trio.current_time()
     assert (await client.submit([b"one"])).outcome is Outcome.COMMITTED
     assert bob.handler.log == [b"one"]
-    # One wait before and one after the request to the crashed server, which was named last; no wait before the new
-    # leader.
+    # One wait before and one after the request to Carol, which does not run; none before the request to Bob.
     assert trio.current_time() <= began + 3 + 2 * ClientOptions().backoff_longest_s
 
 

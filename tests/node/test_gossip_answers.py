@@ -72,8 +72,7 @@ def questions(group: Group) -> dict[str, Message]:
 
 
 _HINT: set[Code] = {Code.BROADCAST}
-"""Codes without a reply: they make an address a hint, tried later a few times, with a rate limit per source.
-"""
+"""Codes without a reply: the node tries the address of such a datagram later, a few times, limited per source."""
 
 
 _NOT_REPLIES: set[int] = {Code.JOIN_REQ, Code.PING_REQUEST}

@@ -116,7 +116,7 @@ async def test_resumed_agent_seals_with_new_salt() -> None:
         network.sent.clear()
         guest.set_metadata(b"changed after the resumption")
         await until(seed, lambda: seed.members()[0].info.metadata == b"changed after the resumption")
-        # Then no datagram is sealed with the previous salt, and the other members still accept them
+        # Then none of its datagrams has the previous salt, and the other member still accepts them
         after = [datagram for source, _, datagram in network.sent if source == guest.info.address]
         assert len(before) == 1
         assert len({salt_of(datagram) for datagram in after}) == 1

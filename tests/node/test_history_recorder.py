@@ -112,7 +112,7 @@ async def test_history_survives_restart(tmp_path: Path, autojump_clock: MockCloc
     await during(second, story)
 
 
-async def test_history_page_is_stored_for_seconds(
+async def test_history_page_is_cached_for_seconds(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, reads = RecordedNode(tmp_path), [0]

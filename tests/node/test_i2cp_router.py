@@ -68,8 +68,8 @@ async def test_i2pd_receives_zero_as_count_of_private_keys(monkeypatch: Patch, a
         assert on.fake.structures == [structure(key)]
 
 
-async def test_i2pd_session_for_transient_key_is_the_masters(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """The date of the session may be weeks old."""
+async def test_i2pd_uses_session_of_master_for_transient_key(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """The session has the date of the transient key, which may be weeks old."""
     key = MASTER.sign_transient(NOW_S - 20 * 86_400)
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), key) as on:
         await on.router.publish_meta_lease_set(HASH, structure(key))
@@ -145,7 +145,7 @@ BOTH = pytest.mark.parametrize("is_i2pd", [False, True], ids=["Java", "i2pd"])
 
 
 @BOTH
-async def test_standby_hands_structure_in_force_over_on_request(
+async def test_standby_hands_over_current_structure_on_request(
     monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
 ) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
@@ -165,7 +165,7 @@ async def test_standby_hands_structure_in_force_over_on_request(
 async def test_only_i2pd_gets_later_structure_unrequested(
     monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
 ) -> None:
-    """A Java router delays its next structure after each one; i2pd repeats its last one."""
+    """A Java router delays the next structure after each publication; i2pd publishes its last structure again."""
     first, later = structure(OF_ANOTHER), structure(OF_ANOTHER, 100)
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
         await on.router.keep_ready(HASH, first, urgent=False)
@@ -213,8 +213,8 @@ async def test_standby_of_java_takes_over_without_delay(
         assert len(on.fake.sessions) == sessions
 
 
-async def test_urgent_structure_is_repeated_to_i2pd_for_its_wait(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """I2pd publishes at most once in 20 s, and does not publish later a structure that arrived too early."""
+async def test_urgent_structure_is_sent_to_i2pd_repeatedly(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """I2pd publishes at most once in 20 s, and drops a structure that arrives too early."""
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         await trio.sleep(22)

@@ -91,9 +91,9 @@ class FakeLeader:
     refusal: Refused | None = None
     """The end of a handover to this server."""
     learned: FarmState | None = None
-    """The state after a barrier of this node as the leader, if it differs."""
+    """The state that this node learns by a barrier as the leader; None: the state does not change."""
     learns_first: bool = False
-    """True if a barrier of this node as a follower also gives that state."""
+    """True if the node learns that state also by a barrier as a follower."""
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
     requested: list[tuple[str, set[int]]] = field(default_factory=list)

@@ -201,7 +201,7 @@ class Consumers:
 
 
 @pytest.mark.parametrize("in_structure", [True, False], ids=["from-version-15", "before"])
-async def test_fetch_with_replica_id_is_a_replica_in_both_places(*, in_structure: bool) -> None:
+async def test_fetch_with_replica_id_in_either_field_is_a_replicas(*, in_structure: bool) -> None:
     receiver = ScriptedReceiver(
         lambda request: core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation)
     )

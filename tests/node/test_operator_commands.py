@@ -132,7 +132,7 @@ async def test_server_is_removed_by_name_or_id_and_may_return(node: CommandNode)
     assert "node-1, node-2, node-3, node-4" in text
 
 
-async def test_name_of_restored_server_is_not_the_retired_identity(node: CommandNode) -> None:
+async def test_name_selects_successor_of_retired_identity(node: CommandNode) -> None:
     await node.stage.append(signed(Approval(b"restored", "node-3", replaces=NODE_IDS[2], server_id=5)))
     assert (
         node.stage.applied_state.state.admitted[5].name == node.stage.applied_state.state.admitted[3].name == "node-3"
@@ -143,7 +143,7 @@ async def test_name_of_restored_server_is_not_the_retired_identity(node: Command
     assert node.last == Removal(3, removed=True)
 
 
-async def test_name_taken_over_by_older_identity_is_not_the_retired_one(node: CommandNode) -> None:
+async def test_name_selects_older_identity_that_took_it_over(node: CommandNode) -> None:
     await node.stage.append(signed(Approval(NODE_IDS[1], "node-3", replaces=NODE_IDS[2], server_id=2)))
     await node.grant({"removal": {"server": "node-3", "removed": True}})
     assert node.last == Removal(2, removed=True)

@@ -188,7 +188,7 @@ async def test_removed_node_does_not_publish(autojump_clock: MockClock) -> None:
         stage.server.configuration = Configuration(
             (Server(OWN, "tcp://127.0.0.1:1"), Server(OTHER, "tcp://127.0.0.1:2"))
         )
-        # Half a second more than two of its seconds: the order of two tasks at the same moment is random.
+        # Half a second more than two checks of the task: the order of two tasks at the same moment is random.
         await trio.sleep(2.5)
         assert len(stage.router.published) == 1
 

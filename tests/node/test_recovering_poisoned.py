@@ -45,7 +45,7 @@ def own(record: Level | Clock | Publication | Report | KeyReplacement) -> bytes:
 
 
 LEVELS = tuple(own(Level(number, "9.9.9")) for number in range(2, SUPPORTED_LEVEL + 2))
-"""The last level is one too high."""
+"""The last level is the first unsupported one."""
 
 
 def bad_directory(path: Path, *entries: bytes, term: int = 2) -> Path:

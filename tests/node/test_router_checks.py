@@ -210,7 +210,7 @@ def test_closed_ports_of_running_router_have_own_causes(tmp_path: Path) -> None:
 
 
 def test_stopped_router_is_one_problem(tmp_path: Path) -> None:
-    """Its other services and its leaves follow from it; a service that fails too has its own line."""
+    """The router is the cause of its failed services and leaves; an unresponsive service of a leaf has its own line."""
     write_private_file(tmp_path / "word", "word\n")
     closed = Link("127.0.0.1", 1)
     settings = I2cpRouterSettings(

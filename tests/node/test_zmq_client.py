@@ -102,7 +102,7 @@ async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock)
     assert trio.current_time() == pytest.approx(0.9)
 
 
-async def test_client_continues_within_second_of_return(autojump_clock: MockClock) -> None:
+async def test_client_continues_within_second_after_outage(autojump_clock: MockClock) -> None:
     network, peers = cluster(leader=2)
     async with client_of(network) as client:
         for tenths in range(10):

@@ -131,7 +131,7 @@ def test_update_answered_on_acceptance_and_commit() -> None:
 
 
 async def test_update_committed_soon_answered_once(autojump_clock: trio.testing.MockClock) -> None:
-    """Others are accepted after `accepted_after_ms`, and repeats immediately, so that the client does not time out."""
+    """A slow update gets "accepted" after `accepted_after_ms`, a repeat immediately, so that no client times out."""
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     slow = UpdateRequest(b"late-request", b"", b"data")
     async with serving(log, EndpointOptions(accepted_after_ms=100)) as stage:

@@ -331,7 +331,7 @@ async def test_append_with_entries_sent_once_and_late_reply_counts() -> None:
         entry = Entry(4, EntryKind.COMMAND, bytes(11) + b"\x01update")
         stage.transport.send("2", replace(heartbeat(11), entries=(entry,)))
         identity, message_id, *_ = await stage.peer.take()
-        # Then: no repeat is ever due without a reply
+        # Then: the transport never repeats the append, even without a reply
         assert stage.transport._members[b"2"].link.due_s == math.inf
         # When: the core sends a heartbeat, because the reply is overdue
         stage.transport.send("2", heartbeat(12))
