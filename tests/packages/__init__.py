@@ -1,1 +1,1 @@
-"""Tests that install the packages of dist/ in a scratch copy of this machine and use them (`make test-packages`)."""
+"""Tests of the packages of dist/ in a scratch copy of this machine (`make test-packages`), and of their parts."""

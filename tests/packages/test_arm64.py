@@ -1,4 +1,4 @@
-"""The Debian package for arm64, started by an emulator of that processor in a system of its release.
+"""The Debian package for arm64, started by an emulator of that processor on Debian bookworm.
 
 The commands run, the libraries load, and a node creates a farm alone and answers. The emulator is slow, so each command
 takes seconds. qemu does not emulate the request for the state of a network card (`SIOCETHTOOL`), or the choice of an

@@ -40,7 +40,7 @@ STATE = "var/lib/garlicfarm"
 
 @dataclass(frozen=True)
 class Node:
-    """One machine with the package, and its address, known only to the LAN."""
+    """One machine with the package, and its address on the LAN, which the configuration does not contain."""
 
     machine: Machine
     address: str
