@@ -1,1 +1,1 @@
-"""Tests that take minutes, each with a separate command (`make soak-kills`, `make soak-cluster`)."""
+"""Long tests of `make soak`, and programs with separate commands, such as `make soak-kills`."""

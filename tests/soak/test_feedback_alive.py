@@ -229,16 +229,16 @@ def test_cost_of_slowed_router_rises_within_three_batches(farm: Farm, tmp_path: 
 
         # When a router is stopped for a part of each second
         with slowed_down(victim):
-            rise = wait_until(dearer, BOUND_S, "it costs more", farm.logs)
+            rise = wait_until(dearer, BOUND_S, "a higher cost", farm.logs)
             first = wait_until(watch.slow_report, BOUND_S, "a report that shows the lag", farm.logs)
             index, through = wait_until(
                 watch.raised_factors, BOUND_S, "factors that name the leaf", lambda: tail(log_file)
             )
             batches = Batches.of(output)
             highest = wait_until(
-                dearer_than_any_report, BOUND_S, "it costs more than by reports", lambda: tail(log_file)
+                dearer_than_any_report, BOUND_S, "a cost above the highest cost from reports", lambda: tail(log_file)
             )
-        # Then structure and factors show it within three batches after the report that shows it
+        # Then structure and factors show the lag within three batches after the first report with the lag
         shown, risen, submitted = batches.reading(first), batches.running(rise.at_ns), batches.reading(through)
         print(
             f"report {first} in batch {shown}, factors {index} in batch {submitted}; cost {usual},"
@@ -258,7 +258,7 @@ def test_cost_of_slowed_router_rises_within_three_batches(farm: Farm, tmp_path: 
         after = wait_until(
             lambda: cost if (cost := Published.by(farm).costs.get(watch.leaf, 255)) < usual + MARGIN else None,
             BOUND_S,
-            "it costs less",
+            "the usual cost",
         )
         print(f"back after {time.monotonic() - began:.0f} s: cost {after}")
 
@@ -274,7 +274,7 @@ def test_proposal_of_killed_pipeline_is_accepted_once(farm: Farm, tmp_path: Path
                 before = len(watch.proposals())
                 wait_until(lambda: len(watch.proposals()) > before, BOUND_S, "a proposal", lambda: tail(log_file))  # noqa: B023
                 # When it is killed before it records the end of the batch
-            print(f"life {life}: made from the log up to {watch.proposals()[before:]}")
+            print(f"run {life}: proposals from the log up to {watch.proposals()[before:]}")
     # Then the next run repeats the batch and its proposal, and the farm accepts each proposal once
     proposed, taken = watch.proposals(), accepted_proposals(leader)
     print(f"{len(proposed)} proposals, {len(taken)} accepted")

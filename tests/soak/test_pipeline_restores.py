@@ -26,7 +26,7 @@ from tests.soak.pipeline_tables import generate_log, pipeline_command
 pytestmark = pytest.mark.soak
 KILLS, RESTORES, SEED = 30, 30, 7
 EACH_CONTINUED = 6
-"""Number of restores for each restore that a run with Spark continues."""
+"""A run with Spark follows one restore of this number; after the others only the derived tables are computed."""
 ROUTERS, DAYS, BATCH = 6, 0.6, 100
 
 

@@ -214,7 +214,7 @@ def newest_structure(nodes: list[VersionedNode]) -> float:
 def check(nodes: list[VersionedNode], load: Load) -> list[str]:
     wrong = list(load.faults)
     if len(load.acknowledged) < ACKNOWLEDGED_LEAST:
-        wrong.append(f"no load to speak of: {len(load.acknowledged)} acknowledged")
+        wrong.append(f"too few acknowledged entries: {len(load.acknowledged)}")
     indexes = Counter(load.acknowledged.values())
     wrong += [f"index {index} was given to {count} entries" for index, count in indexes.items() if count > 1]
     for node in nodes:
@@ -240,7 +240,7 @@ def upgrade(nodes: list[VersionedNode], new: Path, load: Load) -> None:
         before, began = len(load.acknowledged), time.monotonic()
         was_leader = node.json("GET", "/v1/view")["raft"]["role"] == "leader"
         if node.stop() != 0:
-            raise SystemExit(f"{node.name} did not end in order\n{node.log_file.read_text()[-LOG_TAIL_BYTES:]}")
+            raise SystemExit(f"{node.name} ended with an error\n{node.log_file.read_text()[-LOG_TAIL_BYTES:]}")
         node.code = new
         node.run()
         wait_until(nodes, lambda: agree(nodes), f"the farm agrees with the new {node.name}")

@@ -49,7 +49,7 @@ class Record:
     inode: int
     """The written file, or the directory of a changed name."""
     offset: int
-    """Offset of the replaced bytes; of a changed name, its former inode; of a sync, its position in the journal."""
+    """By kind: offset of the replaced bytes, former inode of a changed name, or a sync's place in the journal."""
     size: int
     """Size of the file before."""
     data: bytes

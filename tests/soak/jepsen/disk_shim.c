@@ -9,9 +9,9 @@
  * the journal, a link to each written or removed file, and `faults`, a page that the harness writes. After SIGKILL the
  * harness undoes all journal records without a later sync (`disk.py`): the state of a disk after a power cut.
  *
- * A record begins before its call, and a sync counts from its begin. So a process that is killed between the two leaves a
- * journal that undoes at least as much as a real disk could lose. Making a directory is durable; all other names are
- * durable when their directory is synced.
+ * A record begins before its call, and a sync counts from its begin. So a process that is killed between record and call
+ * leaves a journal that undoes at least as much as a real disk could lose. Making a directory is durable; all other
+ * names are durable when their directory is synced.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -42,7 +42,7 @@ class Placed:
     index_of: Mapping[int, int]
     """Index of the first copy of each value."""
     previous: Mapping[int, int]
-    """The replaced value of each value in its register."""
+    """For each value, the value that it replaced in its register."""
 
 
 def merged(logs: Mapping[str, Log]) -> tuple[dict[int, bytes], list[str]]:
@@ -200,7 +200,7 @@ class Figures:
     failed: int
     unknown: int
     longest_gap_s: float
-    """The longest time between two acknowledgments, or the start or the end of the load."""
+    """The longest time without an acknowledgment during the load."""
     gap_at_s: float
     """Start of that time, in seconds after the start of the load."""
     slowest_s: float

@@ -95,7 +95,7 @@ def disagreement(views: dict[str, FarmView]) -> str:
         return f"leaders and terms differ: {sorted(leaders, key=str)}"
     committed = max((view.raft.commit_index for view in views.values() if view.raft.role is RaftRole.LEADER), default=0)
     behind = {name: view.raft.applied_index for name, view in views.items() if view.raft.applied_index + 50 < committed}
-    return f"the leader has committed {committed}, and behind are {behind}" if behind or not committed else ""
+    return f"commit index {committed}; applied by late nodes: {behind}" if behind or not committed else ""
 
 
 class Load:
