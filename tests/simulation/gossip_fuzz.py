@@ -55,7 +55,7 @@ class Tally:
         median = sorted(self.periods)[len(self.periods) // 2] if self.periods else 0.0
         return [
             f"{self.sent:,} datagrams in {len(self.periods)} groups: {outcomes}",
-            f"at odds when the lies ended: {self.torn} of {len(self.periods)} groups; copies halted: {self.halted}",
+            f"groups that disagreed after the lies: {self.torn} of {len(self.periods)}; halted copies: {self.halted}",
             f"agreed again after {median:.1f} periods at the median, {longest:.1f} at most (limit {PERIODS_TO_AGREE})",
         ]
 
@@ -148,11 +148,11 @@ def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
         "seeds within their limit": description.seed_count <= OPTIONS.seeds_limit,
         "relays within their limit": len(core._prober._relays.passed_on) <= OPTIONS.relays_limit,
         "user messages within their limit": len(core._user_events.queue) <= OPTIONS.user_messages_limit,
-        "user messages heard within their limit": len(core._user_events._received) <= OPTIONS.user_messages_remembered,
+        "received messages within their limit": len(core._user_events._received) <= OPTIONS.user_messages_remembered,
         "questions within their limit": len(core._queries._open) <= OPTIONS.queries_limit,
-        "a keyring that keeps its rules": core.keyring is not None and core.keyring.is_sound(),
+        "the keyring is sound": core.keyring is not None and core.keyring.is_sound(),
         "news within the directory": len(core._queue.queued) <= DIRECTORY_LIMIT + 2,
-        "remembered signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
+        "verified signatures within their limit": len(node.codec._verifier.verified) <= VERIFIED_LIMIT,
         "salts within their limit": isinstance(envelope, Sealed) and len(envelope._salts) <= SALT_LIMIT,
         "a deadline unless halted": (core.deadline is None) == description.halted,
     }

@@ -84,7 +84,7 @@ def test_mass_crash_at_99_percent_loss_reports_missed_crashes(capsys: pytest.Cap
     assert incomplete.slowest is None
     assert 0 < incomplete.missing <= 2 * 18
     assert main(["mass-crash", "--sizes", "20", "--losses", "0.99", "--seed", str(SEED)]) == 0
-    assert f"missed: {incomplete.missing} of 36 unheard" in capsys.readouterr().out
+    assert f"missed: {incomplete.missing} of 36 pairs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_publisher_dead_is_replaced_within_three_periods(seed: int) -> None:
 
 @over_seeds(60)
 def test_publisher_with_skewed_clocks_does_not_alternate(seed: int) -> None:
-    """A wrong clock within tolerance may cost a server its turn, but the publisher never alternates."""
+    """A wrong clock within tolerance may cause one change of the publisher, but the publisher never alternates."""
     writers = Writers(seed)
     writers.run_until(PERIODS * TUNING.period_ms)
     late = [move for now, move in writers.moves if now > PERIODS * TUNING.period_ms // 2]

@@ -93,7 +93,7 @@ def _a_redirect_will_do(self: FetchReceiver) -> bool:
 CLIENT_MUTANTS = (
     Mutant(
         "late-transfer-ends-the-promise",
-        "a vote request with the transfer flag gets a vote in the term of a known leader, which is dropped",
+        "a vote request with the transfer flag gets a vote in the term of a known leader; the voter drops that leader",
         ((Raft, "_vote_requested", _listen_to_late_transfers),),
         kind=Kind.LEASE,
     ),

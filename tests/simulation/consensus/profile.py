@@ -14,8 +14,8 @@ histories.
     lease        clocks drift apart up to the bound of the leases, messages arrive late or twice, and leaders lose one
                  server after another; only this kind and *ended* have leases, because clock jumps break their
                  assumption
-    slow disks   only the disks of a leader's followers are slow: each write takes longer than an election timeout, with
-                 the timeouts of a LAN
+    slow disks   only the disks of a leader's followers are slow: each write takes longer than the minimum election
+                 timeout, with the timeouts of a LAN
     hung disks   only the disks of a majority fail: they hang for longer than a leader may wait
     far terms    all faults, and a forger sends messages with far higher terms
     ended        servers get true and false evidence that a process has ended, in worlds with and without leases; only

@@ -32,7 +32,7 @@ class VirtualClock:
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self.for_trio = MockClock(autojump_threshold=0)
-        # trio's loop jumps a MockClock only, which is final: its methods are replaced on the instance.
+        # trio's loop jumps only with a MockClock. This class is final, so the methods of the instance are replaced.
         methods = {
             "current_time": lambda: self.now_s,
             "deadline_to_sleep_time": lambda deadline: 0.0 if deadline <= self.now_s else _NEVER_S,

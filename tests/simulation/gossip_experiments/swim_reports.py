@@ -111,7 +111,7 @@ def _crash_row(runs: Sequence[MassCrash], bound: int) -> list[str]:
 
 def _missed(runs: Sequence[MassCrash]) -> str:
     pairs = sum(len(run.known_everywhere) * (run.size - run.size // 10) for run in runs)
-    return f"missed: {sum(run.missing for run in runs):,} of {pairs:,} unheard"
+    return f"missed: {sum(run.missing for run in runs):,} of {pairs:,} pairs"
 
 
 def steadiness(setting: Setting) -> str:
