@@ -8,7 +8,7 @@
     recall       degradations with a warning in time / degradations; recall of all: also failures without a sign
     lead         from the first warning in time to the failure
 
-Only warnings in the judged time count, and only failures with both first sign and failure in it.
+Only warnings and failures in the judged time count; the first sign of a failure must be in this time, too.
 """
 
 import statistics
