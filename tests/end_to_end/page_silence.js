@@ -1,5 +1,5 @@
-// Runs the script of the page in a simulated browser. Its stream delivers at most one view, and then nothing; the views of
-// all nodes come before that. argv: the page. Prints the text of the element "state" after each step as one JSON list.
+// Runs the script of the page in a simulated browser. Its stream delivers at most one view, after the views of all
+// nodes. argv: the page. Prints the text of the element "state" after each step as one JSON list.
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
