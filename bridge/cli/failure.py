@@ -1,7 +1,7 @@
 """The end of a refused or failed command: the reason on stderr, and exit code 1.
 
-Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own). `status` has two
-more, for the verdict (`bridge.api.verdict`).
+Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own); 130 interrupted.
+`status` has two more, for the verdict (`bridge.api.verdict`). `log verify` also uses 2 for a path without a log.
 """
 
 import errno

@@ -1,6 +1,6 @@
 """`garlicfarm keys`: make the farm key, the shared secret of a farm, and change it while the farm runs.
 
-Commands show the keys of gossip only by their ids. Only `new-farm` and `export` write such a key, into a file. The keys
+These commands show the keys of gossip only by their ids; `new-farm` and `export` write such keys into a file. The keys
 of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 

@@ -3,10 +3,10 @@
     FILE, new or existing ──▶ a signing key for this node ──▶ [publishing] signing_key ──▶ the service starts again
                          └──▶ spare signing keys ──▶ `garlicfarm join` on the other machines gets one each
 
-Only this command reads the master key; the running node does not. Afterwards the operator carries FILE to a machine
-that is offline. Alternatively, the operator runs `keys offline` on such a machine, and not this command. Each signing
-key contains the session configuration for i2pd, so the keys suit each router that `garlicfarm router detect` finds, and
-also nodes without a router.
+The running node does not read the master key. Afterwards the operator carries FILE to a machine that is offline.
+Alternatively, the operator runs `keys offline` on such a machine, and not this command. Each signing key contains the
+session configuration for i2pd, so the keys suit each router that `garlicfarm router detect` finds, and also nodes
+without a router.
 """
 
 import time

@@ -8,8 +8,8 @@
     <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
 
 A directory with a farm is continued: keys, identities and logs stay. So a stopped or killed farm returns with all
-acknowledged entries. Only the ports are checked again. A port in use is replaced by a free one, since a node's address
-is not part of its identity. Transient keys are replaced before they end. After the farm is created, the next `up`
+acknowledged entries. The ports are checked again. A port in use is replaced by a free one, since a node's address is
+not part of its identity. Transient keys are replaced before they end. After the farm is created, the next `up`
 writes its cluster id into the key file. So a node whose directory was removed joins the farm again.
 
 A free port is found by binding it for a moment. Another program may bind it before the node does. Then the node reports

@@ -11,7 +11,7 @@ queries (`query`), except `clock` and `view`.
 
 Gossip seals a message with the farm's key, but without its sender's signature, so the claimed sender is not
 trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has
-a name of at most 32 printable characters and at most 512 bytes.
+a name of at most 32 printable characters and a payload of at most 512 bytes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -99,7 +99,7 @@ class UserMessages:
         self._note_event(event.name, event.body, event.message_id.origin)
 
     def query_received(self, query: Query) -> None:
-        """Reply to a query of another node if this node supports it; append it to the trace."""
+        """Reply to another node's query if this node supports it; append it to the trace, except `clock` and `view`."""
         answer = self._answer(query.name)
         if answer is not None and isinstance(self._provider, Group):
             try:
