@@ -89,7 +89,7 @@ def test_leaving_node_removes_its_leaf_before_report_is_stale(farm: Farm) -> Non
     assert leaving.wait_end(START_BOUND_S) == 0
 
 
-def test_fourth_voter_keeps_farm_working_without_leader(farm: Farm) -> None:
+def test_farm_with_fourth_voter_works_after_loss_of_leader(farm: Farm) -> None:
     with Submitter(farm, farm.nodes[:3], "joining") as submitter:
         fourth = fourth_of(farm)
         submitter.wait_for(5, START_BOUND_S)
