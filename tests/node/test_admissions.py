@@ -212,7 +212,7 @@ async def test_admissions_of_log_are_kept_across_restart(tmp_path: Path) -> None
 
 
 async def test_admission_applied_during_write_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait for the next entry began after the write, so the admission was stored at a later entry."""
+    """A wait that begins after the write would miss the entry, and the admission would be stored later."""
     fake, notes = FakeFarm(), AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     fake.state = replace(fake.state, admitted={**fake.state.admitted, 3: Admitted(C, "c")})
     real = notes._note

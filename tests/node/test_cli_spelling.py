@@ -57,8 +57,7 @@ def test_overview_shows_each_command_in_one_section() -> None:
     assert set(names) == set(cli.lazy_commands) == {"pipeline"}.union(*COMMANDS.values())
 
 
-def test_command_without_section_is_refused() -> None:
-    """Each command of the table is in a section."""
+def test_each_command_is_in_a_section() -> None:
     assert all(COMMANDS.values())
     assert all(isinstance(each, LazyCommand) for section in COMMANDS.values() for each in section.values())
 
@@ -94,7 +93,7 @@ def test_command_of_a_group_is_named_with_its_group(typed: str, meant: str) -> N
 
 
 def test_common_options_have_one_spelling_and_type() -> None:
-    """Each of these options has one spelling in the help, one kind of value, and the commands listed above."""
+    """Each of three options has one kind of value; the lists above have the commands with `--watch` and `--output`."""
     by_name: dict[str, set[str]] = {}
     for path, command in commands():
         for each in command.params:

@@ -204,7 +204,7 @@ async def test_eviction_without_gossip_ends_all_connections(
 
 
 async def test_eviction_during_storage_of_new_key_is_followed(farm_key: Path) -> None:
-    """The wait for the next entry began after the storage, so the node followed the eviction at a later entry."""
+    """A wait that begins after the storage would miss the entry, and the node would follow the eviction later."""
     node, content = Node(1, farm_key), EraKey(1, 9, new_key())
     box = seal_key(content, public(1), node.keys.filed.label)
     with trio.fail_after(60):

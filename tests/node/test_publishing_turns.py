@@ -144,7 +144,7 @@ async def test_node_with_recovered_router_publishes_again(autojump_clock: MockCl
 
 
 async def test_alarm_of_former_publisher_ends_without_another_turn(autojump_clock: MockClock) -> None:
-    """The other node has the same score from then on, so it remains the publisher."""
+    """The other node has the same score after 20 s, so it remains the publisher."""
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage, better_after=20_000 // PERIOD_MS):
@@ -211,7 +211,7 @@ def verdict_at(stage: Stage) -> VerdictView:
 
 
 async def test_i2pd_node_with_old_key_file_is_never_chosen(autojump_clock: MockClock) -> None:
-    """The node has the best score. Without another able node the farm does not have a publisher."""
+    """No other server reports, so the farm does not have a publisher."""
     stage = Stage()
     stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.OLD_TRANSIENT)
     assert stage.router.obstacle is not None

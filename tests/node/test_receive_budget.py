@@ -37,7 +37,7 @@ async def test_server_request_waits_until_room_is_released() -> None:
 
 
 async def test_server_beyond_its_share_delays_only_itself(autojump_clock: MockClock) -> None:
-    """A hostile server sends two requests byte by byte. An append of another server still finds room."""
+    """A hostile server sends three requests byte by byte. An append of another server still finds room."""
     del autojump_clock
     budget = ReceiveBudget(TUNING)
     hostile = [budget.open("hostile", is_server=True, close=lambda: None) for _ in range(3)]

@@ -59,7 +59,7 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(autojump_
 
 
 async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: MockClock) -> None:
-    """A change of the failed conditions is reported immediately; a new error or count waits for the next report."""
+    """Only a change of the failed conditions causes an early report; a new error or count waits for the next report."""
     stage = Stage(period_ms=PERIOD_MS)
     faults: tuple[LeafFault, ...] = ()
     looks = 0
@@ -76,7 +76,6 @@ async def test_failing_leaf_has_events_and_no_extra_reports(autojump_clock: Mock
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(200)
         faults = (LeafFault.SERVICE,)
-        # The fault ends before the next publication: the node reports it immediately.
         await trio.sleep(200)
         faults = ()
         await trio.sleep(PERIOD_MS / 1_000)

@@ -124,7 +124,7 @@ async def test_standby_is_not_taken_for_a_publisher(autojump_clock: MockClock) -
 
 
 async def test_standby_gets_each_newer_structure(autojump_clock: MockClock) -> None:
-    """The first one of another publisher is urgent: its own router may have to build tunnels."""
+    """The first structure of a new publisher is urgent: the router of this publisher may have to build tunnels."""
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)
