@@ -91,9 +91,9 @@ def test_trimmed_entries_read_back_for_lagging_follower() -> None:
 
 
 def test_entries_read_back_once_while_reply_is_pending() -> None:
-    """The leader sends up to the window.
+    """The leader sends the read entries, up to the window, although a reply is pending.
 
-    Otherwise it would drop the entries after the read, and read them again without end.
+    Otherwise it would drop these entries, and read them again without end.
     """
     # Given a follower that lacks trimmed entries, and has confirmed the last common position
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))

@@ -114,7 +114,7 @@ def test_leader_with_committed_joint_configuration_ends_it() -> None:
 
 
 def test_follower_gets_one_request_at_a_time() -> None:
-    """The leader sends neither entries nor heartbeats; the collected entries go with the next request."""
+    """Until the reply, the leader sends neither entries nor heartbeats; then it sends the collected entries."""
     bench = leader_of(1)
     first = follow_up(bench)
     for _ in range(3):
