@@ -158,7 +158,7 @@ def test_structure_has_1_to_16_distinct_destinations(story: Story) -> None:
 
 
 def test_published_structure_has_15_minutes_left(story: Story) -> None:
-    """Fifteen minutes remain until the next publication, minus the time to replace a failed publisher."""
+    """At the next publication fifteen minutes remain, less the time to replace a failed publisher."""
     for earlier, later in pairwise(story.published):
         left_s = earlier.first_end_s - (NOW_S + later.at_s)
         same = earlier.plan.publication.server_id == later.plan.publication.server_id
