@@ -65,8 +65,9 @@ endif
 test-waiting: $(VENV)/all.stamp
 	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" tests/end_to_end
 
+# The first test starts the JVM and its Python workers, which take minutes on a loaded machine.
 test-spark: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -m "not soak and not interop" tests/spark
+	$(BIN)/python -m pytest -q --timeout 600 -o faulthandler_timeout=900 -m "not soak and not interop" tests/spark
 
 test-computing: $(VENV)/all.stamp
 	nice -n 3 $(BIN)/python -m pytest -q -n 3 -m "not soak and not interop and not packages" $(patsubst %,--ignore %,$(WAITING_TESTS) tests/interop)
