@@ -1,36 +1,35 @@
-"""Copies of empty tables: delta-rs needs 5 ms of processor time to create one, and a test opens up to thirty."""
+"""Copies of empty tables: delta-rs needs 5 ms of processor time to create one, and a test opens up to thirty.
+
+Only the first commit of delta-rs is a copy. The pipeline's own code makes the directory, and syncs it.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-
-from pipeline.output.buckets import Output
-from pipeline.output.documents import sync
-from pipeline.tables import delta
-from pipeline.tables.delta import TableSpec
+from deltalake import DeltaTable, Schema
 
 LOG = "_delta_log"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_empty_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Create the first table of each specification, and copy it for the next ones."""
-    create, made = delta._created, dict[object, Path]()
+    """Create the first table of each schema and configuration, and copy its log for the next ones."""
+    create, made = DeltaTable.create, dict[object, Path]()
 
-    def created(root: Output, spec: TableSpec) -> DeltaTable:
-        key = spec, delta.LOG_KEPT
-        if not isinstance(root, Path) or root.exists() or key not in made:
-            table = create(root, spec)
-            if isinstance(root, Path) and not table.version():
-                made[key] = copytree(root / LOG, tmp_path_factory.mktemp("empty") / LOG)
-            return table
-        copytree(made[key], root / LOG)
-        sync(root, root.parent)
-        return DeltaTable(root)
+    def created(root: str, schema: Schema, **options: Any) -> DeltaTable:
+        key, log = (schema.to_json(), repr(options)), Path(root, LOG)
+        if "://" in root or log.exists():
+            return create(root, schema, **options)
+        if key in made:
+            copytree(made[key], log)
+            return DeltaTable(root)
+        table = create(root, schema, **options)
+        made[key] = copytree(log, tmp_path_factory.mktemp("empty") / LOG)
+        return table
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(delta, "_created", created)
+        patched.setattr(DeltaTable, "create", created)
         yield
