@@ -111,7 +111,7 @@ class Gold:
         # Each is used by the thread that writes its tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
-        self._made_through = min(map(self._made, (*GOLD, *FOLDED)), default=NOTHING_COMMITTED)
+        self._made_through = min(map(self._made, (*GOLD, *FOLDED)))
         self.noted_windows = sum(each.rows for each in self._new_files())
         """About the number of windows recorded since the last refresh."""
 
