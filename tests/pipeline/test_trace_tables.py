@@ -237,6 +237,41 @@ def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.M
     assert tables(run.output) == expected
 
 
+def test_run_killed_after_commit_of_detections_counts_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given two batches of events, each with a part of each notice
+    events = [
+        event("c", 1, 0, "joined", raftId=3),
+        *(
+            event(observer, second, second, f"member-{kind}", member="c", id="33")
+            for second, kind in ((10, "suspect"), (12, "dead"), (40, "alive"), (50, "suspect"), (52, "alive"))
+            for observer in "ab"
+        ),
+    ]
+    batches = [("reports", [report(8, 3)]), ("events", events[:5]), ("events", events[5:])]
+    expected = derive_in_one_batch(tmp_path / "once", batches)
+    run, commit = Run(tmp_path / "killed"), Table._commit
+
+    def killed_after(table: Table, *arguments: Any) -> None:
+        commit(table, *arguments)
+        if table.spec.name == "detections":
+            raise KeyboardInterrupt
+
+    # when the run is killed after the first commit of each batch
+    for table, rows in batches:
+        run.write(table, rows)
+        if table == "events":
+            with monkeypatch.context() as patched:
+                patched.setattr(Table, "_commit", killed_after)
+                with pytest.raises(KeyboardInterrupt):
+                    run.refresh()
+            run.gold = Gold(run.output, MINUTE_MS)
+    # then the next run completes the other tables
+    run.refresh()
+    assert tables(run.output) == expected
+
+
 def test_restart_after_refresh_without_traces_repeats_no_window(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.write("reports", [report(second, 1) for second in range(0, 3_600, 30)])
