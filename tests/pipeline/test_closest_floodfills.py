@@ -7,14 +7,18 @@ from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
+from pipeline import floodfills
 from pipeline.cli.floodfills import hash_of, router_hashes
-from pipeline.floodfills import _rows, closest, routing_key
+from pipeline.floodfills import SPEC, _rows, closest, keep, routing_key
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.files import DataFile, write_files
 from tests.effort import over_seeds
 
 DAY = date(2026, 1, 31)
@@ -85,3 +89,12 @@ def test_router_hashes_from_list_and_netdb_are_equal(tmp_path: Path) -> None:
         router_hashes(tmp_path / "bad")
     address = base64.b32encode(digest).decode().lower().rstrip("=")
     assert hash_of(address) == digest.hex()
+
+
+def test_only_owner_can_read_kept_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(_: object, root: Path, schema: pa.Schema) -> list[DataFile]:
+        return write_files(root, schema, schema.empty_table())
+
+    monkeypatch.setattr(floodfills, "write_in_tasks", written)
+    keep(tmp_path / "tables", cast("DataFrame", None))
+    assert (tmp_path / "tables" / SPEC.name).stat().st_mode & 0o777 == 0o700
