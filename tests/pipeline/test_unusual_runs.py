@@ -26,11 +26,11 @@ AUTUMN, SPRING = datetime(2026, 10, 24, 23, 30, tzinfo=UTC), datetime(2026, 3, 2
 NAMED = "SELECT DISTINCT name FROM current_farm"
 
 
-def run_farms(tmp_path: Path, name: str, log: MadeUpLog) -> None:
+def run_farms(tmp_path: Path, name: str, log: MadeUpLog, *, derived: bool) -> None:
     file = tmp_path / "farms.toml"
     with serve_log(log, tmp_path / "control.sock") as address:
         file.write_text(f'[farms.{name}]\nnodes = ["{address}"]\n')
-        run_once(None, RunSettings(tmp_path / "tables", {"farms": str(file)}, watch=True, derived=False))
+        run_once(None, RunSettings(tmp_path / "tables", {"farms": str(file)}, watch=True, derived=derived))
 
 
 def reports(tmp_path: Path) -> dict[str, list[int]]:
@@ -39,27 +39,41 @@ def reports(tmp_path: Path) -> dict[str, list[int]]:
     return {row["farm"]: row["indexes"] for row in documents(tmp_path / "tables", sql)}
 
 
-@pytest.mark.parametrize("first_index", few_of({"from-start": 1, "compacted": 5}, "compacted"))
-def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: Path) -> None:
+def derived_reports(tmp_path: Path) -> dict[str, int]:
+    """Return the number of each farm's reports in the derived table."""
+    found = documents(tmp_path / "tables", "SELECT farm, sum(reports)::INT AS reports FROM router_health GROUP BY farm")
+    return {row["farm"]: row["reports"] for row in found}
+
+
+RECOVERIES = {"from-start": (1, True), "compacted": (5, False), "compacted-derived": (5, True)}
+
+
+@pytest.mark.parametrize(("first_index", "derived"), few_of(RECOVERIES, "compacted"))
+def test_recovered_farm_of_file_is_another_cluster(first_index: int, tmp_path: Path, *, derived: bool) -> None:
     log = three_servers(minutes=1)
-    run_farms(tmp_path, "blog", log)
+    run_farms(tmp_path, "blog", log, derived=derived)
     before = reports(tmp_path)[log.cluster_id]
     # `garlicfarm recover` makes a new cluster, whose log may begin before the end of the old one.
     again = MadeUpLog(cluster_id=RECOVERED, first_index=first_index, log_time_ms=log.log_time_ms)
     again.tick(10_000)
     again.report(1, uptime=1)
-    run_farms(tmp_path, "blog", again)
+    run_farms(tmp_path, "blog", again, derived=derived)
     assert reports(tmp_path) == {log.cluster_id: before, RECOVERED: [first_index + 1]}
+    if derived:
+        assert derived_reports(tmp_path) == {log.cluster_id: len(before), RECOVERED: 1}
 
 
-def test_renamed_farm_continues_under_new_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("derived", few_of({"base": False, "derived": True}, "base"))
+def test_renamed_farm_continues_under_new_name(tmp_path: Path, *, derived: bool) -> None:
     log = three_servers(minutes=1)
-    run_farms(tmp_path, "blog", log)
+    run_farms(tmp_path, "blog", log, derived=derived)
     before = reports(tmp_path)[log.cluster_id]
     log.tick(10_000)
     log.report(1, uptime=70_000)
-    run_farms(tmp_path, "shop", log)
+    run_farms(tmp_path, "shop", log, derived=derived)
     assert reports(tmp_path) == {log.cluster_id: [*before, log.commit_index]}
+    if derived:
+        assert derived_reports(tmp_path) == {log.cluster_id: len(before) + 1}
     assert documents(tmp_path / "tables", NAMED) == [{"name": "shop"}]
 
 
