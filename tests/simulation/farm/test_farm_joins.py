@@ -1,9 +1,13 @@
 """Farms that grow and move: discovery by broadcast, a fourth node, another address, Kafka, other processes."""
 
+import json
+from pathlib import Path
+
 import trio
 
+from bridge.node.membership.admissions import FILE_NAME
 from tests.simulation.farm.fault_walk import FORMED_S, until_healthy
-from tests.simulation.farm.host import Host, current_host
+from tests.simulation.farm.host import Host, PlainDisk, current_host
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.world import World, simulate
 
@@ -19,12 +23,21 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
         async with World.open(SEED, profile=Profile(seeds=0, fixed_address=False, more=kafka)) as world:
             await world.start_all()
             await trio.sleep(FORMED_S)
-            # When a fourth node joins
-            await world.join(4)
-            # Then it is a server of the farm
+            async with world.control("node-1") as client:
+                cluster_id = (await client.view()).farm.cluster_id
+
+            def with_wrong_raft_id(directory: Path) -> PlainDisk:
+                directory.mkdir(mode=0o700)
+                (directory / FILE_NAME).write_text(json.dumps({"cluster": cluster_id, "servers": {}, "told": 77}))
+                return PlainDisk(directory)
+
+            # When a fourth node joins, with a stored Raft id that an evicted member announced
+            await world.join(4, with_wrong_raft_id)
+            # Then it is a server of the farm, under the id from the log
             await until_healthy(world, 60)
             async with world.control("node-4") as client:
                 view = await client.view()
+            assert view.node.raft_id == 4, f"seed {SEED}"
             assert len(view.members) == 4, f"seed {SEED}"
             assert view.node.kafka_address is not None
             # When a machine gets another address, then its node uses it
