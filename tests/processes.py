@@ -25,7 +25,8 @@ from trio.testing import MockClock
 
 from bridge.node.local.farm_files import hold_free_port
 
-PACKETS = Path("/sys/class/net/lo/statistics/tx_packets")
+PACKETS = Path("/proc/thread-self/net/dev")
+"""Unlike `/sys/class/net`, it follows the network namespace of the thread."""
 END_S = 60.0
 """The longest wait for the end of a killed process or a stopped thread."""
 
@@ -91,41 +92,44 @@ def _bytes_arrive() -> bool:
 
 
 class _Loopback:
-    """A TCP connection to this process, whose bytes arrive after all earlier ones.
+    """Two UDP sockets of this process, whose datagrams arrive after all earlier packets.
 
-    It is used only after packets: the kernel counts the packets of loopback when a call sends them.
+    They are used only after other packets: the kernel counts the packets of loopback when a call sends them.
     """
 
     def __init__(self) -> None:
-        self._is_counted = PACKETS.exists()
-        before = self._sent()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            sender, receiver = socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]
-        receiver.settimeout(END_S)
-        self._ends = sender, receiver
-        # Otherwise it counts the packets of another network namespace.
-        self._is_counted = before != self._sent()
-        self._arrived = b""
+        self._ends = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
+        for end in self._ends:
+            end.settimeout(END_S)
+            end.bind(("127.0.0.1", 0))
+        for end, other in (self._ends, self._ends[::-1]):
+            end.connect(other.getsockname())
+        self._arrived = -1
 
     def settle(self) -> None:
         """Return when all bytes sent by this process have arrived."""
-        sent = self._sent()
-        if sent and sent == self._arrived:
+        sent = _sent_packets()
+        if sent == self._arrived:
             return
         processors = os.sched_getaffinity(0)
+        # The kernel has a queue for each processor. A connection needs three packets, each after the previous one.
+        steps = 2 * (self._ends, self._ends[::-1])
         try:
-            # The kernel has a queue for each processor. A connection needs three packets, each after the previous one.
             for each in processors:
                 os.sched_setaffinity(0, {each})
-                for sender, receiver in 2 * (self._ends, self._ends[::-1]):
+                for sender, receiver in steps:
                     sender.send(b"x")
                     receiver.recv(1)
         finally:
             os.sched_setaffinity(0, processors)
-        self._arrived = self._sent()
+        # Only own packets are added: a packet that another thread sent during the steps may not have arrived.
+        self._arrived = sent + len(processors) * len(steps)
 
-    def _sent(self) -> bytes:
-        return PACKETS.read_bytes() if self._is_counted else b""
+
+def _sent_packets() -> int:
+    """Return how many packets loopback has sent in the network namespace of this thread; 0 if they are not counted."""
+    counts = PACKETS.read_bytes().partition(b"lo:")[2].split()
+    return int(counts[9]) if counts else 0
 
 
 _loopback = cache(_Loopback)
