@@ -57,7 +57,7 @@ INPUTS: dict[Callable[[], Subject[Any]], tuple[int, set[str] | None]] = {
     KraftEndpoint: (25, {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED}),
     zmq.RequestTarget: (2_000, None),
     zmq.ReplyTarget: (2_000, None),
-    zmq.BroadcastTarget: (600, None),
+    zmq.BroadcastTarget: (1_500, None),
     ZmqEndpoint: (30, {"EntriesBatch", "SnapshotPiece", "UpdateCommitted", "ChangeCommitted"}),
 }
 """Number of inputs in `make test`, and the outcomes that must occur among so few (None: all)."""
