@@ -26,7 +26,7 @@ from bridge.sam.connection import SamBridge
 from bridge.sam.loopback import serve_loopback_bridge
 from bridge.sam.session import SamSession
 from bridge.wire.i2p.farm_link import LinkError
-from tests.node.connect_stage import ConnectStage, connect_stage, request, until
+from tests.node.connect_stage import LIFE_S, ConnectStage, connect_stage, request, until
 
 BOTH_KINDS = pytest.mark.parametrize("java_like", [False, True], ids=["i2pd", "java"])
 
@@ -265,7 +265,7 @@ async def test_slow_reply_does_not_fail_while_leaf_replies_to_others(tmp_path: P
 
 async def test_infinite_timeout_waits_for_reply(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client(patience_s=inf) as farm:
-        stage.leaves[0].delay_s = 300.0
+        stage.leaves[0].delay_s = LIFE_S + 100.0
         assert await request(farm) == "leaf-0"
         assert farm.status().leaves[0].patience_s is None
 
