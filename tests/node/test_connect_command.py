@@ -95,28 +95,31 @@ async def client_of(
 
     async def read() -> None:
         text = ""
-        async with trio.lowlevel.FdStream(output) as parts:
-            async for part in parts:
-                text += part.decode()
-                lines[:] = text.splitlines()
-                if "ready, with" in text:
-                    ready.set()
+        async for part in parts:
+            text += part.decode()
+            lines[:] = text.splitlines()
+            if "ready, with" in text:
+                ready.set()
         ready.set()
 
     with trio.fail_after(BOUND_S):
-        process = started(["connect", *places, *arguments], program, writing)
-        os.close(writing)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read)
-                await ready.wait()
-                assert process.poll() is None, lines
-                yield RunningClient(process, own_socket, lines)
-                process.send_signal(signal.SIGTERM)
-            assert process.wait(END_S) == 0, lines
-        finally:
-            process.kill()
-            process.wait(END_S)
+        async with trio.lowlevel.FdStream(output) as parts:
+            try:
+                process = started(["connect", *places, *arguments], program, writing)
+            finally:
+                os.close(writing)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(read)
+                    await ready.wait()
+                    assert process.poll() is None, lines
+                    yield RunningClient(process, own_socket, lines)
+                    process.send_signal(signal.SIGTERM)
+                assert await trio.to_thread.run_sync(process.wait, END_S) == 0, lines
+            finally:
+                process.kill()
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(process.wait, END_S)
 
 
 async def exchange(port: int, request: bytes) -> bytes:

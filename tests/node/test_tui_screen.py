@@ -43,18 +43,19 @@ class Terminal:
     def __init__(self, command: list[str], environment: dict[str, str], stdin: int | None, *, is_child: bool) -> None:
         self._outer, self.inner = pty.openpty()
         self.resize(24, 80, None)
+        given = self.inner if stdin is None else stdin
         environment = {**_OWN_SIZE, "TERM": "xterm-256color", **environment}
         self.process = (
             subprocess.Popen(
                 [sys.executable, "-m", "bridge.cli.main", *command],
-                stdin=self.inner if stdin is None else stdin,
+                stdin=given,
                 stdout=self.inner,
                 stderr=self.inner,
                 env=environment,
                 start_new_session=True,
             )
             if is_child
-            else forking.start(command, self.inner, self.inner, given=self.inner, environment=environment)
+            else forking.start(command, self.inner, self.inner, given=given, environment=environment)
         )
         self.seen = b""
 
@@ -161,7 +162,7 @@ def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> N
 
 
 def test_view_without_keys_returns_suspended_terminal(tmp_path: Path) -> None:
-    with top(tmp_path, subprocess.DEVNULL, is_child=True) as shown:
+    with Path(os.devnull).open() as empty, top(tmp_path, empty.fileno(), is_child=True) as shown:
         shown.wait_for(b"no node runs")
         os.kill(shown.process.pid, signal.SIGTSTP)
         shown.wait_for(LEAVE_SCREEN)
