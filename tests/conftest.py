@@ -14,9 +14,8 @@ A run in the background (`make test &`, `nohup`, some CI systems) inherits ignor
 process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
 
 Several workers share the tests by group. A file is a group, because its tests share farms and simulations that take
-long to set up. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of
-collection. The longest come first, so that none of them runs alone at the end. (`--dist loadgroup` would be the
-ordinary way; pytest 9.2 ignores its marks.)
+long to set up. Groups start in the order of collection. The longest come first, so that none of them runs alone at
+the end. (`--dist loadgroup` would be the ordinary way; pytest 9.2 ignores its marks.)
 """
 
 import gc
@@ -60,12 +59,11 @@ settings.register_profile(
 settings.load_profile("garlicfarm")
 
 _STATE = pytest.StashKey[dict[str, object]]()
-SPARK = "tests/spark"
 LONG_FARMS = (
     *("lan", "founding_commands", "hostile_member", "up", "pipeline_run"),
     *("kraft_how_to", "kraft_serve", "kafka_listener", "injected_faults", "tutorial"),
 )
-LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
+LONG = tuple(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS)
 """The slowest groups, slowest first."""
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -77,8 +75,7 @@ STARTED_TESTS = 2
 
 
 def _group(nodeid: str) -> str:
-    path = nodeid.partition("::")[0]
-    return SPARK if path.startswith(f"{SPARK}/") else path
+    return nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -99,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[int, str]:
         group = _group(item.nodeid)
-        return (LONG.index(group) if group in LONG else len(LONG)), item.nodeid.partition("::")[0]
+        return (LONG.index(group) if group in LONG else len(LONG)), group
 
     items.sort(key=place)
     for item in items if IS_SOAK else ():
