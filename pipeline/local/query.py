@@ -105,7 +105,7 @@ class LocalQuery:
     ) -> None:
         self._reader = reader
         self._read = read or self._read_here
-        self._cancel = cancel
+        self._cancel = cancel or ignore
         self._notify = notify
         self._write = write
         self._checkpoint = StoredCheckpoint(checkpoint)
@@ -152,8 +152,8 @@ class LocalQuery:
     def stop(self) -> None:
         """End the query after its current commit, or while it reads."""
         self._ended.set()
-        is_reported = False
-        while self._cancel is not None and self._thread.is_alive():
+        end_s, is_reported = time.monotonic() + STOP_S, False
+        while self._thread.is_alive() and not (self._is_reading and time.monotonic() >= end_s):
             # Repeated, because the tasks of a batch may begin after the first call.
             try:
                 self._cancel()
@@ -162,10 +162,7 @@ class LocalQuery:
                 if not is_reported:
                     self._notify(f"the running tasks could not be cancelled: {str(error) or type(error).__name__}")
                 is_reported = True
-            self._thread.join(CANCEL_S)
-        self._thread.join(STOP_S)
-        while self._thread.is_alive() and not self._is_reading:
-            self._thread.join(STOP_S)
+            self._thread.join(min(CANCEL_S, STOP_S))
 
     def _run(self) -> None:
         try:

@@ -279,7 +279,10 @@ def test_stop_ends_batch_between_tasks(tmp_path: Path) -> None:
     assert StoredCheckpoint(tmp_path / "a").committed == -1
 
 
-def test_stop_does_not_wait_for_unresponsive_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cancel", [None, lambda: None])
+def test_stop_does_not_wait_for_unresponsive_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancel: Callable[[], None] | None
+) -> None:
     monkeypatch.setattr(local_query, "STOP_S", 0.01)
     source, began, replies, written = Numbers(3), threading.Event(), threading.Event(), list[pa.RecordBatch]()
 
@@ -288,7 +291,7 @@ def test_stop_does_not_wait_for_unresponsive_source(tmp_path: Path, monkeypatch:
         assert replies.wait(END_S)
 
     source.before_read = wait
-    query = LocalQuery(source, lambda rows, _: written.extend(rows), tmp_path / "a", 1.0).start()
+    query = LocalQuery(source, lambda rows, _: written.extend(rows), tmp_path / "a", 1.0, cancel=cancel).start()
     assert began.wait(END_S)
     query.stop()
     assert query.isActive
