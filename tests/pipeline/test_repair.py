@@ -141,7 +141,7 @@ def undamaged_rows(undamaged: Path) -> Rows:
     return rows_in(undamaged)
 
 
-@pytest.mark.parametrize("damage", few_of(DAMAGES, "damaged-file", "lost-checkpoint"))
+@pytest.mark.parametrize("damage", few_of(DAMAGES, "damaged-file", "damaged-log-of-ranges", "lost-checkpoint"))
 def test_damaged_tables_are_refused_and_repaired(
     damage: Damaging, undamaged: Path, undamaged_rows: Rows, tmp_path: Path
 ) -> None:
@@ -359,8 +359,13 @@ def test_repair_is_advised_only_if_it_finds_damage(tmp_path: Path, spec: TableSp
     assert ("pipeline repair" in str(refused.value)) == bool(examine(tmp_path))
 
 
-def test_damaged_notes_of_batches_are_restored_not_repaired(tmp_path: Path) -> None:
-    (tmp_path / "batches-log.json").write_text("{")
+def notes(**damage: dict[str, str]) -> str:
+    return json.dumps({"begun": 0, "done": 0, "ranges": {}, "through": {}, "tables": {}, **damage})
+
+
+@pytest.mark.parametrize("content", ["{", notes(through={"a": "x"}), notes(starts={"a": "x"})])
+def test_damaged_notes_of_batches_are_restored_not_repaired(content: str, tmp_path: Path) -> None:
+    (tmp_path / "batches-log.json").write_text(content)
     with pytest.raises(TableDamagedError, match=r"batches-log\.json is damaged .*: restore the entire"):
         examine(tmp_path)
 
