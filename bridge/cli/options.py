@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, SupportsIndex, TypeVar
 
 import click
 
@@ -28,8 +28,6 @@ WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _DASHED: Final = re.compile(r"-[A-Za-z0-9_~-]{40,}={0,2}")
 """An argument in base64 that begins with a dash: longer than each option, and without a value after `=`."""
-_MARK: Final = "\0"
-"""The mark of such an argument during parsing; no argument of a process contains it."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -38,26 +36,21 @@ yes_option = click.option("--yes", is_flag=True, help="Do not prompt.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
 
 
+class _Text(str):
+    """An argument that begins with a dash. click compares this slice of an argument with the prefixes of options."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: SupportsIndex | slice, /) -> str:
+        return "" if key == slice(1) else super().__getitem__(key)
+
+
 class DashedCommand(click.Command):
     """A command with arguments in base64. One of 64 destinations begins with a dash, as options do."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, those with a dash as text."""
-        try:
-            rest = super().parse_args(ctx, [_MARK + each if _DASHED.fullmatch(each) else each for each in args])
-        except click.UsageError as error:
-            text = error.format_message()
-            if _MARK not in text:
-                raise
-            raise click.UsageError(text.replace(_MARK, ""), ctx) from error
-        ctx.params.update({name: _unmarked(value) for name, value in ctx.params.items()})
-        return rest
-
-
-def _unmarked(value: object) -> object:
-    if isinstance(value, tuple):
-        return tuple(map(_unmarked, value))
-    return value.removeprefix(_MARK) if isinstance(value, str) else value
+        return super().parse_args(ctx, [_Text(each) if _DASHED.fullmatch(each) else each for each in args])
 
 
 class RespelledOption(click.Option):
