@@ -86,7 +86,8 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     with failures(*WRONG):
         configuration = load_configuration(path)
         farm_key = load_farm_key(configuration.farm_key)
-        stored = known_keyring(configuration.state_dir, farm_key.label)
+        # Without gossip, a node uses only the keys of the file.
+        stored = known_keyring(configuration.state_dir, farm_key.label) if configuration.gossip else None
         if stored is not None:
             # After a change of the keys the file is outdated until an operator replaces it.
             farm_key = farm_key.following(farm_key.key_ring.merge(stored))

@@ -96,6 +96,19 @@ def test_bundle_contains_present_keys_of_node(first: Path) -> None:
     assert (key.epoch, key.gossip_keys) == (rotated.epoch, rotated.gossip_keys)
 
 
+def test_bundle_of_node_without_gossip_contains_keys_of_file(first: Path) -> None:
+    """Such a node does not read the keys of its state directory."""
+    filed = load_farm_key(first.parent / "farm.key")
+    (first.parent / "secret-state").mkdir()
+    keep_keys(first.parent / "secret-state", replace(filed, epoch=filed.epoch + 5).key_ring)
+    first.write_text(
+        'farm_key = "farm.key"\nstate_dir = "secret-state"\ntransport = "i2p"\n'
+        '[consensus]\nbind = "127.0.0.1:7669"\nadvertise = "farm.i2p:7669"\n'
+    )
+    key, _ = parse_bundle(exported(first).read_text())
+    assert (key.epoch, key.gossip_keys) == (filed.epoch, filed.gossip_keys)
+
+
 def test_import_writes_settings_with_own_name_key_and_leaf(first: Path, tmp_path: Path) -> None:
     signing_key = tmp_path / "own.key"
     save_signing_key(signing_key, BLOG.sign_transient(NOW_S))

@@ -103,6 +103,18 @@ def test_key_file_older_than_stored_ring_is_a_warning(tmp_path: Path) -> None:
     assert (damaged.result, "is damaged: remove it" in damaged.text) == (CheckResult.PROBLEM, True)
 
 
+def test_stored_ring_is_not_checked_without_gossip(configuration: Path) -> None:
+    state = configuration.parent / "state"
+    state.mkdir(mode=0o700)
+    (state / KEYS_FILE).write_bytes(b"rubbish")
+    assert results("--config", str(configuration))[1]["farm key"] == "problem"
+    configuration.write_text(
+        'farm_key = "farm.key"\nstate_dir = "state"\ntransport = "i2p"\n'
+        '[consensus]\nbind = "127.0.0.1:7669"\nadvertise = "farm.i2p:7669"\n'
+    )
+    assert results("--config", str(configuration))[1]["farm key"] == "ok"
+
+
 def test_unreadable_configuration_is_reported_with_remedy(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["doctor", "--config", str(tmp_path / "absent.toml")])
     assert done.exit_code == 1

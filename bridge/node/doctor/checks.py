@@ -59,7 +59,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     else:
         checks.append(Check("configuration", CheckResult.OK, f"complete; this node is {configuration.name!r}"))
         checks.extend(address_check(configuration))
-        checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
+        checks.append(farm_key_check(configuration.farm_key, configuration.state_dir if configuration.gossip else None))
         key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
         checks.extend(port_checks(configuration))
@@ -136,8 +136,8 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
             )
 
 
-def farm_key_check(path: Path, state_dir: Path) -> Check:
-    """Check that the farm's key is readable by its owner only, and that the stored ring is readable."""
+def farm_key_check(path: Path, state_dir: Path | None) -> Check:
+    """Check that the farm's key is readable by its owner only, and the ring of a node with gossip in `state_dir`."""
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
@@ -148,7 +148,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
         )
         return Check("farm key", CheckResult.PROBLEM, str(error), action)
     try:
-        remembered = known_keyring(state_dir, farm_key.label)
+        remembered = None if state_dir is None else known_keyring(state_dir, farm_key.label)
     except StateError as error:
         return Check("farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a node of the farm")
     if remembered is not None and (remembered.era, remembered.used_at) > farm_key.age:
