@@ -269,19 +269,24 @@ def remove(
 
     limit_s = wait_s if former_wait_s is None else former_wait_s
     view, until_s = call_node(node, VIEW), time.monotonic() + limit_s
-    while _on_their_way(view) and time.monotonic() < until_s:
+    while _is_leaving(view, server) and time.monotonic() < until_s:
         time.sleep(POLL_SECONDS)
         view = call_node(node, VIEW)
-    if _on_their_way(view):
+    if _is_leaving(view, server):
         reasons = (
             "; ".join(view.raft.waits) or f"run `garlicfarm servers` at {known(view.raft.leader_name)}, which leads"
         )
         fail(f"{server} is not removed yet; the leader removes it when the rules allow: {reasons}")
 
 
-def _on_their_way(view: FarmView) -> list[int]:
-    """Return the servers that an operator has removed and that are still members."""
-    return [each.raft_id for each in (*view.raft.voters, *view.raft.learners) if each.raft_id in view.removed]
+def _is_leaving(view: FarmView, server: str) -> bool:
+    """Return True if an operator has removed `server` (name, Raft id or node id), and it is still in the group."""
+    node_ids = {each.raft_id: each.node_id for each in view.members}
+    return any(
+        server in {str(each.raft_id), each.name, node_ids.get(each.raft_id)}
+        for each in (*view.raft.voters, *view.raft.learners)
+        if each.raft_id in view.removed
+    )
 
 
 @servers.command()

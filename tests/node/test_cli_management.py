@@ -71,9 +71,16 @@ def test_servers_remove_reports_pending_removal_with_reason(
     node: Node, garlicfarm: Callable[..., Result], limit: tuple[str, str]
 ) -> None:
     node.removed = (3,)
-    result = garlicfarm("servers", "remove", "--yes", *limit, "node-3")
-    assert result.exit_code == 1
-    assert "when the rules allow: node-5 has been dead for 3 min" in result.stderr
+    for server in ("node-3", "3", f"{3:016x}"):
+        result = garlicfarm("servers", "remove", "--yes", *limit, server)
+        assert result.exit_code == 1
+        assert "when the rules allow: node-5 has been dead for 3 min" in result.stderr
+
+
+def test_servers_remove_does_not_wait_for_other_removals(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    node.removed = (4, 9)
+    for server in ("node-9", "9"):
+        assert garlicfarm("servers", "remove", "--yes", "--timeout", "0.1", server).exit_code == 0
 
 
 def test_servers_lists_voters_learners_with_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:
