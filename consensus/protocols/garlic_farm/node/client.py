@@ -41,7 +41,7 @@ from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""Time limit of a query to other servers; then this server checks again if it leads."""
+"""Time limit of a query to other servers. Then this server checks again if it leads."""
 
 
 class ClientOptions(Struct, frozen=True):
@@ -99,7 +99,7 @@ class GarlicFarmClient(TaskOwner):
     async def read_index(self, *, patience_s: float = 10.0) -> Submission:
         """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
-        Nothing is written into the log. Only servers with this extension are queried.
+        Nothing is written into the log. Only servers with the extension `read-index` are queried.
         """
         data = encode_request(wire.ReadIndexRequest(), self._limits)
         return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)

@@ -51,7 +51,8 @@ class _Sent(NamedTuple):
 class ClientConnection:
     """The requests and replies of one connection.
 
-    Replies arrive only while `run` runs. `post` itself sends only a small request without a predecessor.
+    Replies arrive only while `run` runs. `post` itself sends a request only if the request is small and no earlier one
+    waits for its reply.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class ClientConnection:
         self._expires_s = inf
         """The deadline of `_patience`.
 
-        If a reply has moved the deadline, `_read` opens the next scope, so messages do not need separate scopes.
+        If a reply has postponed the deadline, `_read` opens another scope. So messages do not need separate scopes.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True

@@ -4,10 +4,10 @@
                                                        ├─▶ beyond it at the moment: busy, try again
                                                        └─▶ beyond the largest burst: connection closed
 
-Every applied entry costs processor time on every server: each server verifies the signature at its end, regardless of
-its author. Without a quota, a few megabytes of false signatures keep all servers busy until the leader loses its
-leadership. A limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs their
-entries, and their keys are known.
+Every applied entry costs processor time on every server: each server verifies the signature at the end of the entry,
+regardless of the author. Without a quota, a few megabytes of false signatures keep all servers busy until the leader
+loses its leadership. A limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs
+their entries, and their keys are known.
 """
 
 from collections.abc import Callable

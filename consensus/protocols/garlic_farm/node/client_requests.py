@@ -111,7 +111,7 @@ class ClientRequests:
 
         def applied() -> None:
             self._waiting -= 1
-            # The number of a request may depend on recently applied entries.
+            # Called again, since the number of a request may depend on recently applied entries.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
             callback.give(answer if executed else self._expired(answer))

@@ -10,7 +10,7 @@ Replies come by callback: a task for each request would cost more than the reque
 `receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next large
 request. If all clients together hold too much, a client's connection is closed. A request must be complete within a
 time that grows with its announced size. A limit on pauses between bytes would not detect a peer that sends one byte
-every few seconds. One deadline for each connection, of its oldest request, limits the replies.
+every few seconds. One deadline for each connection limits the replies: the deadline of its oldest request.
 
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role,
 and a request between servers must carry the proven id. A peer that has not proven to be a server is a client: it may
@@ -62,8 +62,9 @@ _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerReques
 class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """The reply to a client.
 
-    Accepted: committed, or, without entries, that this server leads; `next_index` is one beyond its last entry. Not
-    accepted: `leader` is the server to send to instead, if known. `busy`: this server can take the request later.
+    Accepted: the entries are committed, or, without entries, this server leads; `next_index` is one beyond the last
+    entry. Not accepted: `leader` is the server to send to instead, if known. `busy`: this server can take the request
+    later.
     `expired`: an entry was committed, and the table of sessions has refused it.
     """
 
@@ -76,7 +77,7 @@ class ClientAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | None:
-    """Return the answer for the end of a proposal; None if the outcome is unknown, so that the connection ends."""
+    """Return the answer for the end of a proposal; None if the outcome is unknown: the connection must end."""
     match found.outcome:
         case Outcome.COMMITTED:
             at = found.position or LogId(0, role.term)
@@ -416,7 +417,7 @@ class ServerConnection:
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
-        """Store the slot's reply; without one the connection ends at this slot's turn."""
+        """Store the slot's reply; without a reply the connection ends at this slot's turn."""
         slot.reply, slot.ends_connection = reply, reply is None
         if not self._slots or self._slots[0] is not slot:
             return

@@ -5,8 +5,8 @@
 
 I2P encrypts a connection, and the name of the other end is the hash of its key, so TLS is not needed there. On other
 networks, with only the Digest handshake, an observer could read and forge every message. So each connector refuses the
-other's addresses before it sends data or looks up a name. A query for a name that ends in `.i2p` would reveal the use
-of I2P to a public DNS server.
+other connector's addresses before it sends data or looks up a name. A query for a name that ends in `.i2p` would reveal
+the use of I2P to a public DNS server.
 
 The connection to a proxy is not encrypted, and the proof of the handshake does not cover later messages. An attacker on
 the path could change them, so the proxy must have a loopback address.

@@ -14,10 +14,10 @@ An invitation changes neither term nor vote nor log. The existing other implemen
 invited by mistake loses acknowledged entries there. A server removed during its absence may be invited again. The core
 checks a pack like every append.
 
-A leader of another implementation omits the term of the entry before a pack. This server knows it if the pack continues
-the previous pack of that leader and term, or a snapshot. Otherwise it refuses the pack with the index to continue from.
-An order to leave changes nothing: either the log brings a configuration without this server, or the leader loses its
-leadership first.
+A leader of another implementation omits the term of the entry before a pack. This server knows the term if the pack
+continues the previous pack of that leader and term, or a snapshot. Otherwise it refuses the pack with the index to
+continue from. An order to leave changes nothing: either the log brings a configuration without this server, or the
+leader loses its leadership first.
 """
 
 from collections.abc import Callable

@@ -52,22 +52,22 @@ class JoiningPeer(Struct, eq=False):
     invitation: Callable[[bool], wire.JoinClusterRequest]
     """Makes the request; True: the peer understands joint configurations and learners."""
     accepted: bool | None = None
-    """The peer's first reply; None before that reply."""
+    """Result of the first reply to an invitation; None before that reply."""
     packs: int = 0
     chunks: int = 0
     trusting: bool = False
-    """True if it belongs to another implementation and stores packs without a comparison with its log."""
+    """True if the peer belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
     """The next index after the requests under way; None if unknown: then a peer without extensions gets no append."""
     _confirmed_end: Index = 1
     """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False
-    """True if its log, up to its end, is known to come from this leader."""
+    """True if the peer's whole log is known to come from this leader."""
     _packing: bool = True
     """True while the next entries still go as packs."""
     _packed_entries: int = 0
     _offset: int = 0
-    """The size in bytes of its data file when all packs under way have arrived."""
+    """The size in bytes of the peer's data file when all packs under way have arrived."""
     _reply_received: trio.Event = field(default_factory=trio.Event)
 
     async def answer(self) -> bool:

@@ -194,7 +194,7 @@ class ConnectionPlaces:
 
 
 def _share_of_unknown(places: int) -> int:
-    """Three quarters; the rest is reserved for proven servers."""
+    """Return three quarters of the places; the rest is reserved for proven servers."""
     return max(1, places - places // 4)
 
 
@@ -288,7 +288,7 @@ class GarlicFarmServer:
             )
 
         async def accept(transport: trio.SocketStream, _: str) -> None:
-            # To the kernel all connections come from the router.
+            # For the kernel, all connections come from the router.
             await self.serve(transport, I2P_ROUTER, i2p_channel(name))
 
         # The peer at the far end of the router may be slow: its first byte may take as long as a handshake.

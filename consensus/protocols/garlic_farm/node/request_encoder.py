@@ -76,7 +76,7 @@ class RequestEncoder:
     def encode_pack(
         self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
     ) -> tuple[bytes, int]:
-        """Return an append as a log pack for a newcomer, and its size in a data file of its records.
+        """Return an append as a log pack for a newcomer, and the size of its records in a data file.
 
         `offset` is the size in bytes of the newcomer's data file; raises as `encode` does.
         """

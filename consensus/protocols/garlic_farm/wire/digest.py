@@ -3,8 +3,8 @@
     response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
 
 Only `qop=auth` is supported: a request without `qop` lacks `nc`, and without `nc` a recorded request could be repeated.
-Headers are parsed by hand, because the standard library's parser is too lenient for a server, and any flaw is one
-error.
+Headers are parsed by hand, because the standard library's parser is too lenient for a server. Every flaw raises the
+same error.
 """
 
 import hashlib

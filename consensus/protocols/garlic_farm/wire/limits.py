@@ -2,7 +2,7 @@
 
 The document calls all integers unsigned. The existing implementations are in Java: their ids are signed 32-bit integers
 (an unknown leader is -1), their terms and indexes signed 64-bit integers. Values that such a peer would read as
-negative are refused, in both directions, so that no server ever holds a term that another cannot.
+negative are refused, in both directions, so that no server ever holds a term that another cannot hold.
 """
 
 from msgspec import Struct

@@ -140,7 +140,7 @@ class TimeoutNowRequest(Request, frozen=True):
 
 
 class TransferVoteRequest(Request, frozen=True):
-    """A RequestVoteRequest caused by the leader itself: voters may grant it although they are in contact with it."""
+    """A RequestVoteRequest caused by the leader: voters may grant it although they are in contact with the leader."""
 
 
 class ReadIndexRequest(Request, frozen=True):

@@ -26,7 +26,7 @@ class Claim(Struct, frozen=True):
     role: ConnectionRole
     public_key: bytes
     admissions: tuple[bytes, ...] = ()
-    """Its admissions for a server whose log does not contain it yet; opaque here, nearest first."""
+    """Admissions of the key, for a server whose log does not contain the key yet; opaque here, nearest first."""
 
 
 class Refusal(Struct, frozen=True):
@@ -75,7 +75,7 @@ class PeerDirectory(Protocol):
         ...
 
     def admissions(self) -> tuple[bytes, ...]:
-        """Return the admissions for a server that does not know the own id yet, nearest first."""
+        """Return the admissions for a server that does not know this server's id yet, nearest first."""
         ...
 
     def judge(self, claim: Claim) -> Refusal | None:

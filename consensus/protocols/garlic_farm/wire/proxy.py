@@ -1,6 +1,6 @@
 """The protocol with an HTTP proxy (RFC 2616), without I/O: the target of requests, and the login at the proxy.
 
-    absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and forwards it
+    absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which forwards it with the path alone
     connect        CONNECT name.b32.i2p:7669, and then the handshake as without a proxy
 
 A proxy that requires a password replies with 407. We begin without a password, since Basic reveals the password to any

@@ -58,7 +58,7 @@ Long chains are rare, and need a large head.
 INTRODUCTION_HEADER = "X-Garlic-Introduction"
 INTRODUCTION_CHARACTERS_MAX = 1_024
 INTRODUCTIONS_MAX = 12
-"""Together with everything else they must fit into a head."""
+"""Limit of the introductions in one head, which must have room for all other headers."""
 _WEBSOCKET_GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WEBSOCKET_KEY_BYTES = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -139,7 +139,7 @@ class HandshakeExchange(Struct, frozen=True):
 
 
 def admission_headers(admissions: Iterable[bytes]) -> list[tuple[str, str]]:
-    """Return headers that prove this server to servers that do not know it yet; too long a chain is cut."""
+    """Return headers that prove this server to servers without its entry; a chain beyond `ADMISSIONS_MAX` is cut."""
     words = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in admissions]
     fitting = [word for word in words[:ADMISSIONS_MAX] if len(word) <= ADMISSION_CHARACTERS_MAX]
     return [(ADMISSION_HEADER, word) for word in fitting]

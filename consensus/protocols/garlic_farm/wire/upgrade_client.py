@@ -4,8 +4,8 @@
     next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
 
 A challenge is kept in a `Session`, which outlives the connection: later connections to the same server begin with
-request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other refusal of request 2 raises
-`GarlicFarmError`, with a text for the operator.
+request 2. A `stale` reply replaces the nonce, and the next connection uses the new one. Any other refusal of request 2
+raises `GarlicFarmError`, with a text for the operator.
 
 Request 2 carries the proof of the caller's identity, and the 101 that of the server, which is checked before any other
 field is accepted. A server that cannot prove to be the called one is refused. A caller without a directory of
