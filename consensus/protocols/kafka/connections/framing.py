@@ -51,7 +51,7 @@ class FrameStream:
         self._on_buffered = on_buffered
         self._buffer = bytearray()
         self._unsent = b""
-        """For a stream that can only send and wait."""
+        """Bytes for `flush`, if the stream cannot send without waiting."""
 
     @property
     def has_begun(self) -> bool:

@@ -53,8 +53,8 @@ _OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
 _FIRST_VERSION_WITH_LEVEL_0: Final = 4
 """First version of ApiVersions with level 0."""
 _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
-"""First version of SaslHandshake with SaslAuthenticate. After version 0 come messages without any header, not read
-here.
+"""First version of SaslHandshake with SaslAuthenticate. After version 0, clients send messages without a header,
+which are not read here.
 """
 _TOLERANCE: Final = 0.02
 """Fraction by which a time limit may be shortened."""
@@ -337,7 +337,7 @@ class KafkaListener:
     async def _respond_behind(
         self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
-        """Send the response to a request that overlapped. The connection's deadline is for its next request then."""
+        """Send the response to an overlapping request. The connection's deadline belongs to its next request then."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
             holding.answer(sent_bytes)

@@ -8,7 +8,7 @@ A broker of Kafka reads the next request of a connection after the reply to the 
 within milliseconds. Here a commit may be held for a second, or for a tenth of a session shorter than 10 s, so that
 commits of a group share one entry. Without overlapping, ten commits that a client sends without waiting would be held
 in sequence and could not share an entry. In a session of 10 s or less, later heartbeats would get their replies after
-its end.
+the end of the session.
 
 *Order.* The next request begins when the service of the previous one has run until its first wait. So a service that
 records a request before it waits records all requests in order. Responses are also sent in order, because clients count

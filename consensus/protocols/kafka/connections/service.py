@@ -5,7 +5,7 @@
 A listener merges its services: the quorum's (Vote, Fetch of replicas, …), the administrators' (DescribeQuorum,
 AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, groups). ApiVersions, SASL and the framing
 belong to the listener. Requests of one connection are served in order, as in Kafka; so a waiting fetch delays only
-later requests on its connection. An API that holds its replies for longer than Kafka overlaps with later ones.
+later requests on its connection. If an API holds its replies for longer than Kafka, its requests overlap.
 
 Messages are the Structs of `wire.messages_*`, which are the same for all versions of an API.
 
@@ -68,7 +68,7 @@ class Service(Protocol):
         """
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Return the lowest and highest supported level of each feature, and the finalized one if it is.
+        """Return the lowest and highest supported level of each feature, and the finalized level or None.
 
         Only a quorum has features, such as `kraft.version`.
         """

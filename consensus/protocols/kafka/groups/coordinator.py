@@ -80,7 +80,7 @@ class GroupOptions(Struct, frozen=True):
     max_hold_ms: int = 1_000
     """Longest time that a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
-    """A second limit of that time: the shortest session timeout of the group, divided by this."""
+    """Divisor of the group's shortest session timeout, for the second limit of the same wait."""
     commit_timeout_ms: int = 10_000
     """Time limit for committing offsets, not counting the time that they are held; Kafka's `offsets.commit.timeout.ms`
     is 5,000. A leader without a majority resigns sooner, and the commit then gets its reply."""

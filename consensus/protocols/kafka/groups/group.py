@@ -14,9 +14,9 @@ a later call returns its reply:
     call(ticket, …, now_ms) ──▶ [TicketAnswer(ticket, answer), …]  and   deadline_ms, after which `expire` is due
 
 A second JoinGroup or SyncGroup of a member replaces its first, which is refused. A member is removed after its session
-timeout without requests, or if it does not join a round, or request its assignment, within the longest rebalance
-timeout. A static member (`group.instance.id`) stays until its session is over. Its successor comes without a member id,
-replaces it, and needs no new round.
+timeout without requests, or if it does not join a round or request its assignment within the longest rebalance timeout.
+A static member (`group.instance.id`) stays until its session is over. Its successor comes without a member id, replaces
+it, and needs no new round.
 """
 
 from collections import Counter

@@ -33,7 +33,7 @@ class _Batch(Struct, frozen=True):
     first: int
     """The first offset whose read begins with this batch."""
     end: int
-    """Exclusive."""
+    """End of the offsets, exclusive."""
     data: bytes
 
 

@@ -3,8 +3,9 @@
     terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   end of 2 and of 3: 5   end of 4: not known yet
     offsets  0 1 2   3 4   5 6 7
 
-Final entries are committed, and applied if the topic ends there. A term ends at the first final entry of a later term.
-The terms of the compacted part are no longer known: a term that ended there ends at the log's start at the latest.
+A *final* entry is committed and, in a topic that ends at the applied index, also applied. A term ends at the first
+final entry of a later term. The terms of the compacted part are no longer known: a term that ended there ends at the
+log's start at the latest.
 
 Without a final entry of a later term a server does not know the end, since it may lag; so records do not count as cut
 off. A term later than the server's own may be only unknown to this server, so it waits for a read barrier. If the term

@@ -5,7 +5,7 @@
 
 A broker of Kafka forwards the request to the active controller. Servers of such a listener may be unable to query each
 other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
-connection. The tool then retries at a broker without a connection, and reaches the leader within a second or two.
+connection. The tool then retries at a broker that it is not connected to, and soon reaches the leader.
 
 If the leader is not among the brokers, a server reports its own view: the leader, the epoch, the commit index, and the
 end of its own log. It reports this end also for the leader, as a lower bound, and -1 (unknown) for all others. Without

@@ -28,7 +28,7 @@ class Broker(Struct, frozen=True):
 
 
 class TopicState(Struct, frozen=True):
-    """The topic now. Offsets are Kafka's; `high_watermark` is exclusive: clients read what is below."""
+    """The topic now. Offsets are Kafka's; `high_watermark` is exclusive: clients read below it."""
 
     name: str
     topic_id: UUID
@@ -139,8 +139,8 @@ class ServedTopic(Protocol):
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole record batches, from the batch with `offset` on, all below the high watermark.
 
-        At least one batch of any size if `offset` is below the high watermark; further ones up to `max_bytes`. Offsets
-        may lack a record: then the first batch begins after `offset`. Empty without a record from `offset` on. Raises
+        Offsets may lack a record: then the first batch begins after `offset`. The result is empty if no record follows.
+        Otherwise it has at least one batch, of any size, and further ones up to `max_bytes`. Raises
         `OffsetOutOfRangeError`, `ServerBusyError` (retry soon) or `ServerStoppedError`.
         """
 

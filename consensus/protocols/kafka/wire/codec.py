@@ -17,7 +17,7 @@ bytes for the count of the topics, writes null into the first, and sends the oth
     null │ 00 00 00 │ may topics be made? │ [operations on the cluster? up to version 10] │ 00 │ no tagged fields
 
 (recorded from 2.1.1 to 2.16.0). Kafka accepts it, since it ignores trailing bytes. No version allows these bytes, so
-their meaning is unique, and they are read without the three.
+their meaning is unique, and the three extra bytes are skipped.
 """
 
 import struct
@@ -50,7 +50,7 @@ class UnsupportedVersionError(KafkaWireError):
 
 
 class ApiRequest(Struct, frozen=True):
-    """A request as it came. `message` is the class of `messages_*` for the API."""
+    """A request as it came. `message` is an instance of the API's class in `messages_*`."""
 
     api_key: ApiKey
     api_version: int

@@ -7,8 +7,8 @@
     tail   = key length (-1: null) │ key │ value length │ value │ headers │ (name length │ name │ length │ value) …
 
 Lengths and deltas in records are varints of Protocol Buffers, zigzag. The checksum covers the bytes after it, so a
-leader sets the epoch and the base offset without a new one. Attributes: compression (bits 0 to 2), log append time (3),
-transactional (4), control (5). The records of a batch are numbered without gaps: only Kafka's cleaner makes gaps.
+leader sets the epoch and the base offset without a new checksum. Attributes: compression (bits 0 to 2), log append time
+(3), transactional (4), control (5). The records of a batch are numbered without gaps: only Kafka's cleaner makes gaps.
 
 A log stores tails unchanged (`entries`), so there are two layers. `decode_tails` and `encode_tails` do not build
 records, though the former checks each of them.

@@ -9,10 +9,10 @@ the result class and has the values of omitted fields. Fields match by name; kio
 here.
 
 *Why the schemas alone.* kio's reader allocates for the announced number of array elements before it reads the first.
-Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A guard before it would have to walk the
-whole message, so that it would be a reader already. `serialization` is that reader; it builds our classes directly,
-without kio's objects and without dates, whose range is narrower than the wire's. The tests compare its bytes with those
-of kio's independent reader and writer.
+Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A guard in front of that reader would have
+to walk the whole message, and so would be a reader itself. `serialization` is our reader; it builds our classes
+directly, without kio's objects and without dates, whose range is narrower than the wire's. The tests compare its bytes
+with the bytes of kio's independent reader and writer.
 
 A module of kio is loaded at the first use of its API and version: each takes 0.2 to 0.3 MB.
 """
@@ -43,7 +43,7 @@ class Direction(Enum):
 
 
 class Kind(Enum):
-    """Encoding of a value. The numbers and the UUID have a fixed size, and the code that `struct` has for it."""
+    """Encoding of a value; for numbers and the UUID, which have a fixed size, the code of `struct`."""
 
     INT8 = "b"
     INT16 = "h"

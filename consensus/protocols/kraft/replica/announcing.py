@@ -54,7 +54,7 @@ _LATER: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""The address is recorded, or may be when it is announced again."""
+"""Codes that do not refuse the address: it is recorded, or may be recorded at the next announcement."""
 
 
 class AddressRefused(Struct, frozen=True):

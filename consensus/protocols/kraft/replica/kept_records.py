@@ -3,7 +3,7 @@
 *Any log* (`KeptRecords`). Only the application can interpret its records, so none can be omitted.
 
 *The metadata of Kafka's controllers* (`KeptMetadata`), for our voters in a quorum with Kafka's. A controller ends at a
-snapshot with the marks of a transaction, which its own log has from the first batch on. So these records are
+snapshot with the marks of a transaction. Kafka's log has these marks from the first batch on. So these records are
 interpreted:
 
     BeginTransaction   the following records are undecided: no snapshot until the transaction ends (`is_settled`)

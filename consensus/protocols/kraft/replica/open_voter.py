@@ -10,11 +10,11 @@
 closed and retries.
 
 *Voters.* With `controller.quorum.voters` they are fixed and absent from the log (kraft.version 0). Otherwise the log
-names them. A new quorum begins with the controllers of the formatted directory. A server formatted without any learns
-the voters by DescribeQuorum from the bootstrap servers. It is an observer until a leader makes it a voter, or joins
-with `controller.quorum.auto.join.enable`. A server whose log names voters does not wait for that: if all servers start
-together, no leader could reply. If the server is not one of these voters, they may be gone. So it queries them and the
-bootstrap servers in turns for the leader.
+names them. A new quorum begins with the controllers of the formatted directory. A server formatted without controllers
+learns the voters by DescribeQuorum from the bootstrap servers. It is an observer until a leader makes it a voter, at
+the request of an operator or, with `controller.quorum.auto.join.enable`, of the server. A server whose log names voters
+does not wait for DescribeQuorum: if all servers start together, no leader could reply. If the server is not one of
+these voters, they may be gone. So it queries them and the bootstrap servers in turns for the leader.
 
 *quorum-state* is written after each change by a separate task, after the storage. It may be late by one change: it is a
 copy (`quorum_directory`).
@@ -214,7 +214,7 @@ class _VoterParts:
             request_timeout_ms=settings.request_timeout_ms,
             connect_timeout_ms=settings.request_timeout_ms,
         )
-        # The directory's id is part of the key if the log names the voters: a lost disk makes another voter.
+        # The directory's id is part of the key if the log names the voters: a server with a new disk is another voter.
         self.own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
         self._first_voters = _first_voters(settings, directory)
         self.names = QuorumNames(self.own, settings.advertised, self._first_voters, options.topic)

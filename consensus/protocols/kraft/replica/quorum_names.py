@@ -58,7 +58,7 @@ class QuorumNames:
         self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
         """Former voters: key and address by id, the earliest removed first."""
         self._announced: dict[int, tuple[tuple[str, int], ...]] = {}
-        """The newest first."""
+        """Addresses in messages by replica id, the newest first."""
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:

@@ -3,7 +3,7 @@
     committed entries ─▶ records kept, in order           ─┬─▶ snapshot: whole record batches
                       ─▶ producer id: epoch, sequences    ─┘
 
-*Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
+*Records.* A snapshot has all records, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). A snapshot never
 ends within a batch: a server that begins from it would read the records as two batches.
 
 *Producers.* A client without a reply repeats its batch, maybe to another leader. So the written batches of each
@@ -86,7 +86,7 @@ class QuorumLog:
     def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
         """Make an empty log; with `metadata` for the records of Kafka's controllers (`kept_records`)."""
         self.producers: OrderedDict[int, Producer] = OrderedDict()
-        """Producers by id, the least recent first. A plain dict would search for the first after many gaps."""
+        """Producers by id, the least recent first. In a plain dict, removed keys slow the search for the first."""
         self._producers_of: Counter[str] = Counter()
         """Number of producers of each owner."""
         self._records = kept_records(max_bytes, metadata=metadata)

@@ -13,8 +13,8 @@ reply for its former voter (`INVALID_VOTER_KEY`). A request for another replica 
 becomes a `RefusedRequest` and does not reach the core.
 
 *High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md). *Pre-vote*
-does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
-EndQuorumEpoch replaces the permission to campaign against a live leader (`transfer`).
+does not exist before version 2 of Vote: the core counts it as granted by such a peer (KIP-996). EndQuorumEpoch replaces
+the permission to campaign against a live leader (`transfer`).
 
 Records pass through as bytes; `entries` encodes and keeps batches.
 """
@@ -566,7 +566,7 @@ def _vote_reply(response: quorum.VoteResponse, request: core.RequestVote) -> cor
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     granted = partition.vote_granted and error is None
-    # The sender of a granted pre-vote may have the candidate's epoch by then; the core counts it for the term after it.
+    # The core counts a granted pre-vote for the requested term, regardless of the voter's own epoch.
     term = request.term if granted and request.pre_vote else _term(partition.leader_epoch, request)
     return core.VoteReply(
         term=term, granted=granted, correlation=request.correlation, pre_vote=request.pre_vote, error=error

@@ -6,7 +6,7 @@
 
 All batches are numbered from 0 on, as if the file were a log. For the state machine the numbers begin at 0 after the
 header, regardless of its length. This is possible because a batch's checksum does not cover the base offset. The writer
-chooses a batch's epoch: Kafka uses that of the snapshot for all, ours keep their own.
+chooses a batch's epoch: Kafka uses the snapshot's epoch for all; our batches keep theirs.
 
 Snapshots of Kafka and ours are interchangeable. A snapshot does not contain its position, which comes separately, like
 fixed voters (kraft.version 0). Everything is decoded once before a snapshot is installed, since the state machine
