@@ -11,7 +11,7 @@
 
 A request keeps its id in all repetitions, and the cluster commits an id once. So when a call ends without a reply
 (`NoAnswerError`, or cancellation), an update may be committed or not. Repeating it with the same id within hours does
-no harm: it returns the index. Make the id before (`make_request_id`) if the call may not return.
+no harm: it returns the index. Make the id before the call (`make_request_id`) if the call may not return.
 
 Many tasks may share a client; the order of their updates is not defined. A client reads each connection in a separate
 task; a call runs in its caller's task.
@@ -88,7 +88,7 @@ class ClientError(Exception):
 
 
 class NoAnswerError(ClientError):
-    """A call did not get its result in time; the text contains the reason. An update may be committed or not.
+    """A call ended without its result; the text contains the reason. An update may be committed or not.
 
     `has_peer_replied` is False if no peer replied to the search for the leader. Peers of another cluster do not reply.
     """

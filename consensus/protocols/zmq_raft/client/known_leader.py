@@ -106,7 +106,7 @@ class KnownLeader:
         self._redirects = 0
 
     def silent(self, link: ClientLink, since_s: float) -> None:
-        """Record a timeout of a request to the peer; `since_s` is the time of the peer's last sign about it."""
+        """Record a timeout of a request to the peer; `since_s` is the time when it was sent, accepted or confirmed."""
         if link.served_s <= since_s:
             self._replies[link.url] = self._silence
             self.lose(link.url, waits_first=True)

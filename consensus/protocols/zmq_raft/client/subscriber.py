@@ -149,7 +149,7 @@ class Subscriber:
                 assert_never(item)
 
     def _take(self, broadcast: StateBroadcast) -> tuple[bool, Sequence[CommittedEntry]]:
-        """Return True if entries before its end are missing; and its entries that continue the known ones."""
+        """Return True if entries before the broadcast's end are missing; and its entries after the known ones."""
         known = self._last
         if broadcast.last_applied <= known:
             return False, ()

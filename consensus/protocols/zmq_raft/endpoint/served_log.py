@@ -64,8 +64,8 @@ class ServedLog(Protocol):
 
         Calls `answer` before it returns, or ignores the request: its client will repeat it. The replies are any number
         of `UpdateAccepted`, and then a final one: `UpdateCommitted`, `UpdateRedirect` (also from a leader that steps
-        down before the commitment: the client repeats the request elsewhere) or `UpdateExpired`. In this order: a log
-        that does not lead redirects even an expired id, and the age of an id in the log is not checked.
+        down before the commitment: the client repeats the request elsewhere) or `UpdateExpired`. A log that does not
+        lead redirects even an expired id, and the age of an id in the log is not checked.
 
         A repeated id of a request under way gets `UpdateAccepted` immediately, by the new `answer`. The final reply is
         given once, to any of these `answer`s. The endpoint sends it to the latest sender of the id, since a reconnected

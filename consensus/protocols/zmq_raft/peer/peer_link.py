@@ -4,7 +4,7 @@
                      └── a newer request replaces it
 
 ØMQ loses messages silently when a connection ends, so the protocol repeats the same frames with the same message id,
-and the peer repeats its reply. The core also repeats requests with other contents: a request with another id, which
+and the peer repeats its reply. If the core repeats a request with other contents, the new request has another id and
 replaces the first.
 
 *An append with entries* is sent once. The process of a follower of the package ends if it receives the same append

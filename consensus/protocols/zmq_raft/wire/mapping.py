@@ -8,7 +8,7 @@
     InstallSnapshot                   InstallSnapshot with the whole size, and without the configuration
     SnapshotReply, accepted           response without an offset; to the last chunk: the snapshot is installed
     SnapshotReply, refused            response with the wanted offset; none if it equals the sent one
-    both, of a term below the request no response: this leader is refused, and must not count the reply
+    both, of a lower term              no response: this leader is refused, and must not count the reply
     correlation                       message id, chosen by the transport
 
 The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.

@@ -10,8 +10,8 @@ dropped. One from too far in the future is refused as well, since its id would b
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
 
 The log keeps ids for 8 hours (the package's `requestIdTtl`). The margin of 15 minutes at both ends is for different
-clocks of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module reads
-none.
+clocks of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module does not
+read a clock.
 """
 
 import struct
