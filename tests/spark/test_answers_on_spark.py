@@ -24,7 +24,7 @@ pytestmark = JVM_SOCKETS
 HALF_HOUR_MS = 1_800_000
 HOUR = timedelta(hours=1)
 QUICK = ("churn", "farms", "lag", "leaders", "reliability")
-"""The queries that Spark answers in a second or two; `make soak` compares the rows of the others."""
+"""The queries that Spark answers in a second or two. It only resolves the others; `make soak` compares their rows."""
 OUTAGE_START_MS, OUTAGE_END_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS
 
 
@@ -118,6 +118,7 @@ def test_answer_has_same_rows_on_spark_and_duckdb(name: str, views: SparkSession
     assert rows(views.sql(sql).toArrow().to_pylist()) == rows(expected)
 
 
-def test_spark_resolves_longest_answer(views: SparkSession, output: Path) -> None:
-    sql = answer_sql("alerting")
-    assert views.sql(sql).columns == [*documents(output, sql)[0]]
+def test_spark_resolves_each_answer(views: SparkSession, output: Path) -> None:
+    for name in sorted(ANSWERS.keys() - {*QUICK}):
+        sql = answer_sql(name)
+        assert views.sql(sql).columns == [*documents(output, sql)[0]], name
