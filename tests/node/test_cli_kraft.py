@@ -9,19 +9,30 @@ from uuid import UUID
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from bridge.api.cluster_outputs import KraftRecordView
 from bridge.cli.kraft import describe as describe_command
 from bridge.cli.kraft import log as log_command
 from bridge.cli.kraft import serve as serve_command
+from bridge.cli.kraft import voters as voters_command
 from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import VoterArguments, VoterReporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.kafka import uuid_of_text
-from consensus.protocols.kraft import Endpoint, LogRecord, QuorumClient, QuorumDescription, QuorumReplica
+from consensus.protocols.kafka import open_connection, uuid_of_text
+from consensus.protocols.kraft import (
+    ChangeAnswer,
+    Endpoint,
+    LogRecord,
+    QuorumClient,
+    QuorumDescription,
+    QuorumReplica,
+    open_voter,
+)
 from tests.node.kraft_processes import Files, kraft
-from tests.node.test_kraft_voter import batch, formatted, opened
+from tests.node.test_kafka_documents import PATIENT, listed_apis
+from tests.node.test_kraft_voter import LOOPBACK, batch, formatted, opened
 
 
 @pytest.fixture
@@ -132,6 +143,20 @@ def test_kafka_metadata_accepts_records_only_with_produce_on(
     assert seen == [(True, False), (False, True), (True, True), (False, False)]
 
 
+def test_served_apis_match_page(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:
+    _, parsed = served()
+    assert parsed is not None
+
+    async def versions() -> dict[int, tuple[int, int]]:
+        async with (
+            open_voter(parsed.settings, parsed.options) as voter,
+            open_connection(LOOPBACK, voter.listener.port, PATIENT) as connection,
+        ):
+            return dict(connection.versions)
+
+    assert trio.run(versions) == listed_apis("kraft.md")
+
+
 def test_open_listener_on_network_needs_permission(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:
     """With --allow-network it is permitted with a warning; a listener with login does not need a permission."""
     network = ("--set", "listeners=CONTROLLER://192.0.2.1:9093")
@@ -238,6 +263,43 @@ def test_remove_voter_checks_id_with_directory(
     monkeypatch.setattr(QuorumClient, "describe", describe)
     result = kraft("remove-voter", "--bootstrap-controller", "127.0.0.1:1", "--yes", *named.split())
     assert (result.exit_code, output in result.output) == (exit_code, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "voters"),
+    [
+        (("add-voter", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAAAw", "--listener", "CONTROLLER://a:1"), "1, 2, 3"),
+        (("remove-voter", "--yes"), "1, 2"),
+    ],
+    ids=["added", "removed"],
+)
+def test_committed_change_of_voters_is_printed(
+    change: tuple[str, ...], voters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quorum's description contains the change only after the leader's reply. A repeated command reports that."""
+    one, two, three = (QuorumReplica(number, UUID(int=number), 5, 1, 1) for number in (1, 2, 3))
+    without = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 5, (one, two), (three,), {})
+    with_third = replace(without, voters=(one, two, three), observers=())
+    before, after = (without, with_third) if change[0] == "add-voter" else (with_third, without)
+    requested: list[object] = []
+    described: list[QuorumDescription] = []
+
+    async def describe(_: QuorumClient) -> QuorumDescription:
+        described.append(after if requested and before in described[1:] else before)
+        return described[-1]
+
+    async def request(_: QuorumClient, *arguments: object) -> ChangeAnswer:
+        requested.append(arguments)
+        return ChangeAnswer(0, "")
+
+    monkeypatch.setattr(QuorumClient, "describe", describe)
+    monkeypatch.setattr(QuorumClient, change[0].replace("-", "_"), request)
+    monkeypatch.setattr(voters_command, "_LOOK_AGAIN_S", 0)
+    arguments = (*change, "--voter-id", "3", "--bootstrap-controller", "127.0.0.1:1")
+    assert kraft(*arguments).stdout == f"Committed: the voters are {voters}.\n"
+    assert kraft(*arguments).stdout == f"It was so already: the voters are {voters}.\n"
+    listeners = [(Endpoint("CONTROLLER", "a", 1),)] if change[0] == "add-voter" else []
+    assert requested == [("AAAAAAAAAAAAAAAAAAAAAQ", 3, UUID(int=3), *listeners, 10_000)]
 
 
 def stored_log(path: Path) -> Path:
