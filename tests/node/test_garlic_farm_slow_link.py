@@ -93,14 +93,22 @@ class Farm(SlowGroup):
             "many-entries": ([100_000] * 50, ServerOptions()),
             "large-entries": ([1_000_000] * 5, ServerOptions()),
             "snapshot": ([1_000_000] * 5, ServerOptions(snapshot_log_bytes=2_500_000, retain_bytes=1)),
+            "small-snapshot": ([1_000_000] * 2, ServerOptions(snapshot_log_bytes=1_500_000, retain_bytes=1)),
         },
         "large-entries",
+        "small-snapshot",
     ),
 )
 def test_follower_over_one_megabit_link_catches_up(sizes: list[int], options: ServerOptions) -> None:
-    """The follower lacks 5 MB, whose transfer takes 40 s; until then no server campaigns."""
+    """The follower lacks 5 MB, whose transfer takes 40 s, or 2 MB; until then no server campaigns."""
     missing = [(bytes([number]) * size,) for number, size in enumerate(sizes)]
-    run_slow_group(lambda nursery: Farm(nursery, options), lambda farm: farm.check_catching_up(missing, 95))
+
+    async def catch_up(farm: SlowGroup) -> None:
+        await farm.check_catching_up(missing, 95)
+        has_snapshot = any(member.machine.restored for member in farm.members.values())
+        assert has_snapshot == (options.retain_bytes == 1)
+
+    run_slow_group(lambda nursery: Farm(nursery, options), catch_up)
 
 
 def test_large_entry_commits_over_one_megabit() -> None:
