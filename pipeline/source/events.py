@@ -17,7 +17,6 @@ the farm of the files, which their lines do not contain.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.decode.columns import BYTES_PER_RECORD_BATCH
 from pipeline.schemas import EVENTS, arrow_schema
+from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.log_client import FarmLogError, credentials_of
 from pipeline.source.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
@@ -119,7 +119,7 @@ class _TraceReader:
             return trace.end(start.get(trace.name))
 
         # All nodes are queried concurrently, because a hanging node takes ten seconds.
-        with ThreadPoolExecutor(min(len(self._traces), QUERIES_AT_ONCE)) as pool:
+        with DaemonPool(QUERIES_AT_ONCE) as pool:
             found = zip(self._traces, pool.map(end, self._traces), strict=True)
             return {**start, **{trace.name: where for trace, where in found if where is not None}}
 

@@ -17,7 +17,6 @@ so a partition carries everything for its reader.
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -32,6 +31,7 @@ from pyspark.sql.types import StructType
 from pipeline.decode.columns import Row, RowsOfLog, batches_of_logs
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
+from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.farms import OLDEST, SNAPSHOT, UNLISTED_MAX, ManyFarms, OneFarm, Place, SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of, shortened
 from pipeline.source.offsets import WHOLE_FARMS, Offset, WholeOffsets, entries_before
@@ -254,7 +254,7 @@ def _logs(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[RowsOfLo
     # A queued call costs as much as reading some entries, so a thread takes several farms.
     size = min(-(-len(pieces) // READ_AT_ONCE), FARMS_PER_CALL)
     parts = [pieces[first : first + size] for first in range(0, len(pieces), size)]
-    with ThreadPoolExecutor(READ_AT_ONCE) as reading:
+    with DaemonPool(READ_AT_ONCE) as reading:
         for piece, rows in zip(pieces, chain.from_iterable(reading.map(read, parts)), strict=True):
             yield piece.range.cluster, piece.name, piece.rows(selection) if rows is None else rows
 

@@ -21,15 +21,13 @@ reports each farm's problem.
 """
 
 import json
-import threading
 import time
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Protocol
 
 import msgspec
@@ -37,6 +35,7 @@ from msgspec import Struct
 
 from consensus.net.backoff import Backoff
 from pipeline.source import log_client
+from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.endpoint import CredentialError, load_credentials
 from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus, shortened
 from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
@@ -245,7 +244,7 @@ class ManyFarms:
         self._page_size = page_size
         self._changed = (0, 0)
         self._farms: dict[str, _FarmState] = {}
-        self._pool: _Pool | None = None
+        self._pool = DaemonPool(QUERIES_AT_ONCE)
         self._of_file = ""
         self._unlisted: list[str] = []
         self._read_again()
@@ -271,11 +270,12 @@ class ManyFarms:
         """
         self._read_again()
         now_s = time.monotonic()
-        pool = self._pool = self._pool or _Pool()
         for each in self._farms.values():
             if each.question is None and (each.due_s <= now_s or thorough):
                 each.requested_at_s = now_s
-                each.question = pool.submit(partial(_poll, each.place, each.first_log, next_entries, of_all=thorough))
+                each.question = self._pool.submit(
+                    partial(_poll, each.place, each.first_log, next_entries, of_all=thorough)
+                )
         waiting = [each.question for each in self._farms.values() if each.question is not None]
         is_first = all(each.first_log is None for each in self._farms.values())
         patience_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
@@ -398,41 +398,13 @@ def _answer(each: _FarmState) -> SelectedLog | None:
     question, each.question = each.question, None
     try:
         log = question.result()
-    except FarmLogError as error:
+    except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
+        fault = "" if isinstance(error, FarmLogError) else "cannot be queried, because of a fault of the pipeline: "
         each.due_s = time.monotonic() + each.backoff.next_s()
-        each.problem = str(error)
+        each.problem = fault + (str(error) if not fault else repr(error))
         return None
     if each.first_log is None:
         each.first_log = log
     each.backoff.reset()
     each.problem = ""
     return log
-
-
-class _Pool:
-    """Threads for queries. They are daemons: a hanging farm must not keep the process from ending."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Future[SelectedLog], Callable[[], SelectedLog]]] = SimpleQueue()
-        self._threads = 0
-        self._lock = threading.Lock()
-
-    def submit(self, call: Callable[[], SelectedLog]) -> "Future[SelectedLog]":
-        """Queue a call; return the future of its result."""
-        future: Future[SelectedLog] = Future()
-        self._work.put((future, call))
-        with self._lock:
-            if self._threads < QUERIES_AT_ONCE:
-                self._threads += 1
-                threading.Thread(target=self._run, name="polls-farms", daemon=True).start()
-        return future
-
-    def _run(self) -> None:
-        while True:
-            future, call = self._work.get()
-            try:
-                future.set_result(call())
-            except FarmLogError as error:
-                future.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
-                future.set_exception(FarmLogError(f"cannot be queried, because of a fault of the pipeline: {error!r}"))

@@ -16,15 +16,14 @@ the reply of each. For unresponsive nodes, as during a restart of the farm, that
 import base64
 import http.client
 import ssl
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipeline.source.daemon_pool import DaemonPool
 from pipeline.source.endpoint import LOST, CredentialError, Credentials, Endpoint, load_credentials
 
 NO_CREDENTIALS = Credentials()
@@ -126,7 +125,7 @@ class FarmLog:
         """
         failures = _Failures()
         found: list[LogStatus] = []
-        with ThreadPoolExecutor(min(max(len(self.addresses), 1), QUERIES_AT_ONCE)) as pool:
+        with DaemonPool(QUERIES_AT_ONCE) as pool:
             answers = pool.map(lambda address: self._status_of(address, cluster, patience_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
                 if not isinstance(answer, LogStatus):
@@ -177,7 +176,8 @@ class FarmLog:
                 _check_same(found.cluster, cluster)
         except LOST as error:
             return error
-        return found
+        # The caller's own text: the newest replies of many farms do not need equal copies.
+        return found if cluster is None else replace(found, cluster=cluster)
 
 
 def first_without_gap(statuses: Sequence[LogStatus]) -> int:
@@ -242,8 +242,7 @@ def _status(node: Endpoint) -> LogStatus:
 
 def _cluster_id(node: Endpoint) -> str | None:
     found = node.get("/v1/cluster").get("clusterId")
-    # Each poll of a farm returns an equal text.
-    return sys.intern(found) if isinstance(found, str) and found else None
+    return found if isinstance(found, str) and found else None
 
 
 def _check_cluster(node: Endpoint, cluster: str | None) -> None:

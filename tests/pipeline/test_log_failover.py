@@ -143,6 +143,12 @@ def test_isolated_node_does_not_delay_stream(tmp_path: Path, monkeypatch: pytest
         assert next_of(stream, start) == whole.commit_index + 1
 
 
+def test_status_of_known_cluster_has_callers_text(tmp_path: Path) -> None:
+    log = three_servers(minutes=1)
+    with serve_log(log, tmp_path / "one.sock") as one:
+        assert FarmLog((one,)).status(log.cluster_id).cluster is log.cluster_id
+
+
 def test_last_responsive_node_is_requested_first(tmp_path: Path) -> None:
     log, absent = three_servers(minutes=1), str(tmp_path / "absent.sock")
     with serve_log(log, tmp_path / "one.sock") as first:

@@ -10,6 +10,9 @@ import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -24,10 +27,11 @@ from pipeline.output.documents import Document
 from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.run import ProblemReports, _entries_per_s, places, removed_in
 from pipeline.schemas import ENTRIES
-from pipeline.source import farms, log_client
+from pipeline.source import farm, farms, log_client
+from pipeline.source.events import FarmEventsStreamReader
 from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
-from pipeline.source.log_client import SHOWN_MAX, FarmLogError, FarmSilentError
+from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
 from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, in_turn, packed
 from pipeline.tables import offset_shards
@@ -166,6 +170,61 @@ def test_farms_of_task_share_record_batches(tmp_path: Path) -> None:
         (batch,) = stream.read(task)
         farms = list(zip(*(batch.column(name).to_pylist() for name in ("farm", "farm_name")), strict=True))
         assert farms == [(log.cluster_id, name) for log, name in zip(logs, sockets, strict=True) for _ in log.entries]
+
+
+def test_end_of_read_does_not_wait_for_unresponsive_farms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farm, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(farm, "FARMS_PER_CALL", 1)
+    began, replies = threading.Semaphore(0), threading.Event()
+    threads: dict[int, threading.Thread] = {}
+
+    def piece_of(number: int) -> Any:
+        def rows(_: object) -> list[object]:
+            threads[number] = threading.current_thread()
+            began.release()
+            assert number == 0 or replies.wait(END_S)
+            return []
+
+        return SimpleNamespace(name="", range=SimpleNamespace(cluster=str(number)), is_short=True, rows=rows)
+
+    logs: Any = farm._logs([piece_of(number) for number in range(5)], Mock())
+    try:
+        assert next(logs)[0] == "0"
+        assert all(began.acquire(timeout=END_S) for _ in range(3))
+        # The interpreter does not join them at its exit.
+        assert all(each.daemon for each in threads.values())
+        logs.close()
+    finally:
+        replies.set()
+    for each in threads.values():
+        each.join(END_S)
+        assert not each.is_alive()
+    assert sorted(threads) == [0, 1, 2]
+
+
+def test_interpreter_does_not_join_queries_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemons = list[bool]()
+
+    def end(_: object) -> None:
+        daemons.append(threading.current_thread().daemon)
+
+    def status_of(_: FarmLog, address: str, *__: object) -> LogStatus:
+        end(address)
+        return LogStatus("a", 1, 1, address)
+
+    monkeypatch.setattr(FarmLog, "_status_of", status_of)
+    assert [each.address for each in FarmLog(("one", "two")).statuses()] == ["one", "two"]
+    traces: Any = (SimpleNamespace(name="a", end=end),)
+    assert FarmEventsStreamReader(traces)._ends({}) == {}
+    assert daemons == [True, True, True]
+
+
+def test_fault_in_query_of_one_farm_is_its_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_farms(tmp_path / "farms.toml", {"one": tmp_path / "one.sock"})
+    monkeypatch.setattr(farms, "_poll", Mock(side_effect=ValueError("x")))
+    found = ManyFarms(tmp_path / "farms.toml", 1_000)
+    assert found.poll({}, thorough=True) == {}
+    assert found.problems == {"one": "cannot be queried, because of a fault of the pipeline: ValueError('x')"}
 
 
 def test_unresponsive_farm_is_reported_without_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

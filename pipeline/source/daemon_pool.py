@@ -1,0 +1,62 @@
+"""Calls to farms in a few threads that never delay the end of the process.
+
+    submit(call), map(call, values) ──▶ queue ──▶ a daemon thread ──▶ result or error
+    end of the `with` block         ──▶ queued calls are dropped, threads end after their current call
+
+A farm may not reply for minutes. The interpreter joins the threads of a `ThreadPoolExecutor` at its exit, and the
+executor's own `with` block waits for all queued calls. So either would keep a stopped run waiting for such a farm.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Self, TypeVar
+
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+class DaemonPool:
+    """At most `threads` daemon threads, each begun for a submitted call. One thread at a time submits calls."""
+
+    def __init__(self, threads: int) -> None:
+        self._most = threads
+        self._begun = 0
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, call: Callable[[], Found]) -> "Future[Found]":
+        """Queue a call; return the future of its result."""
+        future: Future[Found] = Future()
+        self._work.put((future, call))
+        if self._begun < self._most:
+            self._begun += 1
+            threading.Thread(target=self._run, name="reads-farms", daemon=True).start()
+        return future
+
+    def map(self, call: Callable[[Given], Found], values: Iterable[Given]) -> Iterator[Found]:
+        """Queue a call for each value; yield the results in order. Raise the error of a call."""
+        futures = deque([self.submit(partial(call, each)) for each in values])
+        while futures:
+            yield futures.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Empty):
+            while True:
+                self._work.get_nowait()
+        for _thread in range(self._begun):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (queued := self._work.get()) is not None:
+            future, call = queued
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - the caller receives it
+                future.set_exception(error)
