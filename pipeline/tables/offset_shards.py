@@ -89,8 +89,9 @@ class OffsetShards(WholeOffsets):
         return content
 
     def _remember(self, names: tuple[str, ...], contents: Sequence[bytes]) -> None:
-        if names not in self._last:
-            self._last.append(names)
+        if names in self._last:
+            self._last.remove(names)
+        self._last.append(names)
         known = {**self._known, **dict(zip(names, contents, strict=True))}
         self._known = {name: known[name] for name in set(chain.from_iterable(self._last))}
 

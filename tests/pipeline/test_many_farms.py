@@ -440,6 +440,15 @@ def test_offset_of_many_farms_is_names_of_unchanged_shards(tmp_path: Path, monke
     assert (stored["begun"], moved["read"] - stored["read"]) == (2, 1)
 
 
+def test_shards_of_last_two_offsets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_shards, "WHOLE_FARMS", 0)
+    monkeypatch.setattr(OffsetShards, "_read", Mock(side_effect=AssertionError))
+    shards = OffsetShards(tmp_path)
+    # The repeated offset is the newest one again.
+    first, *_ = [shards.stored(offset_of(50, entry)) for entry in (1, 2, 1, 3)]
+    assert shards.loaded(first) == offset_of(50, 1)
+
+
 def test_state_of_many_farms_between_batches_is_text(tmp_path: Path) -> None:
     """A farm has 45 bytes in the offset and in the record of batches; as objects it has several hundred."""
     farms, shards, notes = 20 * WHOLE_FARMS, OffsetShards(tmp_path / "checkpoint"), BatchNotes(tmp_path, "log")
