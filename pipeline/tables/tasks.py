@@ -83,6 +83,10 @@ class Results(Mapping[str, pa.Table]):
     def __getitem__(self, name: str) -> pa.Table:
         return _made_small(name, [pa.ipc.open_stream(each).read_all() for each in self._parts[name]])
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the rows, or the default without any. An inherited `get` would hide a KeyError of the merge."""
+        return self[name] if name in self._parts else default
+
     def __contains__(self, name: object) -> bool:
         return name in self._parts
 

@@ -22,7 +22,7 @@ from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import read_names
 from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
-from pipeline.tables.tasks import Outcome, outcome_of, work
+from pipeline.tables.tasks import Outcome, Results, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
 from tests.effort import IS_SOAK
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
@@ -63,6 +63,14 @@ def test_rows_written_by_tasks_equal_rows_written_by_driver(tmp_path: Path) -> N
 
 
 @pytest.mark.search
+def test_error_of_merge_is_not_missing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.tables.tasks._made_small", Mock(side_effect=KeyError("farm")))
+    rows = Results({"rows": []})
+    assert rows.get("other") is None
+    with pytest.raises(KeyError):
+        rows.get("rows")
+
+
 def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = three_servers(minutes=2)
     parts = [MadeUpLog(entries=log.entries[:30]), MadeUpLog(entries=log.entries[30:])]
