@@ -40,8 +40,8 @@ BROKER_TIMEOUT_MS = 15_000
 """The limit of the query for the farm's id; Kafka's own default is a minute."""
 PAUSES_S = 1.0, 15.0
 """The first and the longest pause before the brokers are queried again."""
-POLL_S = 0.1
-"""The time between two checks for a reply and for the end of the run."""
+POLLS_S = 0.005, 0.1
+"""The first and the longest time between two checks for a reply and for the end of the run."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
 """The limit of a batch, as an option of the source `farm` and of the connector."""
@@ -103,10 +103,10 @@ def await_same_farm(
 
 
 def _wait(seconds: float, check: Callable[[], None], is_over: Callable[[], bool] = lambda: False) -> None:
-    until_s = time.monotonic() + seconds
+    until_s, polls = time.monotonic() + seconds, Backoff(*POLLS_S)
     while time.monotonic() < until_s and not is_over():
         check()
-        time.sleep(POLL_S)
+        time.sleep(polls.next_s())
 
 
 def options_of(options: Mapping[str, str]) -> dict[str, str]:
