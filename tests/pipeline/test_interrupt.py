@@ -57,6 +57,23 @@ def test_ctrl_c_at_end_of_query_ends_run(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_error_of_run_ends_waits_of_batch_before_stop(tmp_path: Path) -> None:
+    settings, ending = RunSettings(tmp_path, {}), list[bool]()
+
+    class Failing(EndingQuery):
+        isActive = True  # noqa: N815 - Spark's name
+
+        def awaitTermination(self, _: int) -> bool:  # noqa: N802
+            raise OSError("failed")
+
+        def stop(self) -> None:
+            ending.append(settings.interrupt.is_ending)
+
+    with pytest.raises(OSError, match="failed"):
+        await_end(None, settings, Failing)
+    assert ending == [True]
+
+
 def test_second_ctrl_c_interrupts_immediately() -> None:
     with deferred(Interrupt()), pytest.raises(KeyboardInterrupt):
         press_ctrl_c(times=2)
