@@ -282,7 +282,10 @@ def _shortened_payload(payload: Payload, excess_bytes: int) -> Payload:
 def _shortened_pieces(
     pieces: tuple[Piece, ...], excess_bytes: int, encode_piece: Callable[[Piece], bytes]
 ) -> tuple[tuple[Piece, ...], int]:
-    """Drop the last pieces until they have `excess_bytes`; return the others, and the excess that remains."""
+    """Drop the last pieces until they have `excess_bytes`; return the others, and the excess that remains.
+
+    It drops at most one piece too many: the head of a shorter array can be shorter too.
+    """
     kept = len(pieces)
     while kept and excess_bytes > 0:
         kept -= 1
