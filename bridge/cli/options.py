@@ -26,8 +26,8 @@ LEAST_TIMEOUT_S: Final = 0.1
 MOST_TIMEOUT_S: Final = 3600.0
 WATCH_PERIOD_S: Final = 2.0
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
-_DASHED: Final = re.compile(r"-[A-Za-z0-9_~-]{40,}={0,2}")
-"""An argument in base64 that begins with a dash: longer than each option, and without a value after `=`."""
+_DASHED: Final = re.compile(r"-([0-9.]+|[A-Za-z0-9_~-]{40,}={0,2})")
+"""A negative number, or base64 that begins with a dash: longer than each option, and without a value after `=`."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -46,7 +46,7 @@ class _Text(str):
 
 
 class DashedCommand(click.Command):
-    """A command with arguments in base64. One of 64 destinations begins with a dash, as options do."""
+    """A command whose arguments can begin with a dash, as options do: numbers, and one of 64 destinations."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, those with a dash as text."""
