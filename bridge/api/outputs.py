@@ -1,7 +1,7 @@
 """JSON output of commands that is not a response of the control endpoint (`docs/reference/json.md`).
 
-Commands that only forward a response print it unchanged. These documents contain the paths of files, but neither keys
-nor passwords.
+Commands that only forward a response print it unchanged. These documents contain the paths of files and public keys,
+but no secret keys or passwords. Only `init` prints a secret, the token.
 """
 
 from collections.abc import Mapping
@@ -99,11 +99,14 @@ class ServerView(VoterView, frozen=True, kw_only=True):
     leads: bool
     """It is the leader."""
     lag_entries: int | None
-    """Number of entries of the leader's log that it lacks; null if the queried node does not lead."""
+    """Number of entries of the leader's log that it lacks.
+
+    Null for the leader itself, for a server that has not replied in this term, and if the queried node does not lead.
+    """
     report_age_ms: int | None
     """Milliseconds of log time since its last report; null without a report."""
     loss: str = ""
-    """Loss to the farm if it fails, or the reason why it is down; empty if it may fail."""
+    """Loss to the farm if it fails, or the reason why it is down; empty if the farm loses nothing when it fails."""
 
 
 class ServersOutput(Document, frozen=True):
@@ -288,7 +291,7 @@ class MasterOutput(Document, frozen=True):
     signing_key: str
     """Path of the signing key of this node."""
     spare_keys: int
-    """Number of signing keys for nodes that this node invites."""
+    """Number of signing keys for nodes that this node invites; with a later `--spare`, the number of added keys."""
 
 
 class ReceiveOutput(Document, frozen=True):
@@ -409,7 +412,7 @@ class FoundTunnelView(Record, frozen=True):
     chosen: bool
     """True if it becomes a leaf."""
     reason: str
-    """Reason why it cannot become a leaf, or should not without the operator's choice; empty without one."""
+    """Reason why it cannot become a leaf, or should not without the operator's choice; empty without such a reason."""
 
 
 class FoundRouterView(Record, frozen=True):

@@ -44,7 +44,8 @@ def simulate() -> None:
     type=click.Choice(["auto", "lan", "overlay"]),
     default="auto",
     show_default=True,
-    help="`overlay` is for groups larger than a directory; `auto` takes it for those.",
+    help="`overlay` is for groups with more members than a node's directory of members holds (1,024); `auto` selects it"
+    " for those.",
 )
 @click.option(
     "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Run also with this number of members; print ratios."

@@ -54,8 +54,8 @@ SnapshotChange = StoreChunk | Install | Compact
 class Persist(ComparedInPart, frozen=True, kw_only=True):
     """Make durable, in order: `hard_state`, the truncation from `truncate_from` on, and `entries` from `first` on.
 
-    `snapshot` is a change of the stored snapshot; a Persist with such a change does not change entries. A field that is
-    None or empty leaves the stored state unchanged.
+    `snapshot` is a change of the stored snapshot; in a Persist with such a change, `truncate_from` is None and
+    `entries` is empty. A field that is None or empty leaves the stored state unchanged.
     """
 
     REPEATED = frozenset({"encoded"})
@@ -71,7 +71,10 @@ class Persist(ComparedInPart, frozen=True, kw_only=True):
 
 
 class Send(Struct, frozen=True):
-    """Send a message once Persist `after` is durable. Never blocks: with a full queue the message is dropped."""
+    """Send a message once Persist `after` is durable.
+
+    Never blocks: with a full queue a message is dropped, this one or an older one.
+    """
 
     recipient: ServerId
     message: Message

@@ -6,8 +6,8 @@ here and would reveal the program to an observer, so they are neutral. The usual
 add a secret whose theft would not be detected. An operator who has an authority can use it instead
 (`authority_context`); then a client checks names and dates.
 
-All these certificates have the same dates, from 1970 to 9999, and a client does not compare them with its clock:
-docs/explanation/security.md, "Bounds", has the reason.
+All certificates that nodes sign themselves have the same dates, from 1970 to 9999, and a client does not compare these
+dates with its clock: docs/explanation/security.md, "Bounds", has the reason.
 
 The certificate and its key are in one file of mode 0600. It is written under another name and renamed, so a crash
 leaves either the old file or the new one.
@@ -33,7 +33,7 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class CertificateError(Exception):
-    """The certificate file cannot be used; the text contains the remedy for the operator."""
+    """The certificate file cannot be used; the text contains the reason, and the remedy if it is known."""
 
 
 class UntrustedCertificateError(Exception):

@@ -12,8 +12,9 @@ snapshot. With little traffic a snapshot is taken by age, so that a replay after
 receives the snapshot, a new one would restart the transfer: it is postponed until the log has four times the fixed
 size.
 
-*Kept log.* `retain_bytes` before the end of the snapshot stay, for followers that are slightly late and for readers of
-the log; `keep_from` may reduce them by age. A reader cannot prevent the removal of entries.
+*Kept log.* At most the last `retain_bytes` of the log up to the snapshot's last entry are kept, for followers that are
+slightly late and for readers of the log; `keep_from` may reduce them by age. A reader cannot prevent the removal
+of entries.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -118,7 +119,7 @@ class Snapshotting:
         return await self._finish(writer)
 
     def granted(self, effect: TakeSnapshot) -> None:
-        """Take the core's approval, with the contents of the snapshot."""
+        """Take the core's approval, with the last entry and the configuration of the snapshot."""
         self._granted = effect
 
     def written(self, job: SnapshotWrite) -> None:

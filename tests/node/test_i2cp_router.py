@@ -195,7 +195,7 @@ async def test_standby_publishes_in_its_open_session(
 
 
 @pytest.mark.parametrize(("pause_s", "is_i2pd", "sessions"), [(50, False, 2), (70, False, 1), (5, True, 1)])
-async def test_standby_of_java_takes_over_without_delay(
+async def test_standby_takes_over_without_delay_after_recent_hand_over(
     monkeypatch: Patch, autojump_clock: Clock, pause_s: int, sessions: int, *, is_i2pd: bool
 ) -> None:
     """A Java router would delay a structure within a minute after the last one in the same session."""

@@ -1,4 +1,4 @@
-"""The approvals of redeemed invitations, and the failures of a node's port: each is reported once."""
+"""The approvals of redeemed invitations, and the port of a node: each failure is reported once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Story:
         )
 
     def redeem(self, *names: str) -> list[Joiner]:
-        """Redeem an invitation for each name, and return the nodes."""
+        """Redeem one invitation once for each name, and return the nodes."""
         made = [Joiner(bytes([number]) * 32, name) for number, name in enumerate(names)]
         _, secret = self.invitations.create(len(names), HOUR_S, 7671)
         for each in made:
@@ -118,7 +118,7 @@ async def test_late_node_is_not_approved(tmp_path: Path) -> None:
 
 
 @in_simulated_time
-async def test_revocation_at_another_node_names_the_inviting_node(tmp_path: Path) -> None:
+async def test_revocation_at_another_node_refers_to_the_inviting_node(tmp_path: Path) -> None:
     here, other = Story(tmp_path), Story(tmp_path / "other")
     made, _ = here.invitations.create(1, HOUR_S, 7671)
 
@@ -196,7 +196,7 @@ async def test_damaged_certificate_does_not_end_node(tmp_path: Path) -> None:
 
 
 @in_simulated_time
-async def test_occupied_port_is_reported_once(tmp_path: Path) -> None:
+async def test_port_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
     events: list[tuple[str, Any]] = []
     made = inviting(tmp_path, events, host="192.0.2.1")
     made.invitations.create(1, HOUR_S, 7671)

@@ -35,7 +35,10 @@ def report_of_another(published_ms: int) -> Report:
 
 
 async def reports_within(stage: Stage, seconds: float, *, published_ms: int = 0) -> list[Report]:
-    """Return the reports that the node makes within `seconds`; another node handed a structure over before."""
+    """Return the reports that the node makes within `seconds`.
+
+    Another node reports its last hand-over at `published_ms`; 0 if it does not report a hand-over.
+    """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await stage.append_record(report_of_another(published_ms))

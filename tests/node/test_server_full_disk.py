@@ -175,7 +175,7 @@ def test_vote_waits_while_blocked_group_writes_hard_state() -> None:
     accept(executor, [Persist(number=2, hard_state=HardState(5, THREE)), vote])
     assert executor.blocked(job, 0) == []
     assert executor.next_job() is None
-    # After its part of the group, no write could overwrite the vote.
+    # Once the group has written its hard state, none of its remaining writes can overwrite the vote.
     executor.blocked(job, len(job.operations) - 1)
     assert isinstance(executor.next_job(), HardStateJob)
 

@@ -49,7 +49,7 @@ def test_flood_of_identities_keeps_met_members() -> None:
     assert {node_id(1), node_id(2)} <= set(known(story))
 
 
-def test_members_in_join_ack_keep_its_sender() -> None:
+def test_members_in_join_ack_do_not_displace_its_sender() -> None:
     story = full_of(2)
     story.step(SeedsGiven((address_of(60),)))
     story.pass_time(1, answering=(1,))

@@ -1,6 +1,6 @@
 """The Raft id of a node that is not a founder: the node receives one, and drops a wrong one.
 
-    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start the
+    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start
     log: an admission of this identity ───────────────▶ the same file (servers), which takes precedence
 
 The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
@@ -31,7 +31,7 @@ from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
 RETRY_S = 5.0
-"""Seconds between rounds: the longest time of a call on a LAN, so that false notices do not keep the node busy."""
+"""Seconds between rounds, so that false notices do not keep the node busy. A call on a LAN takes at most this time."""
 PAUSE_LIMIT_S = 600.0
 ANNOUNCERS_MAX = 64
 """Limit for calls in one round, chosen at random among the members that announce an id."""

@@ -20,7 +20,10 @@ from bridge.core.state.farm_state import FarmState
 _LENGTH = struct.Struct(">I")
 _VERSION = 3
 _WITHOUT_AUTHORS = 2
-"""The version of farms without proofs in entries: a backup of one can be restored, without client keys."""
+"""The format of farms whose entries did not have proofs.
+
+A backup of such a farm can still be restored; the restored farm then does not have client keys.
+"""
 _SLICE = 4096
 _DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
 

@@ -67,7 +67,10 @@ class LinkOptions(Struct, frozen=True):
     owing_s: float = 0.05
     """Time of an owed reply after which heartbeats use a separate connection."""
     overtaking_s: float = 0.02
-    """Bound on the extra time of a request compared with a later heartbeat on the other connection."""
+    """A heartbeat uses the second connection only this long after the last request on the first connection.
+
+    So the heartbeat does not arrive before that request.
+    """
     peers_max: int = 64
     ended_s: float = 0.5
     """After the end of a connection, a refusal within this time shows that the peer's process has ended."""
@@ -279,7 +282,10 @@ class _Link:
                 self._forget_old()
 
     async def _connect_once(self) -> bool:
-        """Run one connection from dial to end; return True if the peer has sent any reply, or the connection lasted."""
+        """Run one connection from dial to end.
+
+        Return True if the peer has sent any reply, or the connection lasted and did not end with an error.
+        """
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
@@ -306,7 +312,7 @@ class _Link:
         if connection is None:
             return False
         self._ended_s = trio.current_time()
-        # A follower sends nothing to its leader, so that connection ends without a reply.
+        # A follower sends nothing to its leader. So a follower's connection to the leader ends without a reply.
         has_lasted = connection.replies > 0 or self._ended_s >= began_s + self._links.options.backoff_longest_s
         if has_lasted:
             self._backoff.reset()
@@ -355,7 +361,8 @@ class _Link:
         )
         if dialed.extensions and self._peer not in self._links.joining_peers:
             return made()
-        # No second connection for heartbeats shows that the peer lives while this one carries a large request.
+        # This peer has no second connection for heartbeats, which would show that it lives while a large request is
+        # under way.
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
@@ -437,7 +444,10 @@ class _Link:
             joining.sent(part, records_bytes)
 
     def _survives(self, chunk: core.InstallSnapshot) -> bool:
-        """Return False if the chunk would end the peer: another implementation ends at a snapshot without itself."""
+        """Return False if the chunk would end the peer.
+
+        The process of another implementation ends if the snapshot's configuration does not contain its server.
+        """
         if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (
@@ -460,7 +470,10 @@ class _Link:
         *,
         delivers_reply: bool = True,
     ) -> bool:
-        """Post `data`, the encoded `request`; the core gets the reply if `delivers_reply`. False: queue full."""
+        """Post `data`, the encoded `request`; the core gets the reply if `delivers_reply`.
+
+        Return False if the queue is full, or the connection has ended.
+        """
 
         def on_reply(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):

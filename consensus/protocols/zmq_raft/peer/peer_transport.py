@@ -93,12 +93,12 @@ class _Member:
 class PeerTransport:
     """The `Transport` of the server `own_id` in the cluster `ident`, which listens at `url` from now on.
 
-    `clients` gets the identity and the frames of each message that is not from a peer; `reply` sends the replies. It
-    must not wait or raise. `snapshot` returns this server's stored snapshot. `url` is `tcp://IP:port`; `bound_url` has
-    the port that 0 became.
+    `clients` gets the identity and the frames of each message that is not from a peer, and must not wait or raise.
+    `reply` sends the replies. `snapshot` returns this server's stored snapshot. `url` is `tcp://IP:port`;
+    `bound_url` has the port that 0 became.
 
-    Only requests of members get a reply, and `members` sets the members: a joining server needs the leader that will
-    contact it. Raises `OSError` if it cannot listen.
+    A peer's request gets a reply only if its sender is in the list of `members`. So the list of a joining server must
+    contain the leader that will contact it. Raises `OSError` if it cannot listen.
     """
 
     def __init__(
@@ -151,7 +151,10 @@ class PeerTransport:
         return self._router.send([identity, *frames])
 
     def members(self, servers: Iterable[Server]) -> None:
-        """Set the other members and newcomers, possibly including this server; all others are unknown."""
+        """Set the members and newcomers. `servers` may include this server; it is skipped.
+
+        Requests of servers that are not in it are dropped.
+        """
         self._listed = {
             peer_id(server.server_id): server.endpoint for server in servers if server.server_id != self._own_id
         }
@@ -166,7 +169,10 @@ class PeerTransport:
             self._counters[PeerEvent.MEMBER_WITHOUT_ADDRESS] += missing
 
     def send(self, recipient: ServerId, request: core.Request) -> None:
-        """Send a request until it is answered, or until the next one to the same peer."""
+        """Send an append with entries once; repeat any other request.
+
+        The repetition ends when the request is answered, replaced by the next one, or abandoned (`PeerTimes.repeats`).
+        """
         name = peer_id(recipient)
         member = self._members.get(name.encode())
         if member is not None and member.link.unanswered_s >= ELSEWHERE_S:
@@ -222,7 +228,7 @@ class PeerTransport:
         return None if url in self._listed.values() else url
 
     def _update_links(self, nursery: trio.Nursery, receiver: Receiver) -> None:
-        """End the links to servers that are not members at their addresses, and make missing ones."""
+        """End each link whose server is no longer a member or has another address, and make the missing links."""
         urls = {name: self._elsewhere[name] if name in self._turned else url for name, url in self._listed.items()}
         for key, member in list(self._members.items()):
             if urls.get(member.link.peer.peer_id) != member.link.peer.url:
