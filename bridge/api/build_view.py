@@ -410,7 +410,7 @@ class _FarmPart:
     def _is_of_outsiders(self, destination: str, master: MasterState) -> bool:
         """Return True if only evicted or retired identities have reported or published a master.
 
-        If another server has a leaf in its published structure, clients of this leaf depend on the master.
+        If the published structure has a leaf of another server, clients of this leaf depend on the master.
         """
         state = self._seen
         authors = {server_id for server_id, each in state.servers.items() if each.report.part_in(destination)}

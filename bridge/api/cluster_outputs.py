@@ -173,7 +173,7 @@ class KraftReplicaView(Record, frozen=True):
     id: int
     """Its node.id."""
     directory_id: str
-    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the settings list the voters: they contain no such ids."""
+    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the voters come from settings without such ids."""
     status: str
     """`Leader`, `Follower` or `Observer`, as in Kafka's tool."""
     log_end_offset: int

@@ -85,7 +85,7 @@ class ReadyAnswer(Document, frozen=True):
     """Readiness of the farm, as the queried node sees it."""
 
     ready: bool
-    """From the verdict."""
+    """`/readyz` answers 200, as the verdict determines."""
     verdict: VerdictView
     """The verdict."""
 

@@ -1,7 +1,7 @@
 """Data of a node for fault finding: settings, versions, a profile, stacks and memory.
 
-It contains names of functions, types and threads, and no values of variables. Settings name the files of keys and
-passwords, never their content.
+It contains names of functions, types and threads, and no values of variables. Settings contain the paths of key
+and password files, never the content of these files.
 """
 
 from collections.abc import Mapping

@@ -80,7 +80,7 @@ class Names:
         return self._nodes.get(node_id.hex()) or node_id.hex()
 
     def server_named(self, name: str) -> int | None:
-        """Return the Raft id of a server by its name or number; evicted servers come last."""
+        """Return the Raft id of a server by its name or number; of several, one that is not evicted."""
         named = (raft_id for raft_id, known in self._servers.items() if known == name)
         found = max(named, key=lambda raft_id: (raft_id not in self._evicted, raft_id), default=None)
         return int(name) if found is None and name.isdecimal() else found

@@ -90,7 +90,7 @@ class EventStory:
         self._reported_ms: OrderedDict[str, int] = OrderedDict()
 
     def is_new(self, sentence: str, time_ms: int) -> bool:
-        """Return True if this was not reported recently."""
+        """Return True unless the sentence was reported less than `SAME_FACT_MS` before or after `time_ms`."""
         last_ms = self._reported_ms.get(sentence)
         if last_ms is not None and abs(time_ms - last_ms) < SAME_FACT_MS:
             return False
@@ -156,7 +156,7 @@ def _address(address: Scalar) -> str:
 def _moment(second: Scalar) -> str:
     """Return date and time of day, for times that can be far from the event."""
     date, clock = _date(second), time_of_day(second)
-    return clock if date == clock else f"{date} {clock}"  # They are equal if the second is not a time.
+    return clock if date == clock else f"{date} {clock}"  # Both are the same text if the fact is not a time.
 
 
 def _corrected(_: str, facts: Facts) -> str:
@@ -429,7 +429,7 @@ OF_THE_FARM: Final = frozenset(_OF_FARM)
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:
-    """Return the facts without the numbers whose names are also facts."""
+    """Return the facts without the Raft ids of servers whose names are also facts."""
     hidden = {number for number, name in (("server", "name"), ("leader", "leaderName")) if facts.get(name)}
     return {key: value for key, value in facts.items() if key not in hidden}
 

@@ -44,7 +44,7 @@ from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 
 UDP_PATIENCE_MS: Final = 10_000
-"""Gossip needs about half of this time to mark a member dead or alive; a new node discovers others as fast."""
+"""Gossip needs about half of this time to mark a member dead or alive; a new node discovers others in that time."""
 REPORT_MARGIN_MS: Final = 5_000
 """Margin of a comparison: a report is made before it is applied, and log time may then advance by a step."""
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
@@ -86,7 +86,7 @@ class ContactWatch:
         self.not_reporting = tuple(sorted(raft_id for kind, raft_id in lasting if kind == "report"))
 
     def _udp_blocked(self, view: FarmView) -> Iterator[int]:
-        """Yield the servers that Raft reaches now, or that have reported since gossip lost them by log time."""
+        """Yield the servers that Raft reaches now, or that by log time have reported since gossip lost them."""
         raft, log_time_ms, known = view.raft, view.raft.log_time_ms, server_members(view.members)
         if log_time_ms is None:
             return
@@ -147,9 +147,9 @@ def udp_blocked(
 def not_reporting(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """Return the servers that gossip marks alive and whose last report is too old; on a leader, they also answer it.
+    """Return the servers that gossip marks alive and whose last report is too old.
 
-    This node itself is one of them if its own report is too old.
+    A leader omits followers that do not answer it. This node itself is one of the servers if its own report is too old.
     """
     alive = {raft_id for raft_id, each in server_members(members).items() if each.status is MemberStatus.ALIVE}
     answering = {*_answering(raft), node.raft_id} if raft.role is RaftRole.LEADER else alive
@@ -170,7 +170,7 @@ def _answering(raft: RaftView) -> frozenset[int]:
 def _silent_ms(member: MemberView | None, node: NodeView) -> int | None:
     """Return the milliseconds since gossip marked a server dead.
 
-    For a server unknown to gossip return the uptime; else None.
+    For a server unknown to gossip, return the uptime of this node; for any other server, None.
     """
     if member is None:
         return node.uptime_ms
@@ -305,8 +305,8 @@ def name_of(server: VoterView) -> str:
 def _masters(view: FarmView) -> tuple[tuple[PublishingView, ...], tuple[PublishingView, ...]]:
     """Return the masters that decide the verdict, and the others.
 
-    This node may not have a master while each master of the farm has only one server. Then the masters of the server
-    with the lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these
+    If this node does not have a master, and each master of the farm has only one server, the masters of the server with
+    the lowest Raft id decide. Ids are assigned in the order of admission, so a later member cannot displace these
     masters.
     """
     servers: dict[str, set[int]] = {each.master: set() for each in view.publishing}

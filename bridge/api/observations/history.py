@@ -159,7 +159,7 @@ def figures(view: FarmView) -> Iterator[tuple[Row, float]]:
 def recorded_members(view: FarmView) -> Iterator[MemberView]:
     """Yield the members with a row: this node, the servers, then others up to the limit.
 
-    A member whose name is not known yet would have a second row under its NodeId.
+    A member without a known name is omitted, because it would later have a second row under its name.
     """
     members = tuple(each for each in counted_members(view) if each.name != each.node_id)
     servers = (each for each in members if _is_server(each))
