@@ -213,7 +213,7 @@ def _decode(rest: bytes, rows: _Rows) -> Record | None:
 
 def _values(data: bytes, count: int, rows: dict[int, Row]) -> tuple[tuple[Row, float], ...]:
     values = tuple((rows[number], value) for number, value in _VALUE.iter_unpack(data))
-    # Not a number is not in any range.
+    # NaN is not in any range.
     if len(values) != count or not all(0 <= value <= VALUE_MAX for _, value in values):
         raise RegionError(f"{len(data)} bytes for {count} values")
     return values

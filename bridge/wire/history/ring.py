@@ -123,7 +123,7 @@ class RingWriter:
         return writes
 
     def _flush(self, pending: bytearray, writes: list[Write]) -> None:
-        """Add a write of the pending bytes, with the end after them if it fits."""
+        """Add a write of the pending bytes, with the end mark after them if the mark fits."""
         if not pending:
             return
         start = (self._sequence - 1) % REGIONS * REGION_BYTES + self._end - len(pending)

@@ -10,7 +10,7 @@ only until it ends. A farm without an offline machine may put the master key fil
 signing key.
 
 i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
-master signs one together with the transient key. Files of older versions do not have it.
+master signs one together with the transient key. Files of older versions do not contain this configuration.
 
 The keys of a demonstration carry a mark. Every structure signed with them repeats it as an option, so that a router on
 the real network can refuse it.

@@ -4,7 +4,7 @@
 
 The encryption key belongs to protocols that a farm does not use, so it is skipped; its length follows from the type in
 the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
-instead (I2P proposal 123). It cannot sign further transient keys, so such a file is refused with this reason.
+instead (I2P proposal 123). A transient key cannot sign further ones, so such a file is refused with this reason.
 
 A multihomed service already has an address that people know. With its key here the farm uses this address.
 

@@ -89,7 +89,7 @@ def decode_reply(data: bytes) -> StructureReply:
 def reply_bytes_missing(received: bytes) -> int:
     """Return the number of bytes that are certainly missing from the start of a reply; 0 if it is complete.
 
-    A header that no reply has is refused as soon as its byte is there. Raise `ExchangeError` only.
+    An invalid byte of the header is refused as soon as it arrives. Raise `ExchangeError` only.
     """
     if received:
         _check_version(received[0])

@@ -1,7 +1,7 @@
 """The farm key file: the shared secret of a farm, in TOML (docs/reference/key-files.md, "Farm key").
 
 A holder of the keys can announce its own founding. So a later node needs the cluster id to recognize its farm:
-`garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
+`garlicfarm keys export` writes it on a node of the farm. A node whose file has the cluster id never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the

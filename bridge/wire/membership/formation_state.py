@@ -35,9 +35,9 @@ from bridge.core.formation.founding import (
 
 VERSION: Final = 2
 MADE_BEFORE: Final = (
-    "it was written by a garlicfarm whose farms could not be verified, and this one does not take part in them. The way"
-    " over: with the version that made it, `garlicfarm backup FILE` on a node of the farm; with this one, `garlicfarm"
-    " recover --from FILE --state-dir NEW` (`garlicfarm help upgrade 'A farm made before'`)"
+    "it was written by a garlicfarm whose farms could not be verified, and this one does not take part in them. To"
+    " continue the farm, run `garlicfarm backup FILE` with the old version on one of its nodes, then `garlicfarm"
+    " recover --from FILE --state-dir NEW` with this version (`garlicfarm help upgrade 'A farm made before'`)"
 )
 FORMATION_STATE_LIMIT_BYTES: Final = 32_768
 

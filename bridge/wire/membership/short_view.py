@@ -36,7 +36,7 @@ _ANSWER: Final = re.compile(
     rf" publishers=(?P<publishers>(?:{_MASTER}(?:,{_MASTER})*)?)"
 )
 _IN_ORDER: Final = (MemberStatus.DEAD, MemberStatus.SUSPECT, MemberStatus.LEFT, MemberStatus.ALIVE)
-"""Order of the statuses by their claim to the space."""
+"""Order in which the statuses get the limited space."""
 
 
 class ShortViewError(ValueError):

@@ -28,7 +28,7 @@ _LISTENER = re.compile(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{32}):([0-9A-Fa-f]{4})")
 _UNIT = re.compile(
     r"^[0-9]+:(?:name=systemd)?:(?!/user\.slice/)(?:/.*?)?/([A-Za-z0-9:_.@\\-]{1,255}\.service)(?:/|$)", re.MULTILINE
 )
-"""A line of systemd: of version 2, or of `name=systemd` of version 1. A machine may have both, and further lines.
+"""The line of systemd's cgroup, in version 2 or as `name=systemd` in version 1. A machine may have both, and more.
 `/user.slice` has the units of users' managers, which root's `systemctl` does not restart."""
 _USER = re.compile(r"[0-9]{1,10}")
 _WORD_BYTES: Final = 4
