@@ -226,8 +226,8 @@ class ControlClient:
         """Send one request; return status and body of the reply. Raise `ControlError` without one.
 
         An order may take long, so for some time a missing reply does not show that the node hangs. Therefore a node
-        that has not replied before first gets a short request. If the node hangs, the error comes early, before the
-        order is sent.
+        that has not replied yet gets a short request before the order. If the node hangs, the error comes early, and
+        the order is not sent.
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:

@@ -131,7 +131,7 @@ def _sampling(sample: Any) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # A pending SIGPROF would end the process if the previous handler is the default action. This discards it.
+        # A pending SIGPROF would end the process if the previous handler is the default action, so it is discarded.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         signal.signal(signal.SIGPROF, before)
 

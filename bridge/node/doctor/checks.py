@@ -79,7 +79,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
 def known_causes(checks: Sequence[Check]) -> list[Check]:
     """Return the checks, each followed by its consequences.
 
-    A cause is removed if it was not found, or is less severe than its consequence.
+    The `cause` of a check is removed if no check has that name, or if the cause is less severe than its consequence.
     """
     severity = list(CheckResult).index
     found: dict[str, int] = {}

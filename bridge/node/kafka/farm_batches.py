@@ -10,8 +10,8 @@ The key is the kind in `bridge.core.log.kinds`, with the Raft id of the server o
 publication: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only if the bytes contain a
 member that could determine it. A log of users' entries is not decoded at all, which makes a cold read fast.
 
-Without control records the visible offsets have gaps, as in a compacted topic of Kafka. With control records, some
-clients do not filter them, and deliver them to their programs. Offsets of groups must not be records: a consumer that
+Without control records the visible offsets have gaps, as in a compacted topic of Kafka. Some clients do not
+filter control records, and deliver them to their programs. Offsets of groups must not be records: a consumer that
 commits its position would read its own commit as a new record, and commit again.
 """
 

@@ -10,8 +10,8 @@ The prefix ends at the applied index, not at the commit index. The log time of a
 known only after it is applied.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
-records. Without them the high watermark is after the last record, not after later offsets. A reader that stops at the
-watermark would wait for records there.
+records. Without them the high watermark is directly after the last record. If it were after later offsets, a reader
+would wait for records at these offsets.
 
 While this node is not a server of a farm the topic has no leader, and clients repeat their requests. The same applies
 for a moment after a start, until the snapshot is restored: until then the applied index is before the log's start.

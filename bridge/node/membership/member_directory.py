@@ -95,7 +95,7 @@ class MemberDirectory:
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
 
     def is_in_contact(self, node_id: bytes, within_s: float) -> bool:
-        """Return True if gossip counts the member as alive, or has not suspected it for longer than `within_s`."""
+        """Return True if gossip counts the member as alive, or has suspected it for `within_s` at most."""
         known = self._listed.get(node_id)
         if known is None or not known.reachable:
             return False
@@ -201,7 +201,7 @@ class OwnMetadata:
         self._change(replace(self.now, raft_id=raft_id, role=RoleHint.VOTER))
 
     def announce_admissions(self, admissions: Admissions) -> None:
-        """Announce their Raft ids to admitted nodes."""
+        """Announce the Raft ids of admitted nodes to these nodes."""
         if admissions != self.now.admissions:
             self._change(replace(self.now, admissions=admissions))
 

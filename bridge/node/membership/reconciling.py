@@ -96,7 +96,7 @@ class Reconciling:
     waits: tuple[str, ...] = ()
     """Conditions that the leader waits for; empty on every other node."""
     losing_vote: frozenset[int] = frozenset()
-    """Servers under eviction: as a caught-up learner in contact each would get its vote back."""
+    """Servers under eviction, which do not get a vote: otherwise each caught-up learner in contact would get one."""
     _busy: bool = field(default=False, init=False)
 
     async def run(self) -> None:

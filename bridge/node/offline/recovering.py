@@ -84,7 +84,7 @@ from gossip.node import NodeIdentity, keep_generation, reset_stored_era, save_id
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
-"""Each start of a node has a higher generation than all earlier ones, so also than this one."""
+"""The generation of `recover`: each later start of the node has a higher one."""
 LOST_TERMS = 2**16
 """The distance from the last kept term to the first term of the new cluster.
 

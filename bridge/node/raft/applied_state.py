@@ -89,8 +89,8 @@ class AppliedState:
 
         `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
         `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
-        receives every report with effect, and the reports of a snapshot, with the masters then. `name_of` returns the
-        name of a server for the events.
+        receives every report with effect, and the reports of a snapshot, with the masters at that time. `name_of`
+        returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
