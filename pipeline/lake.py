@@ -69,7 +69,7 @@ Note = Callable[[str, int, pa.Table | None], None]
 def alone_in(output: Output, notify: Callable[[str], None] = ignore) -> Iterator[None]:
     """Exclude other pipelines from `output` while the block runs; `notify` reports a wait for the lock of a bucket.
 
-    Raise FarmLogError if one runs, or if it is unwritable.
+    Raise FarmLogError if another pipeline runs, or if `output` cannot be written.
     """
     if not isinstance(output, Path):
         with leased(output / LOCK_FILE, notify):

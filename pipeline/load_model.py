@@ -149,7 +149,7 @@ class LoadModel:
         for period in range(self.periods):
             for router in self._all:
                 if self._planned is not None and self._planned.is_down(router.server_id, EPOCH_MS + period * PERIOD_MS):
-                    # One more period without a report than this one.
+                    # `_age` subtracts one immediately, so the router does not report in this period.
                     router.silent_periods = 2
                 self._age(router, log_time_ms)
             if leader.silent_periods or self._random.random() < PERIOD_MS / (LEADER_MEAN_HOURS * 3_600_000):

@@ -75,7 +75,7 @@ class ServerCourse:
 
     @property
     def median_left_ms(self) -> int | None:
-        """The median of the times."""
+        """The median of `left_ms`; None if clients never left the server."""
         return round(median(self.left_ms)) if self.left_ms else None
 
 

@@ -68,7 +68,7 @@ class GoldTable:
 
 @dataclass(frozen=True, slots=True)
 class FoldedTable:
-    """A small derived table that absorbs newer rows of one base table: its SQL finds it as `known`.
+    """A small derived table that absorbs newer rows of one base table; its SQL reads its present rows as `known`.
 
     DuckDB does all the work, since there are few rows, such as one for each term, and the source gets one in each
     reporting period.
@@ -142,7 +142,7 @@ class _Job:
     def portions(self) -> "list[_Job]":
         """Return the same job in parts, each of consecutive windows; for evenly spread rows, no part reads too many.
 
-        A part reads the rows around its windows as well, so it is not shorter than these.
+        A part also reads the rows within the reach of its windows, so its windows span at least one reach.
         """
         rows, reach = self.rows, timedelta(milliseconds=self.gold.reach_ms)
         if rows <= PORTION_ROWS:

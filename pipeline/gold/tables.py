@@ -106,9 +106,9 @@ class Gold:
         self._output, self.window_ms = output, window_ms
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = FarmFiles(output, WINDOWS_SPEC)
-        # The table compares this batch later, so a writer with outdated windows is refused.
+        # The table compares this last batch with later commits, so a writer with outdated windows is refused.
         self._windows.table.committed(LOG)
-        # Each is used by the thread that writes its tables.
+        # Two threads write the two kinds of tables, and each thread uses its own upkeep.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
         self._made_through = min(map(self._made, (*GOLD, *FOLDED)))
@@ -145,7 +145,7 @@ class Gold:
         parts = [_of_batches(self._windows.table.rows([each]), after, batch) for each in files]
         noted = pa.concat_tables([_WINDOWS_SCHEMA.empty_table(), *parts])
         with Sources(self._output) as sources:
-            # They do not record batches of the log. The other tables follow, so a killed refresh repeats its windows.
+            # Tables of traces do not record batches of the log. They are first: a killed refresh repeats its windows.
             for traced in TRACED.values():
                 fold_traces(sources, self._tables, traced, pc.min(noted.column("window_start")).as_py())
             every_window = cache(partial(self._all_windows, sources))

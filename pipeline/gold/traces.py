@@ -48,7 +48,7 @@ SELECT * FROM in_time SEMI JOIN (
   WHERE coalesce(batch_id, 0) > {made} AND coalesce(batch_id, 0) <= {through}
 ) USING (node, cursor, time_ms)
 """
-"""New events and their copies: memory is needed for the names of the new ones."""
+"""New events and their copies; only the names of the new events are held in memory."""
 _CONTACT_DAYS = """
 SELECT DISTINCT CAST(log_time AS DATE) FROM member_events WHERE status IN ('suspect', 'dead')
 UNION

@@ -28,7 +28,7 @@ _VERSION = "v1"
 _OFFSETS, _COMMITS = "offsets", "commits"
 
 SourceOffset = dict[str, Any]
-"""The place in all logs or traces between two batches; its form is the source's."""
+"""The place in all logs or traces between two batches; the source determines its form."""
 
 
 class StoredCheckpoint:

@@ -58,7 +58,7 @@ def place_on_disk(root: Output, path: str) -> Path:
 
 
 def _copies(root: BucketPath) -> Path:
-    """Return the directory of copies of a table. A bucket cannot have the name that HDFS has here."""
+    """Return the directory of copies of a table. The directory of an HDFS has a name that no bucket can have."""
     return cache_directory() / (root.store if root.scheme == HDFS else root.bucket).replace("//", "") / root.key
 
 

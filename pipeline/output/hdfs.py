@@ -8,7 +8,7 @@
 HDFS cannot replace a file on a condition, but a rename fails if its source is missing or its target exists. A writer
 writes the content of its version, and then renames `.~OLD` to `.~NEW`. So this one rename decides between writers. It
 fails after another write or a deletion, even if the document was created again. Consecutive numbers as versions would
-return after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's commits have
+repeat after a deletion. A new document is written as the folder `.~VERSION` and then renamed. Delta Lake's commits have
 numbers already, and delta-rs makes them with such renames.
 
 A killed writer may leave three things, which no reader uses. The next writer of a document deletes a content without
@@ -209,7 +209,7 @@ class HdfsStore:
             self._client.delete(path, recursive=True)
 
     def _discard(self, path: str) -> None:
-        """Delete what nothing reads; a later writer repeats this after an error."""
+        """Delete a path that no reader uses; after an error a later writer deletes it."""
         with suppress(Exception):
             self._delete(path)
 

@@ -7,7 +7,7 @@
 A waiting process measures the lifetime by its own monotonic clock, from its first request for the object. So no times
 of two machines are compared. After a killed run the next one waits for `LIFETIME_S`.
 
-The lock only saves two runs from disturbing each other. It does not prove that its holder is the only writer: a
+The lock only prevents two runs from disturbing each other. It does not prove that its holder is the only writer: a
 suspended machine continues after its lock has ended. The tables stay correct because every write that counts is
 conditional. These are the commits of delta-rs (each carries the number of rows, `pipeline/tables/delta.py`), the
 checkpoint and the record of batches (`documents.py`). The first write of the earlier holder fails.
@@ -63,7 +63,7 @@ class Lease:
             holder = _field_of(found[0], "holder") or "an unknown process"
             if seen is None:
                 seen = found[1]
-                notify(f"{self._path} is held by {holder}: waiting {LIFETIME_S:.0f} s for a sign of life")
+                notify(f"{self._path} is held by {holder}: waiting up to {LIFETIME_S:.0f} s for a renewal")
             elif found[1] != seen:
                 raise self._refusal(holder)
             self._wait(LOOK_S)

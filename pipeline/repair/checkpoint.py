@@ -1,4 +1,4 @@
-"""Spark's checkpoint and the tables: whether they belong together, and how a run continues without it.
+"""Spark's checkpoint and the tables: whether they belong together, and how a run continues if they do not.
 
     <output>/checkpoint/offsets/N    the next entry of each farm after batch N, written before the batch
     <output>/checkpoint/commits/N    written after it

@@ -182,7 +182,7 @@ def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) 
 
 
 def _number_of(part: LostRange) -> int:
-    """Return the number of these rows in place of a batch: it is negative, and separate for each range of a farm."""
+    """Return a number for these rows that replaces a batch number: negative, and different for each range of a farm."""
     return -part.first
 
 

@@ -47,9 +47,9 @@ from pipeline.serve.verdict import FarmEnd, Server, State, count, farm_ends, ser
 from pipeline.tables.names import read_names
 
 SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 200, 100, 300, 10
-"""Rows of a table, the worst or newest first, and servers that the verdict names."""
+"""Limits of the rows of each table, the worst or newest first, and of the servers that the verdict names."""
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
-"""Drawn servers, the worst first, the parts into which their time is divided, and masters with a drawing."""
+"""Limits of the drawn servers, the worst first, of the parts of their time, and of the drawn masters."""
 FARM_LETTERS = 12
 """The number of letters of a farm's name that precede a server, if there are several farms."""
 GAPS_SHOWN = 100

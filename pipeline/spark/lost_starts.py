@@ -24,7 +24,7 @@ GIVE_UP_S = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The reaction of a run to lost starts. `give_up_s`: the time in a row that ends it; None: no time does."""
+    """The reaction of a run to lost starts. `give_up_s` of lost starts in a row end it; None: they never do."""
 
     notify: Callable[[str], None]
     count: Callable[[], None]

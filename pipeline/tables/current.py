@@ -87,7 +87,7 @@ class CurrentState:
         return [each.table for each in self._tables.values()]
 
     def take(self, query: str, batch: int, found: Iterable[tuple[str, pa.Table]]) -> None:
-        """Apply the last rows of a batch; each replaces the row with its key, unless that is newer."""
+        """Apply the last rows of a batch; each replaces the stored row with its key, unless the stored row is newer."""
         for name, rows in found:
             if rows.num_rows and self._tables[name].table.known_batch(query) < batch:
                 self._apply(name, rows, [(query, batch)])

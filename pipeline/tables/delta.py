@@ -167,7 +167,7 @@ class Table:
         self._commit(added, removed, [Transaction(*each) for each in batches])
 
     def lacks_rows(self) -> bool:
-        """Return True if the files have other rows than the last commit states."""
+        """Return True if the files have another number of rows than the last commit states."""
         return self._held() != _rows_of(self.files())
 
     def rewrite(self, removed: Sequence[StoredFile], rows: pa.Table) -> None:
@@ -517,7 +517,7 @@ def _counted(root: Output, path: str) -> int:
 
 
 def _refuse_lost_rows(root: Output, held: int | None, files: Iterable[StoredFile]) -> None:
-    """Raise TableDamagedError if the files have other rows than the last commit states."""
+    """Raise TableDamagedError if the files have another number of rows than the last commit states."""
     found = _rows_of(files)
     if held is not None and held != found:
         raise TableDamagedError(

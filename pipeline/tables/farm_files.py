@@ -65,7 +65,7 @@ class FarmFiles:
         return change
 
     def commit(self, batches: Sequence[tuple[str, int]], change: Change) -> None:
-        """Commit a change for some batches of queries; without both, do nothing."""
+        """Commit a change for some batches of queries; do nothing if there are neither batches nor changed files."""
         if batches or change.added or change.removed:
             self.table.exchange(batches, change.added, change.removed)
 
