@@ -236,7 +236,8 @@ EQUIVOCATION: Final = _warning(
     " Only the member itself can sign its descriptions. Until the farm is created, such a node does not count as a"
     " founder",
     "compare `garlicfarm members` with your nodes. If the node is yours, its state directory is a copy or was"
-    f" restored: stop it and give it a new one. Otherwise {_COPIED}. The alarm ends when this node starts again",
+    f" restored: stop the node and give it a new state directory. Otherwise {_COPIED}. The alarm ends when this node"
+    " starts again",
 )
 FARM_KEY_FILE: Final = _warning(
     "farm-key-file",
