@@ -1,5 +1,6 @@
 """A full disk: the batch fails with the remedy, and its repetition completes every table."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.full_disk import FREE_PAGES
+from pipeline.spark.failures import reason_of
+from pipeline.tables.files import DataFile, _Part
+from tests.pipeline.full_disk import FREE_PAGES, rows_in, write
+
+
+@pytest.mark.parametrize("whole", [0, 3])
+def test_batch_with_partial_file_is_completed_later(
+    whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process leaves such a file too. `whole`: the number of complete files before it."""
+    for batch in (0, 1):
+        write(tmp_path / "undisturbed", batch)
+    write(tmp_path / "full", 0)
+    complete, closed = _Part.close, list[Path]()
+
+    def close(part: _Part) -> DataFile:
+        found = complete(part)
+        closed.append(part.file)
+        if len(closed) > whole:
+            os.truncate(part.file, found.size_bytes // 2)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Part, "close", close)
+        with pytest.raises(OSError, match="No space left") as failure:
+            write(tmp_path / "full", 1)
+    assert "free some space for --output" in reason_of(failure.value)
+    assert closed[-1].is_file()
+    write(tmp_path / "full", 1)
+    assert rows_in(tmp_path / "full") == rows_in(tmp_path / "undisturbed")
 
 
 @pytest.mark.soak
