@@ -101,7 +101,8 @@ COMMANDS: Sections = {
     sections=COMMANDS,
     added=AddedCommands("garlicfarm.commands", "Look"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; `status` has two more.",
+    epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage (`log verify`: nothing to"
+    " check), 130 interrupted; `status` has two more.",
 )
 @click.version_option(version=VERSION, prog_name="garlicfarm")
 def cli() -> None:

@@ -301,7 +301,7 @@ def test_observer_becomes_voter_and_voter_is_removed(own_quorum: Quorum) -> None
 
 
 def test_kip_metrics_match_quorum_state(own_quorum: Quorum) -> None:
-    """All thirteen metrics of KIP-595, on the leader and on a follower."""
+    """The metrics of KIP-595, on the leader and on a follower."""
     writer = producer(own_quorum)
     for number in range(50):
         writer.send(TOPIC, b"%d" % number, partition=0).get(timeout=WAIT_S)

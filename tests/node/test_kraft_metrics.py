@@ -1,4 +1,4 @@
-"""The thirteen metrics of KIP-595: each value is measured at the point and time that the KIP specifies."""
+"""The metrics of KIP-595: each value is measured at the point and time that the KIP specifies."""
 
 import math
 

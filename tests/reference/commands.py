@@ -17,8 +17,8 @@ from pipeline.cli.entry import pipeline as handing_on
 
 HEAD = """# Commands
 
-Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; for
-`status` also 3 and 4 ([verdicts.md](verdicts.md)).
+Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage, 130
+interrupted; for `log verify` 2 also means nothing to check; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | option of many commands | meaning |
 |---|---|

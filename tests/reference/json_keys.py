@@ -28,7 +28,7 @@ document has `schema`, now 1; only an incompatible change raises it. Ignore unkn
 never an estimate. The end of a key names its unit: `Ms` milliseconds, `S` seconds. Points in time count from the Unix
 epoch, by the node's own clock in `takenAtMs` and `timeMs`, by log time in `logTimeMs`. NodeIds, hashes, labels and the
 ids of keys and of a farm's cluster are hexadecimal. Exit codes of every command: 0 done, 1 refused or failed (one line
-with the reason on stderr), 2 wrong usage; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
+with the reason on stderr), 2 wrong usage, 130 interrupted; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | command with `--json` | document |
 |---|---|

@@ -64,8 +64,8 @@ Each is `{metrics.PREFIX}_…_seconds`, with `_bucket`, `_sum` and `_count`, sin
 KRAFT = f"""
 ## A server of a KRaft quorum
 
-`garlicfarm kraft serve --metrics HOST:PORT` replies to `GET /metrics` there, in the same format. These are the thirteen
-metrics of KIP-595. Each name is the KIP's name after `{kraft.PREFIX}`, with `_` for `-`; an average and a maximum are
+`garlicfarm kraft serve --metrics HOST:PORT` replies to `GET /metrics` there, in the same format. These are the metrics
+of KIP-595. Each name is the KIP's name after `{kraft.PREFIX}`, with `_` for `-`; an average and a maximum are
 two gauges. Averages, maxima and rates cover the last 30 to 60 seconds, as in Kafka; `NaN` means without measurements.
 
 | metric | name in the KIP | labels | meaning |

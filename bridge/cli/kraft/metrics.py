@@ -1,4 +1,4 @@
-"""The thirteen metrics of KIP-595 for Prometheus: their names, and the endpoint of `kraft serve --metrics`.
+"""The metrics of KIP-595 for Prometheus: their names, and the endpoint of `kraft serve --metrics`.
 
     current-leader ─▶ kafka_raft_current_leader      the KIP's name after `kafka_raft_`, with `_` for `-`
 
