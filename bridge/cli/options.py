@@ -8,6 +8,7 @@
 Earlier spellings (`--follow`, `--out`, `-w json`, `up --servers`) still work; the help does not show them.
 """
 
+import math
 import re
 import sys
 import time
@@ -53,6 +54,17 @@ class DashedCommand(click.Command):
         return super().parse_args(ctx, [_Text(each) if _DASHED.fullmatch(each) else each for each in args])
 
 
+class NumberRange(click.FloatRange):
+    """A range of numbers; click accepts NaN in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 class RespelledOption(click.Option):
     """An option whose first spelling is the present one; the help does not show the others."""
 
@@ -84,7 +96,7 @@ def timeout_option(
     return click.option(
         "--timeout",
         parameter,
-        type=click.FloatRange(LEAST_TIMEOUT_S, most_s),
+        type=NumberRange(LEAST_TIMEOUT_S, most_s),
         metavar="SECONDS",
         default=default_s,
         show_default=default_s is not None,

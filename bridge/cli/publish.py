@@ -16,9 +16,12 @@ from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, Force
 from bridge.cli.failure import confirm
 from bridge.cli.help.completion import complete_leaf, complete_master
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import DashedCommand, json_option, yes_option
+from bridge.cli.options import DashedCommand, NumberRange, json_option, yes_option
 from bridge.cli.printing import echo, print_json
+from bridge.core.log.weights import OPERATOR_BOUNDS, THOUSANDTHS
 from bridge.node.control.client import ControlClient
+
+_LEAST, _MOST = OPERATOR_BOUNDS
 
 
 @click.group()
@@ -58,7 +61,7 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 
 @publish.command(cls=DashedCommand)
 @click.argument("leaf", shell_complete=complete_leaf)
-@click.argument("factor", type=float)
+@click.argument("factor", type=NumberRange(_LEAST / THOUSANDTHS, _MOST / THOUSANDTHS))
 @node_option
 @json_option
 def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import file_path
+from bridge.cli.options import NumberRange, file_path
 from bridge.cli.printing import echo, print_facts
 from consensus.storage import errors_with_path
 from gossip import SwimOptions
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
 
 _KIB = 1024 if sys.platform != "darwin" else 1
-_SHARE = click.FloatRange(0, 1, max_open=True)
+_SHARE = NumberRange(0, 1, max_open=True)
 
 
 @click.group()

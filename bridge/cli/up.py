@@ -25,7 +25,7 @@ from msgspec import Struct
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
-from bridge.cli.options import RespelledOption, directory_path, timeout_option
+from bridge.cli.options import NumberRange, RespelledOption, directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
 from bridge.node.local.leaf_services import LeafServices, start_bridge
@@ -80,7 +80,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     help="Directory of keys, logs and published structures; an existing farm there continues.",
 )
 @click.option(
-    "--for", "for_seconds", default=math.inf, type=click.FloatRange(min=0), help="Stop after this number of seconds."
+    "--for", "for_seconds", default=math.inf, type=NumberRange(min=0), help="Stop after this number of seconds."
 )
 @click.option(
     "--exit-when-published",

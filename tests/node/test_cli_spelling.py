@@ -104,7 +104,7 @@ def test_common_options_have_one_spelling_and_type() -> None:
             assert not re.search(r"--(follow|out|interval|format|wait)\b", record[0]), (path, record)
             match each.opts[0]:
                 case "--timeout":
-                    assert (each.metavar, type(each.type)) == ("SECONDS", click.FloatRange), path
+                    assert (each.metavar, type(each.type)) == ("SECONDS", options.NumberRange), path
                 case "--watch":
                     assert each.is_flag, path
                 case "--output":
@@ -235,6 +235,22 @@ def test_argument_may_begin_with_dash(path: str, words: tuple[str, ...], name: s
 def test_misspelled_option_next_to_base64_is_refused(typed: str, error: str) -> None:
     done = CliRunner().invoke(cli, ["publish", "force", DASHED, typed])
     assert (done.exit_code, f"No such option {error}" in done.output) == (2, True), done.output
+
+
+@each_case(
+    "words",
+    [
+        ("query", "ping", "--timeout", "nan"),
+        ("up", "--for", "nan"),
+        ("simulate", "gossip", "--loss", "nan"),
+        ("connect", "--patience", "nan"),
+        ("publish", "cost", "leaf", "nan"),
+        ("publish", "cost", "leaf", "inf"),
+    ],
+)
+def test_value_outside_numbers_of_range_is_refused(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli, words)
+    assert (done.exit_code, "Invalid value for" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize(

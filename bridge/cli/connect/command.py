@@ -22,7 +22,7 @@ from bridge.cli.connect.client_socket import ClientSocketError, default_socket_p
 from bridge.cli.connect.links import LinkLine, LinksError, checked_links, read_links
 from bridge.cli.connect.screen import link_label, print_client_status
 from bridge.cli.failure import fail, failures, interruptible
-from bridge.cli.options import directory_path, file_path, json_option
+from bridge.cli.options import NumberRange, directory_path, file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
@@ -98,7 +98,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--patience",
     "patience_s",
-    type=click.FloatRange(PATIENCE_LEAST_S),
+    type=NumberRange(PATIENCE_LEAST_S),
     metavar="SECONDS",
     default=DEFAULT_PATIENCE_S,
     show_default=True,
