@@ -9,8 +9,8 @@ options carry the contents of an offline block. The router first verifies the de
     i2cp.leaseSetTransientPublicKey  signature type, colon, base64
     i2cp.leaseSetOfflineSignature    base64
 
-The date prevents replays: a Java router accepts a date within 30 s of its clock (newer routers within 3 min). So the
-client uses the router's clock, which its first answer contains.
+The date prevents replays: a Java router accepts a date within 30 s of its clock, a newer Java router within 3 min. So
+the client uses the router's clock, which its first answer contains.
 
 i2pd verifies with the destination's key only, and ignores the date. So the master signs one configuration in advance,
 together with each transient key, and its options are fixed from then on.
