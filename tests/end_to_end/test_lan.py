@@ -195,16 +195,24 @@ def test_farm_is_created_on_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -
         }
 
 
+def address_in(name: str) -> str:
+    """Return the IPv4 address of the interface in this namespace, which an earlier test may have changed."""
+    command = ["ip", "-n", name, "-4", "-o", "addr", "show", "dev", "eth0"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True)
+    return shown.stdout.partition(" inet ")[2].partition("/")[0]
+
+
 def test_lan_farm_needs_only_its_key(states: list[Path]) -> None:
     found = [view_of(state) for state in states]
     assert {view.node.phase for view in found} == {Phase.FOUNDED}
     assert len({view.farm.cluster_id for view in found}) == 1
     assert {member.address for view in found for member in view.members} == {
-        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
+        f"{address_in(state.name)}:7668" for state in states
     }
 
 
-def block_udp(name: str, *hooks: str) -> None:
+@contextmanager
+def blocked_udp(name: str, *hooks: str) -> Iterator[None]:
     """Drop UDP packets that this namespace sends (`output`) or receives (`input`). TCP still works."""
     rules = "".join(
         f"chain {hook} {{ type filter hook {hook} priority 0; meta l4proto udp drop; }}\n" for hook in hooks
@@ -215,14 +223,14 @@ def block_udp(name: str, *hooks: str) -> None:
         capture_output=True,
         text=True,
     )
-
-
-def open_udp(name: str) -> None:
-    subprocess.run(
-        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - at any path
-        check=True,
-        capture_output=True,
-    )
+    try:
+        yield
+    finally:
+        subprocess.run(
+            ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - at any path
+            check=True,
+            capture_output=True,
+        )
 
 
 BLOCKED = [
@@ -242,22 +250,21 @@ def test_blocked_udp_raises_alarm_on_both_sides(states: list[Path], role: str, h
     leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
     blocked = states[leads.index(role == "leader")]
     leader = states[leads.index(True)]
-    block_udp(blocked.name, *hooks)
 
     def alarm(state: Path) -> str:
         return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
 
     other = leader if blocked is not leader else states[leads.index(False)]
     # The blocked node marks the others dead at different times, so the alarm names one more each time.
-    at_blocked = "the blocked node has an alarm about the other node"
-    wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, lambda: logs_of(states))
-    at_other = "the other node has an alarm about the blocked node"
-    wait_until(lambda: blocked.name in alarm(other), BLOCKED_BOUND_S, at_other, lambda: logs_of(states))
-    assert view_of(leader).raft.leader_id is not None
-    for state in (blocked, leader):
-        assert "servers-down" not in {each.kind for each in view_of(state).alarms}
+    with blocked_udp(blocked.name, *hooks):
+        at_blocked = "the blocked node has an alarm about the other node"
+        wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, lambda: logs_of(states))
+        at_other = "the other node has an alarm about the blocked node"
+        wait_until(lambda: blocked.name in alarm(other), BLOCKED_BOUND_S, at_other, lambda: logs_of(states))
+        assert view_of(leader).raft.leader_id is not None
+        for state in (blocked, leader):
+            assert "servers-down" not in {each.kind for each in view_of(state).alarms}
     # when the block is removed, the alarms end
-    open_udp(blocked.name)
     wait_until(
         lambda: not alarm(blocked) and not alarm(other),
         BLOCKED_BOUND_S,
@@ -306,28 +313,37 @@ def test_node_follows_new_address_of_its_machine(states: list[Path], role: str) 
     assert "node starts again with it" in tail(moved.with_suffix(".log"))
 
 
+@contextmanager
+def link_down(name: str) -> Iterator[None]:
+    """Isolate a namespace."""
+    _ip("-n", name, "link", "set", "eth0", "down")
+    try:
+        yield
+    finally:
+        _ip("-n", name, "link", "set", "eth0", "up")
+
+
 def test_isolated_node_reports_within_seconds(states: list[Path]) -> None:
-    """The last test of the farm: its node stays isolated."""
     cut = states[0]
-    _ip("-n", cut.name, "link", "set", "eth0", "down")
-    wait_until(
-        lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
-        CUT_OFF_BOUND_S,
-        "the isolated node reports a lost quorum",
-        lambda: logs_of(states),
-    )
-    wait_until(
-        lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
-        CUT_OFF_BOUND_S,
-        "the isolated node has the alarm no-quorum",
-        lambda: logs_of(states),
-    )
-    assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
-    wait_until(
-        lambda: any(
-            alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
-        ),
-        CUT_OFF_BOUND_S,
-        "the other nodes report the isolated node as down",
-        lambda: logs_of(states),
-    )
+    with link_down(cut.name):
+        wait_until(
+            lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
+            CUT_OFF_BOUND_S,
+            "the isolated node reports a lost quorum",
+            lambda: logs_of(states),
+        )
+        wait_until(
+            lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
+            CUT_OFF_BOUND_S,
+            "the isolated node has the alarm no-quorum",
+            lambda: logs_of(states),
+        )
+        assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
+        wait_until(
+            lambda: any(
+                alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
+            ),
+            CUT_OFF_BOUND_S,
+            "the other nodes report the isolated node as down",
+            lambda: logs_of(states),
+        )
