@@ -35,6 +35,7 @@ from tests.node.gossip_farm import (
 )
 from tests.node.gossip_network import MemoryNetwork, MemorySocket
 
+BROADCAST = Address("127.255.255.255", 7946)
 OLD = key_id(RING.primary).hex()
 
 
@@ -224,6 +225,24 @@ async def test_joiner_with_retired_key_raises_one_alarm() -> None:
         await trio.sleep(120)
         kinds = [each.kind for each in events_of(late) if isinstance(each, Alarm)]
         assert AlarmKind.KEY_RETIRED not in kinds, "reported once"
+
+
+@in_simulated_time
+async def test_retired_key_without_seeds_is_reported_by_broadcasts() -> None:
+    """The new node receives only broadcasts, sealed with a key that it does not have."""
+    async with running_farm(MemoryNetwork()) as farm:
+        member = await farm.start(broadcast=BROADCAST)
+        await _rotate(member)
+        late = await farm.start(broadcast=BROADCAST)
+        with trio.fail_after(120):
+            alarm = await next_event(late)
+        assert isinstance(alarm, Alarm)
+        assert alarm.kind is AlarmKind.KEY_RETIRED
+        assert str(member.info.address.port) in alarm.text
+        assert not alarm.over
+        current = await farm.start(broadcast=BROADCAST, keyring=member.keyring)
+        await until_all_see_all([member, current])
+        assert late.members() == ()
 
 
 async def _rotate(agent: Group) -> str:
