@@ -99,7 +99,7 @@ def kinds_named(data: bytes) -> tuple[str, ...]:
 
 
 def is_plainly_foreign(data: bytes) -> bool:
-    """Return True if the bytes show without decoding that an entry has none of the farm's kinds."""
+    """Return True if the bytes show without decoding that the kind of an entry is not one of the farm."""
     return _NAMES_A_KIND.search(data) is None
 
 
