@@ -7,8 +7,8 @@
     Counters         datagrams in and out, and each drop by its reason: without it, a drop looks like a datagram
                      that was never sent
 
-*Sources.* A new host replaces the host without datagrams for the longest time in a full table, and starts with a full
-bucket. So a flood from continuously new (forged) hosts passes the buckets of the hosts, but not the common bucket.
+*Sources.* In a full table, a new host replaces the least recently used host, and starts with a full bucket. So a flood
+from continuously new (forged) hosts passes the buckets of the hosts, but not the common bucket.
 
 *Admission.* `admit` runs inside a step of the core: its exception would end the member, and a joiner can often cause
 one by its metadata. If a failed check admitted the joiner, a mistake in the check would open the group. So the joiner
@@ -94,12 +94,18 @@ class Loss(CountedDrop):
     KEYRING_OF_A_STRANGER = "keyring-of-a-stranger", "keyrings from members without the right to change keys"
     LARGER_THAN_QUESTION = (
         "larger-than-question",
-        "answers larger than the request to an unproved address: a reflector must not send more than it receives",
+        (
+            "answers to an unproved address that would be larger than its request: a reflector must not send more than"
+            " it receives"
+        ),
     )
     MISPLACED = "misplaced", "broadcast datagrams that are not announcements"
     OVERLOADED = "overloaded", "datagrams that arrived faster than this node could read them"
     OVERSIZE = "oversize", "datagrams above the size limit"
-    RATE_LIMITED = "rate-limited", "datagrams above the limit of their source"
+    RATE_LIMITED = (
+        "rate-limited",
+        "datagrams above the limit of one source or of all sources; refusals above the limits for their recipients",
+    )
     SEND_FAILED = "send-failed", "datagrams that the operating system refused to send"
     UNENCODABLE = "unencodable", "datagrams that this node could not encode"
     WIDE_AREA = "wide-area", "datagrams to a public address, which `allow_wan` does not allow"
@@ -125,7 +131,7 @@ class WireDescription(Struct, frozen=True):
     events_lost: int
     """Events that a reader missed."""
     resumptions: int = 0
-    """The number of resumptions of this process from a snapshot; each drew a new salt."""
+    """Steps between the clocks and new boot ids (a resumed snapshot, or a corrected clock); each drew a new salt."""
     other_farms: tuple[OtherFarm, ...] = ()
     """The last senders under another farm's key within a minute, in order of their addresses."""
 

@@ -10,9 +10,9 @@ History holds past states. For the current state, a reader would have to search 
 server. Most servers report in each period, so a batch changes most rows of its farms. It rewrites the files of these
 farms (`pipeline/tables/farm_files.py`).
 
-An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains, so
-a repeated batch changes nothing. So rows of the next batch may be shown before the batch, except those of
-`current_farm`, which count entries.
+An older row never replaces a newer one. Of two rows with one key, the row with the higher index in the log remains (in
+`current_watched`, the row with the later time), so a repeated batch changes nothing. So the tables may contain rows of
+the next batch before that batch is written, except `current_farm`, which counts entries.
 """
 
 from collections.abc import Iterable, Sequence

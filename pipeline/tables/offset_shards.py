@@ -6,10 +6,10 @@
 Spark stores an offset as one line of JSON, and passes it through the JVM several times a batch and in each report of
 the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
 
-The first digit of a cluster id determines the shard of a farm, so farms that take turns change few shards. The hash of
-its content is the name of a shard. So a shard without new entries is not written again, and equal offsets are equal
-texts. A shard is durable before its offset is returned, so a repeated batch finds it. Shards that no offset of the
-checkpoint names are removed.
+The first digit of a cluster id determines the shard of a farm. If there are too many farms for one batch, they take
+turns (`pipeline/source/shares.py`), and a batch changes few shards. The hash of its content is the name of a shard. So
+a shard without new entries is not written again, and equal offsets are equal texts. A shard is durable before its
+offset is returned, so a repeated batch finds it. Shards that no offset of the checkpoint names are removed.
 """
 
 import re
@@ -96,7 +96,7 @@ class OffsetShards(WholeOffsets):
         self._known = {name: known[name] for name in set(chain.from_iterable(self._last))}
 
     def _sweep(self) -> None:
-        """Remove the shards that neither an offset of the checkpoint nor one of the last two names."""
+        """Remove the shards that neither an offset of the checkpoint nor one of the last two offsets names."""
         # This list comes first, so shards of a process that continues this checkpoint in the meantime stay.
         stored, offsets = [*(self._checkpoint / FOLDER).iterdir()], self._checkpoint / "offsets"
         used = {*self._known}

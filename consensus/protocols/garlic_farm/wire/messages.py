@@ -108,7 +108,7 @@ class ClientRequest(Request, frozen=True):
 
 
 class AddServerRequest(Request, frozen=True):
-    """A server's request to be added to the cluster."""
+    """A request to add a server to the cluster, mostly from that server."""
 
 
 class RemoveServerRequest(Request, frozen=True):
@@ -176,7 +176,7 @@ class LeaveClusterResponse(Reply, frozen=True):
 
 
 class InstallSnapshotResponse(Reply, frozen=True):
-    """`next_index` is the byte offset of the chunk that is due next."""
+    """`next_index` is the byte offset of the next chunk, or 2^63 - 1 if the snapshot is installed or was not needed."""
 
 
 class PreVoteResponse(Reply, frozen=True):
@@ -197,7 +197,10 @@ class ReadIndexResponse(Reply, frozen=True):
 
 Message = Request | Reply
 MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | JoinClusterRequest | LeaveClusterRequest
-"""Requests that add and remove servers, in addition to AppendEntries and InstallSnapshot."""
+"""The requests that exist only to add and remove servers.
+
+A newcomer also gets AppendEntries and InstallSnapshot, as any follower does.
+"""
 
 
 class MessageKind(Struct, frozen=True):

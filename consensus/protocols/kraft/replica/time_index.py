@@ -5,12 +5,12 @@
     latest()    ──▶ the first block with the highest time        ──▶ offset
 
 Records may have any timestamps, so a bisection of the records is impossible, and reading the log for each request is
-too slow. Each record is read once, by the first request that needs it, and the index uses a fifth of a byte for it.
-Committed records do not change, but the log's start rises: then the first block is read again, because its latest
-record may have been dropped.
+too slow. Each record is indexed once, by the first request that needs it. After that, a search by time reads at most
+one block in most cases. The index uses a fifth of a byte for a record. Committed records do not change, but the log's
+start rises: then the first block is read again, because its latest record may have been dropped.
 
-While the log grows, commits of other clients wait during each read. So a long read uses at most a quarter of this time,
-in parts of a few milliseconds.
+Commits of other clients wait during each read. So while the log grows, a long read is divided into parts of a few
+milliseconds, with a pause of three times its length after each part.
 """
 
 from array import array

@@ -5,7 +5,7 @@
 
 An endpoint (`client_endpoint`) reads frames and sends replies; the log decides them. The log handles request ids: their
 freshness, their presence in the log, and their waiting clients. The endpoint handles client sockets: the target of a
-reply, and the number of messages ahead.
+reply, and the number of messages sent ahead of their confirmations.
 
 A read covers one piece and keeps nothing open, so thousands of clients may be in the middle of the log. This is a
 separate module because the endpoint and both logs need it, and none of them needs another.
@@ -53,10 +53,11 @@ class ServedLog(Protocol):
         """
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Return bytes of the stored snapshot from `offset` on; an empty chunk at `total_bytes` beyond its end.
+        """Return bytes of the stored snapshot from `offset` on.
 
-        None if there is no snapshot, or if it was replaced during the read. The chunk names its snapshot. Raises as
-        `read` does. `ConsensusServer.read_snapshot` does this.
+        If `offset` is beyond its end, return an empty chunk with the offset `total_bytes`. None if there is no
+        snapshot, or if it was replaced during the read. The chunk names its snapshot. Raises as `read` does.
+        `ConsensusServer.read_snapshot` does this.
         """
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
@@ -77,9 +78,12 @@ class ServedLog(Protocol):
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
         """Change the members; `answer` as for an update, with `ChangeAccepted` first.
 
-        In this order: `ChangeRedirect`; `ChangeCommitted` for an id in the log; `ChangeBusy` during another change;
-        `ChangeExpired`; `ChangeRefused` if the peers are malformed or cannot follow the present ones. An unreadable
-        list gets here too, since a follower does not report its fault.
+        A farm's log refuses every change. A peer's log makes these checks in this order, and gives the reply of the
+        first check that applies: `ChangeRedirect` without leadership; `ChangeCommitted` for an id in the log;
+        `ChangeBusy` during another change that this leader began; `ChangeRefused` for the id of an update under way;
+        `ChangeExpired`; `ChangeRefused` if the peers are malformed; `ChangeBusy` while the configuration is joint;
+        `ChangeRefused` if the peers cannot follow the present ones. `MalformedPeers` is passed here too, because only a
+        leader reports this error; a follower redirects.
         """
 
     def broadcast_url(self) -> str | None:
