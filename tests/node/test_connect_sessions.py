@@ -152,7 +152,8 @@ async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autoj
             await request(farm)
     peers = [peer for destination, peer in stage.streams if destination == stage.leaves[0].hash]
     assert len(set(peers)) == 2
-    # Requests use the other session for `PROVEN_FOR_S`, then both in turn: the leaf's lease set is in both.
+    # Requests use the other session for `PROVEN_FOR_S`, then both in turn, so that the router looks up the leaf's
+    # lease set for both.
     assert peers[1] == peers[2] == peers[3] != peers[0]
     assert peers[4] == peers[6] != peers[5]
 

@@ -1,4 +1,7 @@
-"""Keyring updates are accepted from permitted members, take effect once, and are never sealed for another node."""
+"""Keyring updates are accepted only from permitted members and take effect once.
+
+No box is made for a member without permission, and only its recipient opens a box.
+"""
 
 import os
 
@@ -24,7 +27,7 @@ LABEL = RING.label
 
 
 def rotated(agent: Group, key: bytes) -> KeyringUpdate:
-    """Return the update of an operator's first step."""
+    """Return one update with the first two steps of a rotation: install the key and use it."""
     chain = agent.keyring
     assert chain is not None
     return KeyringUpdate(chain.install(key).use(key))
@@ -84,7 +87,7 @@ async def test_replayed_keyring_update_is_ignored() -> None:
         await agents[0].change_keyring(rotated(agents[0], b"2" * 32).keyring)
         await trio.sleep(1)
         rings = [agent.keyring for agent in agents]
-        # When the first update is replayed, while its sealing key can still be opened
+        # When the first update is replayed, while its sealing key still opens datagrams
         for agent in agents:
             network.deliver(sealed(first), PLACE, agent.info.address)
         await trio.sleep(1)

@@ -65,7 +65,7 @@ async def test_described_settings_are_filtered_by_name(keys: tuple[str, ...] | N
     ],
     ids=["topic", "broker", "default", "logger"],
 )
-async def test_resource_without_settings_is_refused(kind: int, name: str, error: ErrorCode) -> None:
+async def test_resource_without_settings_is_empty_or_refused(kind: int, name: str, error: ErrorCode) -> None:
     found = await described(kind, name)
     assert (found.error_code, found.configs) == (error, ())
 

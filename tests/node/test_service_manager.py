@@ -103,7 +103,7 @@ async def test_blocked_loop_skips_watchdog(manager: Manager, nursery: trio.Nurse
         {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"},
     ],
 )
-async def test_watchdog_of_other_process_is_not_served(manager: Manager, more: dict[str, str]) -> None:
+async def test_missing_invalid_or_foreign_watchdog_is_not_served(manager: Manager, more: dict[str, str]) -> None:
     service = ServiceManager({**manager.environment, **more}, pid=77)
     with trio.move_on_after(0.05):
         await service.run(stuck_reasons, str)

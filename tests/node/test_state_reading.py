@@ -149,7 +149,7 @@ async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     closed = node_directory(tmp_path / "closed") / RAFT_DIRECTORY / LOCK_FILE
     closed.unlink()
     closed.mkdir()
-    with pytest.raises(StateReadingError, match="must be able to write there: copy it, and name the copy"):
+    with pytest.raises(StateReadingError, match=r"able to write there\. Or copy the directory, and name the copy"):
         await read_state(tmp_path / "closed")
 
 

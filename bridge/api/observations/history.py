@@ -54,8 +54,8 @@ class HistorySpan(Record, frozen=True):
     end_ms: int
     """Its end."""
     text: str
-    """The state: the verdict's text, the leader's or publisher's name, the alarm's text, the status of a node,
-    `healthy` or the faults of a leaf. Without a leader or publisher it is empty."""
+    """The state: the verdict's text, the leader's or publisher's name, the alarm's text, or the status of a node; for a
+    leaf `healthy`, its faults, or `excluded by an operator`. Without a leader or publisher it is empty."""
     severity: Severity
     """Severity of the state."""
 

@@ -1,4 +1,4 @@
-"""The three standard streams, for any start of this process: full, closed, or without a reader.
+"""The three standard streams, after any start of this process: each may be full, closed, or without a reader.
 
     stdin   closed ──▶ empty
     stdout  closed ──▶ nothing is written; cannot be written (full disk, reader gone) ──▶ OSError that names the stream

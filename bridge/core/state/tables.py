@@ -195,7 +195,9 @@ TABLES: dict[str, Table] = {
         (Release.REPLACED,),
         "the older half of the rows of the author with the most rows",
     ),
-    "KafkaClients.skipped_of": _beside("the number of their authors", "skipped entries", kafka_clients.SKIPPED_MAX),
+    "KafkaClients.skipped_of": _beside(
+        "the number of authors of skipped entries", "skipped entries", kafka_clients.SKIPPED_MAX
+    ),
     "Farm.sessions": Table(
         "the number of sessions",
         "the node or client key that signs the request; all unknown signers are one",

@@ -2,7 +2,8 @@
 
     DIR/formation.json   the farm and its founders                            ─┐
     DIR/raft/            hard state (with its owner), snapshot, log           ─┼──▶ FarmOnDisk
-    FILE                 a backup: the same, written by a running node        ─┘
+    FILE                 a backup: the farm's state without a hard state,     ─┘
+                         made from a running or a stopped node
 
 The commands that start from an old farm use it: `backup` of a stopped node, `restore`, and `recover`, which makes a new
 cluster. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
@@ -170,7 +171,7 @@ def aside_of(state_dir: Path, cluster_id: bytes) -> Path:
 
 
 def storage_of(state_dir: Path, cluster_id: bytes) -> Path:
-    """Return the storage of the cluster in `formation.json`: the moved one if `recover` ended after that move."""
+    """Return the storage of `formation.json`'s cluster: the moved one if `recover` was interrupted after that move."""
     aside = aside_of(state_dir, cluster_id)
     interrupted = (state_dir / RECOVERY_FILE_NAME).exists()
     return aside if interrupted and aside.exists() else state_dir / RAFT_DIRECTORY
@@ -196,8 +197,10 @@ def _open(path: Path) -> Directory:
         text = f"the node of {path.parent} runs: stop it, or make a backup from it (`garlicfarm backup FILE`)"
         raise StateReadingError(text) from error
     except (StorageError, OSError) as error:
-        text = "the command locks the directory, so this user must be able to write there: copy it, and name the copy"
-        raise StateReadingError(f"{path} cannot be opened: {error}. Or {text}") from error
+        text = "The command locks the directory, so this user must be able to write there"
+        raise StateReadingError(
+            f"{path} cannot be opened: {error}. {text}. Or copy the directory, and name the copy"
+        ) from error
 
 
 def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
@@ -216,7 +219,8 @@ async def _read_storage(
 ) -> FarmOnDisk:
     hard_state, _ = HardStateFile.read(directory)
     state = hard_state.state
-    # It is read with its owner's identity, in any place, and recovery's planned changes are not carried out.
+    # The storage is opened as its recorded owner and place, so a copied directory can be read too. The changes that
+    # recovery plans are not carried out.
     owner = Owner(state.binding.node_id, state.generation, state.place)
     recovery = await trio.to_thread.run_sync(
         recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)

@@ -66,7 +66,7 @@ def objection_to_state(state: FarmState, period_ms: int) -> str | None:
 
     A state computed from a log keeps these bounds, because an entry beyond them does not have an effect. The state in a
     snapshot was computed by one other server. Without this check, one snapshot could bring a log time beyond the last
-    second of a Meta LS2, and no plan of this node could be valid, even after a restart.
+    second of a Meta LS2, and this node could never publish a valid structure again, even after a restart.
     """
     return next((text for check in (_figures, _tables) for text in check(state, period_ms)), None)
 
@@ -84,7 +84,8 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
     for place, rows in tables_in(state):
         table = declared_table(place)
         yield from _outside(table.words, rows, 0, table.most)
-    yield from _outside("the number of their authors", len(state.kafka.skipped_of), 0, len(state.kafka.skipped))
+    words = declared_table("KafkaClients.skipped_of").words
+    yield from _outside(words, len(state.kafka.skipped_of), 0, len(state.kafka.skipped))
     for each in state.admitted.values():
         yield from _outside("the number of bytes of an admission", len(each.entry), 0, ENTRY_BYTES_MAX)
 
