@@ -28,7 +28,8 @@ def test_older_farm_is_refused_but_its_backup_starts(tmp_path: Path) -> None:
         # Given a state directory of that version, the node ends, and its last line names the remedy
         shutil.copy(RECORDED / "formation.json", node.directory)
         assert node.start().wait_end(END_BOUND_S) == 1
-        assert "run `garlicfarm backup FILE` with the old version on one of its nodes" in tail(node.log_file).splitlines()[-1]
+        last_line = tail(node.log_file).splitlines()[-1]
+        assert "run `garlicfarm backup FILE` with the old version on one of its nodes" in last_line
         # When the backup is restored
         configuration = node.configuration.read_text()
         node.directory.rename(tmp_path / "old")
