@@ -25,8 +25,6 @@ from trio.testing import MockClock
 
 from bridge.node.local.farm_files import hold_free_port
 
-PACKETS = Path("/proc/thread-self/net/dev")
-"""Unlike `/sys/class/net`, it follows the network namespace of the thread."""
 END_S = 60.0
 """The longest wait for the end of a killed process or a stopped thread."""
 
@@ -85,51 +83,25 @@ def _hold(clock: MockClock, is_busy: Callable[[], bool]) -> None:
 
 def _bytes_arrive() -> bool:
     """Wait until all bytes sent by this process have arrived; return True if a task of trio waited for them."""
-    _loopback().settle()
+    processors, ends = os.sched_getaffinity(0), _loopback()
+    try:
+        # The kernel has a queue for each processor. A connection needs three packets, each after the previous one.
+        for each in processors:
+            os.sched_setaffinity(0, {each})
+            for sender, receiver in 2 * (ends, ends[::-1]):
+                sender.send(b"x")
+                receiver.recv(1)
+    finally:
+        os.sched_setaffinity(0, processors)
     ready = select.poll()  # select() refuses descriptors from 1,024 on
     ready.register(GLOBAL_RUN_CONTEXT.runner.io_manager._epoll, select.POLLIN)
     return bool(ready.poll(0))
 
 
-class _Loopback:
-    """Two UDP sockets of this process, whose datagrams arrive after all earlier packets.
-
-    They are used only after other packets: the kernel counts the packets of loopback when a call sends them.
-    """
-
-    def __init__(self) -> None:
-        self._ends = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
-        for end in self._ends:
-            end.settimeout(END_S)
-            end.bind(("127.0.0.1", 0))
-        for end, other in (self._ends, self._ends[::-1]):
-            end.connect(other.getsockname())
-        self._arrived = -1
-
-    def settle(self) -> None:
-        """Return when all bytes sent by this process have arrived."""
-        sent = _sent_packets()
-        if sent == self._arrived:
-            return
-        processors = os.sched_getaffinity(0)
-        # The kernel has a queue for each processor. A connection needs three packets, each after the previous one.
-        steps = 2 * (self._ends, self._ends[::-1])
-        try:
-            for each in processors:
-                os.sched_setaffinity(0, {each})
-                for sender, receiver in steps:
-                    sender.send(b"x")
-                    receiver.recv(1)
-        finally:
-            os.sched_setaffinity(0, processors)
-        # Only own packets are added: a packet that another thread sent during the steps may not have arrived.
-        self._arrived = sent + len(processors) * len(steps)
-
-
-def _sent_packets() -> int:
-    """Return how many packets loopback has sent in the network namespace of this thread; 0 if they are not counted."""
-    counts = PACKETS.read_bytes().partition(b"lo:")[2].split()
-    return int(counts[9]) if counts else 0
-
-
-_loopback = cache(_Loopback)
+@cache
+def _loopback() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a TCP connection to this process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender, receiver = socket.create_connection(listener.getsockname(), END_S), listener.accept()[0]
+        receiver.settimeout(END_S)
+        return sender, receiver
