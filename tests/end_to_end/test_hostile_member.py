@@ -29,6 +29,7 @@ CLIENT = 5
 SENT_ENTRIES = tuple(each for each in SAMPLES if "removal" not in each)
 """The member's entries. Removals are excluded: members may remove servers, and the farm would shrink."""
 BATCH = 6
+TRIES = 10
 ANSWER_BOUND_S = 0.1
 ANSWERS_BYTES = 26 * BATCH
 GROWTH_BOUND_BYTES = 64 * 2**20
@@ -53,7 +54,15 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 def send_requests(farm: Farm, node: Node, claim: ClientClaim, random: Random, share: float) -> int:
-    """Send this share of the requests to one server; return the number of upgraded connections."""
+    """Send this share of the requests to one server; return the number of upgraded connections.
+
+    A small share is one or two connections. On a busy machine both may end before the server handles them; then other
+    requests are sent, up to ten times.
+    """
+    return next((upgraded for _ in range(TRIES) if (upgraded := _send_requests(farm, node, claim, random, share))), 0)
+
+
+def _send_requests(farm: Farm, node: Node, claim: ClientClaim, random: Random, share: float) -> int:
     view, target = node.view(), raft_port_of(farm, node)
     commit = view.raft.commit_index or 0
     plausible = RequestFields(
@@ -153,6 +162,6 @@ def last_second(farm: Farm) -> int:
     return max((each.published_s for node in farm.nodes for each in node.published()), default=0)
 
 
-@pytest.mark.parametrize("share", [0.02, pytest.param(1.0, marks=pytest.mark.soak)], ids=["sample", "all"])
+@pytest.mark.parametrize("share", [0.03, pytest.param(1.0, marks=pytest.mark.soak)], ids=["sample", "all"])
 def test_hostile_requests_do_not_stop_farm(farm: Farm, share: float) -> None:
     attack(farm, share)
