@@ -7,10 +7,9 @@ true size of credentials and addresses. A datagram above the limit would be frag
 Pings are frequent, and are written piece by piece, which is faster; all other messages use `cbor2.dumps`.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, assert_never
 
 from msgspec.structs import replace
 
@@ -57,7 +56,6 @@ from gossip.wire.decoder import (
     DatagramError,
 )
 
-Piece = TypeVar("Piece")
 _NODE_ID: Final = octets(bytes(NODE_ID_BYTES))[:1]
 """The head of a node id; the id itself follows."""
 _REQUEST: Final = bytes([Code.PING_REQUEST]) + array_head(PING_REQUEST_FIELDS) + _NODE_ID
@@ -253,41 +251,26 @@ _NO_PAYLOAD: Final = Payload()
 
 
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
-    """Return the message without the last pieces of piggybacked gossip that exceed the limit."""
-    excess_bytes = size_bytes - limit_bytes
+    """Return the message with one piece of piggybacked gossip less."""
     match message:
         case PingRequest(payload=payload) | PingResponse(payload=payload) if payload.updates or (
             payload.sample or payload.user_messages
         ):
-            return replace(message, payload=_shortened_payload(payload, excess_bytes))
+            return replace(message, payload=_shortened_payload(payload))
         case PingResponse(payload=payload) if payload != _NO_PAYLOAD:
             return replace(message, payload=_NO_PAYLOAD)
         case JoinAck(sample=sample) if sample:
-            return replace(message, sample=_shortened_pieces(sample, excess_bytes, _info_bytes)[0])
+            return replace(message, sample=sample[:-1])
         case JoinRedirect(addresses=addresses) if addresses:
-            kept, _ = _shortened_pieces(addresses, excess_bytes, lambda each: dumps(_address_out(each)))
-            return replace(message, addresses=kept)
+            return replace(message, addresses=addresses[:-1])
         case _:
             raise DatagramError(f"{type(message).__name__} of {size_bytes} bytes does not fit into {limit_bytes}")
 
 
-def _shortened_payload(payload: Payload, excess_bytes: int) -> Payload:
-    """Drop samples first (anti-entropy repeats them), then user messages, then updates."""
-    sample, excess_bytes = _shortened_pieces(payload.sample, excess_bytes, _info_bytes)
-    user_messages, excess_bytes = _shortened_pieces(payload.user_messages, excess_bytes, _user_message_bytes)
-    updates, _ = _shortened_pieces(payload.updates, excess_bytes, _update_bytes)
-    return replace(payload, sample=sample, user_messages=user_messages, updates=updates)
-
-
-def _shortened_pieces(
-    pieces: tuple[Piece, ...], excess_bytes: int, encode_piece: Callable[[Piece], bytes]
-) -> tuple[tuple[Piece, ...], int]:
-    """Drop the last pieces until they have `excess_bytes`; return the others, and the excess that remains.
-
-    It drops at most one piece too many: the head of a shorter array can be shorter too.
-    """
-    kept = len(pieces)
-    while kept and excess_bytes > 0:
-        kept -= 1
-        excess_bytes -= len(encode_piece(pieces[kept]))
-    return pieces[:kept], excess_bytes
+def _shortened_payload(payload: Payload) -> Payload:
+    """Drop the last sample first (anti-entropy repeats), then user messages, then updates."""
+    if payload.sample:
+        return replace(payload, sample=payload.sample[:-1])
+    if payload.user_messages:
+        return replace(payload, user_messages=payload.user_messages[:-1])
+    return replace(payload, updates=payload.updates[:-1])
