@@ -2,8 +2,8 @@
 
 By default a node signs its own certificate on first start, and gossip carries its SHA-256, signed by the node's
 identity. A client accepts exactly the certificate with that fingerprint. Names in a certificate would prove nothing
-here and would reveal the program to an observer, so they are neutral. The usual solution, an authority per farm, would
-add a secret whose theft would not be detected. An operator who has an authority can use it instead
+here and would reveal the program to an observer, so they are neutral. An authority for each farm, the usual solution,
+would add a private key, and no node would detect its theft. An operator can use an existing authority instead
 (`authority_context`); then a client checks names and dates.
 
 All certificates that nodes sign themselves have the same dates, from 1970 to 9999, and a client does not compare these

@@ -7,10 +7,12 @@ import json
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
+from bridge.node.membership.admissions import FILE_NAME, AdmissionFile
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
 from gossip.node.state_files import NodeIdentity, save_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key
@@ -159,8 +161,8 @@ def test_wrong_raft_id_is_corrected(farm: Farm) -> None:
     real_notice = FormationNotice(founding=real)
     with Liar(farm.directory / "farm.key", seeds_of(farm), real_notice, ((node_id, 99),)):
         # And a stored Raft id that a member announced before its eviction
-        note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
-        (sixth.directory / "admissions.json").write_text(json.dumps(note))
+        stored = AdmissionFile(real.cluster_id.hex(), {}, announced=77)
+        (sixth.directory / FILE_NAME).write_bytes(msgspec.json.encode(stored))
         # And a leader that is not a founder, so its announcement needs the admissions that lead to a founder
         led_by(farm, leader)
         sixth.start()

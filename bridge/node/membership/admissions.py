@@ -39,7 +39,9 @@ FILE_LIMIT_BYTES = 1024 * 1024
 _NodeIdText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")]
 
 
-class _AdmissionFile(msgspec.Struct):
+class AdmissionFile(msgspec.Struct):
+    """The content of `admissions.json`. `announced` is the Raft id that a member announced for this node."""
+
     cluster: str
     servers: dict[int, _NodeIdText]
     out: tuple[_NodeIdText, ...] = ()
@@ -126,7 +128,7 @@ class AdmissionStore:
         announced: int | None,
         own: int | None,
     ) -> None:
-        content = _AdmissionFile(
+        content = AdmissionFile(
             self._cluster,
             {server_id: node_id.hex() for server_id, node_id in sorted(servers.items())},
             tuple(sorted(node_id.hex() for node_id in out)),
@@ -144,12 +146,12 @@ class AdmissionStore:
         self._servers, self.out, self.chain, self._announced, self._own = servers, out, chain, announced, own
         self._waiting.unpark_all()
 
-    def _read(self) -> _AdmissionFile:
+    def _read(self) -> AdmissionFile:
         try:
             with self._path.open("rb") as file:
-                found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_AdmissionFile)
+                found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=AdmissionFile)
         except FileNotFoundError:
-            return _AdmissionFile(self._cluster, {})
+            return AdmissionFile(self._cluster, {})
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
                 f"{self._path} cannot be used ({error}), so the Raft id of this node is unknown. Restore the file, or"

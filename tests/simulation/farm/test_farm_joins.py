@@ -1,11 +1,11 @@
 """Farms that grow and move: discovery by broadcast, a fourth node, another address, Kafka, other processes."""
 
-import json
 from pathlib import Path
 
+import msgspec
 import trio
 
-from bridge.node.membership.admissions import FILE_NAME
+from bridge.node.membership.admissions import FILE_NAME, AdmissionFile
 from tests.simulation.farm.fault_walk import FORMED_S, until_healthy
 from tests.simulation.farm.host import Host, PlainDisk, current_host
 from tests.simulation.farm.settings import Profile
@@ -28,7 +28,8 @@ def test_broadcast_farm_admits_a_node_and_follows_an_address() -> None:
 
             def with_wrong_raft_id(directory: Path) -> PlainDisk:
                 directory.mkdir(mode=0o700)
-                (directory / FILE_NAME).write_text(json.dumps({"cluster": cluster_id, "servers": {}, "told": 77}))
+                stored = AdmissionFile(cluster_id or "", {}, announced=77)
+                (directory / FILE_NAME).write_bytes(msgspec.json.encode(stored))
                 return PlainDisk(directory)
 
             # When a fourth node joins, with a stored Raft id that an evicted member announced
