@@ -18,13 +18,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pipeline.output.buckets import HDFS, SCHEME, BucketPath, MissingObjectError, Output
 from pipeline.output.documents import sync
+from pipeline.source.daemon_pool import DaemonPool
 
 CACHE_BYTES: Final = 4 * 1024**3
 UNUSED_S: Final = 3_600.0
@@ -88,7 +88,7 @@ def files_on_disk(root: Output, paths: Iterable[str]) -> list[Path]:
     if not isinstance(root, Path):
         missing = [(path, place) for path, place in places if not _is_used(place)]
         if missing:
-            with ThreadPoolExecutor(DOWNLOADS) as pool:
+            with DaemonPool(DOWNLOADS) as pool:
                 # Iterated, so that an error of a download is raised here.
                 list(pool.map(lambda each: _download(root, *each), missing))
             _note_new(place for _, place in missing)

@@ -19,7 +19,6 @@ answer for people also shows the gaps of these tables (`gaps.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -35,6 +34,7 @@ from pipeline.output.buckets import Output
 from pipeline.output.data_files import CACHE_BYTES, cache_directory, files_on_disk, free_bytes, place_on_disk
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
+from pipeline.source.daemon_pool import DaemonPool
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import StoredFile, stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
@@ -237,7 +237,7 @@ def _listed(output: Output, roots: Sequence[Output]) -> Iterable[list[StoredFile
     """Return the files of several tables; a bucket gets the requests for several tables at a time."""
     if isinstance(output, Path):
         return map(stored_files, roots)
-    with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+    with DaemonPool(LISTED_AT_ONCE) as pool:
         return [*pool.map(stored_files, roots)]
 
 

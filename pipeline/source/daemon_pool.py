@@ -1,10 +1,10 @@
-"""Calls to farms in a few threads that never delay the end of the process.
+"""Calls to farms and stores in a few threads that never delay the end of the process.
 
     submit(call), map(call, values) ──▶ queue ──▶ a daemon thread ──▶ result or error
     end of the `with` block         ──▶ queued calls are dropped, threads end after their current call
 
-A farm may not reply for minutes. The interpreter joins the threads of a `ThreadPoolExecutor` at its exit, and the
-executor's own `with` block waits for all queued calls. So either would keep a stopped run waiting for such a farm.
+A farm or a store may not reply for minutes. The interpreter joins the threads of a `ThreadPoolExecutor` at its exit,
+and the executor's own `with` block waits for all queued calls. So either would keep a stopped run waiting for a reply.
 """
 
 import threading
@@ -34,7 +34,7 @@ class DaemonPool:
         self._work.put((future, call))
         if self._begun < self._most:
             self._begun += 1
-            threading.Thread(target=self._run, name="reads-farms", daemon=True).start()
+            threading.Thread(target=self._run, name="waits-for-reply", daemon=True).start()
         return future
 
     def map(self, call: Callable[[Given], Found], values: Iterable[Given]) -> Iterator[Found]:

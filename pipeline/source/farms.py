@@ -399,9 +399,9 @@ def _answer(each: _FarmState) -> SelectedLog | None:
     try:
         log = question.result()
     except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
-        fault = "" if isinstance(error, FarmLogError) else "cannot be queried, because of a fault of the pipeline: "
         each.due_s = time.monotonic() + each.backoff.next_s()
-        each.problem = fault + (str(error) if not fault else repr(error))
+        is_refusal = isinstance(error, FarmLogError)
+        each.problem = str(error) if is_refusal else f"cannot be queried, because of a fault of the pipeline: {error!r}"
         return None
     if each.first_log is None:
         each.first_log = log
