@@ -7,8 +7,9 @@ construction.
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
-from tests.structure.sources import ROOT, problem, tree_of
+from tests.structure.sources import ROOT, line_of, problem, tree_of
 
 POSITIONAL_MAX = 3
 MODULES = (
@@ -40,9 +41,13 @@ def _is_record(node: ast.expr) -> bool:
     return name.split(".")[-1] in {"dataclass", "Struct", "ComparedInPart"}
 
 
-def check() -> Iterator[str]:
-    """Yield a problem for each message with positional construction."""
-    for pattern in MODULES:
-        for path in sorted(ROOT.glob(pattern)):
+def check(patterns: tuple[str, ...] = MODULES) -> Iterator[str]:
+    """Yield a problem for each message with positional construction, and for each pattern without a module."""
+    for pattern in patterns:
+        paths = sorted(ROOT.glob(pattern))
+        if not paths:
+            here = Path(__file__)
+            yield problem(here, line_of(here, pattern), f"{pattern} does not match a file: correct it")
+        for path in paths:
             for line, name, count in positional_fields(tree_of(path)):
                 yield problem(path, line, f"{name} has {count} positional fields: add kw_only=True")

@@ -10,13 +10,12 @@ import pytest
 from tests.effort import each_case, room_in_memory
 from tests.reference import site
 from tests.structure import __main__ as structure
-from tests.structure import modules
+from tests.structure import message_fields, modules
 from tests.structure.addresses import fields_of
 from tests.structure.class_names import repeated
 from tests.structure.documents import wrong_names, wrong_sections
 from tests.structure.english import Line, above, counted, offending, patterns, source_lines
 from tests.structure.growth import growing, powers
-from tests.structure.message_fields import positional_fields
 from tests.structure.raft_rules import quotes
 from tests.structure.soak_sizes import is_never_large
 from tests.structure.sources import ROOT
@@ -73,7 +72,14 @@ def test_duplicate_class_name_is_found() -> None:
 def test_message_with_four_positional_fields_is_found() -> None:
     fields = "".join(f"    field_{number}: int\n" for number in range(4))
     planted = f"@dataclass(frozen=True)\nclass Planted:\n{fields}\n@dataclass(kw_only=True)\nclass Keyword:\n{fields}"
-    assert list(positional_fields(ast.parse(planted))) == [(2, "Planted", 4)]
+    assert list(message_fields.positional_fields(ast.parse(planted))) == [(2, "Planted", 4)]
+
+
+def test_pattern_of_messages_without_module_is_found() -> None:
+    patterns = ("consensus/core/messages.py", "consensus/core/no_such_*.py")
+    assert list(message_fields.check(patterns)) == [
+        "tests/structure/message_fields.py:1: consensus/core/no_such_*.py does not match a file: correct it"
+    ]
 
 
 def test_clock_as_default_of_struct_is_found() -> None:
