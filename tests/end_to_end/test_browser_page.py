@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,8 @@ import pytest
 import trio
 
 from bridge.api.alarms import by_gravity
-from bridge.api.view import AlarmView, ServerRole
+from bridge.api.view import SHOWN, AlarmView, ServerRole
+from bridge.node.control import page
 from bridge.node.control.page import joined
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import local_farm
@@ -238,6 +240,22 @@ async def test_page_shows_reasons_of_leaves_and_choices(tmp_path: Path, browser:
         await in_tab(browser, served, check)
 
 
+async def test_page_shows_each_declared_figure_of_report(
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(SHOWN[-1], name="destinations", label="invented figure")
+    monkeypatch.setattr(page, "SHOWN", (*SHOWN, declared))
+    monkeypatch.setattr(page, "_page", page._page.__wrapped__)  # Without the page that other tests have cached.
+    async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
+
+        def detail(tab: Tab) -> str:
+            tab.click("[data-toggle='0000000000000001']")
+            return str(tab.evaluate("document.getElementById('members').textContent"))
+
+        shown = await in_tab(browser, served, detail)
+    assert "Figuresjob lag 0.40 ms, machine CPU 3.5 %, machine RAM 41 %, invented figure 1 %" in shown
+
+
 async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Browser) -> None:
     names = tuple(f"node-{each}" for each in range(1, 65))
     now_ms = time.time_ns() // 1_000_000
@@ -308,9 +326,9 @@ def test_page_shows_stopped_and_killed_nodes(tmp_path: Path, browser: Browser) -
 @pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "no-answer"])
 def test_page_of_hanging_node_is_not_live(tmp_path: Path, *, has_stream: bool) -> None:
     """Without a frame for 6 s, the page shows the time of the last one. After 30 s it closes the connection."""
-    script, page = Path(__file__).with_name("page_silence.js"), tmp_path / "page.html"
-    page.write_text(joined(), encoding="utf-8")
-    arguments = [str(NODE_JS), str(script), str(page), *([] if has_stream else ["unanswered"])]
+    script, file = Path(__file__).with_name("page_silence.js"), tmp_path / "page.html"
+    file.write_text(joined(), encoding="utf-8")
+    arguments = [str(NODE_JS), str(script), str(file), *([] if has_stream else ["unanswered"])]
     ran = subprocess.run(
         arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
     )

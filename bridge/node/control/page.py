@@ -29,6 +29,7 @@ import trio
 from msgspec.json import encode
 
 from bridge import DOCUMENTS
+from bridge.api.view import SHOWN, ReportView
 from bridge.api.words import CONDITION_NAMES, FAULT_WORDS
 from bridge.core.log.records import LeafFault
 from bridge.node.control.routes import Answer, Call
@@ -55,7 +56,9 @@ def joined() -> str:
     script = "".join(map(_part, SCRIPTS))
     # Escaped, so that no text can end the script element.
     conditions = [(kind, name, _CONDITION_WORDS.get(kind, name)) for kind, name in CONDITION_NAMES.items()]
-    texts = {"words": glossary_words(), "faults": FAULT_WORDS, "conditions": conditions}
+    keys = dict(zip(ReportView.__struct_fields__, ReportView.__struct_encode_fields__, strict=True))
+    figures = [(keys[each.name], each.label, each.unit.value) for each in SHOWN]
+    texts = {"words": glossary_words(), "faults": FAULT_WORDS, "conditions": conditions, "figures": figures}
     shared = encode(texts).decode().replace("<", "\\u003c")
     script = script.replace(_SHARED, f"const SHARED = {shared};")
     page = _part("page.html").replace("<style></style>", f"<style>\n{_part('style.css')}</style>")

@@ -88,7 +88,7 @@ function memberDetail(each, report) {
       line("Feature level", each.level, "feature level"), line("Certificate", each.certificate && h("span", { class: "mono" }, each.certificate))),
     report && h("dl", { class: isOutdated(report) ? "old" : "" }, line("Report", `${ago(report.ageMs)}${report.stale ? ", too old to count" : ""}`, "report"), line("Router", report.attached ? "attached" : "none attached", "router"),
       line("Leaves", `${lastReport(report)}${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"),
-      line("Machine", [report.cpuPercent === null ? null : `processor ${Math.round(report.cpuPercent)} %`, report.memoryPercent === null ? null : `memory ${Math.round(report.memoryPercent)} %`, report.jobLagMs === null ? null : `job lag ${figure(report.jobLagMs, "ms")}`].filter(Boolean).join(", ")),
+      line("Figures", SHARED.figures.map(([key, label, unit]) => [label, figure(report[key], unit)]).filter(([, text]) => text !== "–").map((each) => each.join(" ")).join(", ")),
       report.clockOff && line("Clock", h("span", { class: "warning" }, "differs too much from the other clocks"), "log time"),
       report.directory && line("Directory", report.directory.problem || report.directory.address, "directory"), report.leaves.map((leaf) => line("Leaf", [h("span", { class: "mono" }, short(leaf.destination)), " ", leafHealth(leaf, report)], "leaf"))),
     standings.map(([one, standing]) => h("div", null, h("p", { class: "small dim" }, "publication of ", h("span", { class: "mono" }, short(one.master))), standingText(standing), scoreParts(standing))));
