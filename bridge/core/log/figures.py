@@ -5,7 +5,7 @@ its ranges follow from these. The rest derives from `FIGURES`:
 
     bridge.core.state.numbers             the range of each number in a snapshot
     bridge.api.view.SHOWN                 figures in the view: a field of the same name in `ReportView`
-    cli, tui, metrics                     a column, a line and a gauge for each of `SHOWN`
+    cli, tui, page, metrics               a column, a chart, a text and a gauge for each of `SHOWN`
     pipeline.schemas, pipeline.decode     a column for each figure
     docs/reference/router-report.md       the table of keys
 
