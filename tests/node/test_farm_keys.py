@@ -71,6 +71,7 @@ def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
+    assert keys.filed_now() is keys.filed_now(), "an unchanged file is not read again"
     keys.judge_file(keys.filed_now(), alarms)
     assert f"epoch 3, the farm key file {keys.path} has epoch 1" in alarm_text(alarms)
     assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)

@@ -1,5 +1,7 @@
 """Users per cluster, from the farm's key, and users per server, from files."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,50 @@ def test_password_files_must_exist_and_be_private(tmp_path: Path, farm_keys: Far
     with pytest.raises(KeyFileError, match="one line"):
         read_password(private(tmp_path / "two", "one\ntwo\n"))
     assert read_password(private(tmp_path / "one", "one\n")) == "one"
+
+
+async def test_unchanged_users_files_are_opened_once(
+    tmp_path: Path, farm_keys: FarmKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarms, opened = Alarms(EventLog("node", lambda: 0)), list[object]()
+    users_file, logins_file = private(tmp_path / "users", "north:one\n"), private(tmp_path / "logins", "a:1 b:c\n")
+    users = Users(farm_keys, read_files(users_file, logins_file))
+
+    def recorded(path: Path, *arguments: int) -> int:
+        opened.append(path)
+        return os_open(path, *arguments)
+
+    os_open = os.open
+    monkeypatch.setattr(os, "open", recorded)
+    for _ in range(3):
+        await users.reload(alarms)
+    assert opened == [users_file, logins_file]
+    private(logins_file, "a:1 b:d\n")
+    await users.reload(alarms)
+    assert users.login("a:1") == Credentials("b", "d")
+
+
+async def test_failed_reading_of_unchanged_file_is_retried(
+    tmp_path: Path, farm_keys: FarmKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarms = Alarms(EventLog("node", lambda: 0))
+    users = Users(farm_keys, read_files(users_file=private(tmp_path / "users", "north:one\n")))
+    await users.reload(alarms)
+    private(tmp_path / "users", "south:two\n")
+    failures = [OSError(errno.EIO, "Input/output error")]
+
+    def failing(path: Path, *arguments: int) -> int:
+        if failures:
+            raise failures.pop()
+        return os_open(path, *arguments)
+
+    os_open = os.open
+    monkeypatch.setattr(os, "open", failing)
+    await users.reload(alarms)
+    assert [each.kind for each in alarms.standing()] == [USERS.kind]
+    await users.reload(alarms)
+    assert alarms.standing() == ()
+    assert users.password_of("south") == "two"
 
 
 async def test_users_file_reload_keeps_old_one_on_error(tmp_path: Path, farm_keys: FarmKeys) -> None:

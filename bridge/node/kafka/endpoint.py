@@ -41,6 +41,7 @@ from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
 from bridge.node.security.certificates import show_validity, validity_of
+from bridge.node.security.key_files import Stamp, stamp_of
 from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
@@ -215,12 +216,6 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext | None:
     return None if settings.certificate is None else server_context(settings.certificate, settings.client_ca)
 
 
-def _stamps(settings: KafkaSettings) -> tuple[int, ...]:
-    """Return the times of the last change of the TLS files; 0 for an unreadable one."""
-    found = []
-    for path in (settings.certificate, settings.client_ca):
-        try:
-            found.append(0 if path is None else path.stat().st_mtime_ns)
-        except OSError:
-            found.append(0)
-    return tuple(found)
+def _stamps(settings: KafkaSettings) -> tuple[Stamp, ...]:
+    """Return the stamps of the TLS files; None for an unreadable one."""
+    return tuple(None if path is None else stamp_of(path) for path in (settings.certificate, settings.client_ca))

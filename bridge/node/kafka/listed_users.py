@@ -50,7 +50,8 @@ class ListedUsers(ListedFile[tuple[ListedUser, ...]]):
     """The users listed at the moment. `users` is the result of `read_listed_users` at the start."""
 
     def __init__(self, path: Path, users: tuple[ListedUser, ...], *, by_certificate: bool) -> None:
-        super().__init__(partial(read_listed_users, path, by_certificate=by_certificate), KAFKA_USERS, "users")
+        read = partial(read_listed_users, path, by_certificate=by_certificate)
+        super().__init__(read, (path,), KAFKA_USERS, "users")
         self._take(users)
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:

@@ -30,7 +30,8 @@ class Users(ListedFile["UserFiles"]):
     """The credentials of one node's servers. `files` is the result of `read_files` at the start."""
 
     def __init__(self, farm_keys: FarmKeys, files: "UserFiles") -> None:
-        super().__init__(partial(read_files, *files.paths), USERS, "users and logins")
+        paths = (each for each in files.paths if each is not None)
+        super().__init__(partial(read_files, *files.paths), paths, USERS, "users and logins")
         self._farm_keys = farm_keys
         self._take(files)
 

@@ -11,6 +11,7 @@ file is checked periodically, and an alarm is active while it is outdated.
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms
-from bridge.node.security.key_files import KeyAccessError, KeyFileError, load_farm_key
+from bridge.node.security.key_files import ChangedFiles, KeyAccessError, KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus import sleep_to_tick
 from consensus.protocols.garlic_farm import Credentials
@@ -44,6 +45,7 @@ class FarmKeys:
         """
         self.path = path
         self.filed = filed
+        self._files = ChangedFiles(partial(load_farm_key, path), path)
         self._keyring = keyring
         self._cluster_id = cluster_id
         self._followed: Keyring | None = None
@@ -94,9 +96,9 @@ class FarmKeys:
         )
 
     def filed_now(self) -> FarmKey | KeyFileError:
-        """Read the key file; return its content, or the error that makes it unusable."""
+        """Return the present content of the key file, or the error that makes it unusable."""
         try:
-            return load_farm_key(self.path)
+            return self._files.read()
         except KeyFileError as error:
             return error
 

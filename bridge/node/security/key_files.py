@@ -13,7 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from bridge.wire.i2p.destination_keys import (
     DestinationKeyError,
@@ -38,6 +38,9 @@ from bridge.wire.keys.text import KeyTextError
 from consensus.storage import access_advice, replace_file, sync_directory
 
 Key = TypeVar("Key")
+Content = TypeVar("Content")
+Stamp = tuple[int, int, int, int] | None
+"""Inode, size and times of a file; None if it is missing or not accessible."""
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without a second name for a file, as on most memory sticks."""
@@ -53,6 +56,32 @@ class KeyFileError(Exception):
 
 class KeyAccessError(KeyFileError):
     """The system does not let this user read the file, regardless of its content."""
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the stamp of a file. After a change of the file, the stamp differs."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class ChangedFiles(Generic[Content]):
+    """The content of files, which are read only if one has changed since the last successful reading."""
+
+    def __init__(self, read: Callable[[], Content], *paths: Path) -> None:
+        self._read = read
+        self._paths = paths
+        self._last: tuple[tuple[Stamp, ...], Content] | None = None
+
+    def read(self) -> Content:
+        """Return the content. Raise the errors of the reader; the next call reads again."""
+        # The stamps are taken before the reading, so that the next call detects a change during the reading.
+        stamps, last = tuple(map(stamp_of, self._paths)), self._last
+        if last is None or last[0] != stamps:
+            self._last = last = stamps, self._read()
+        return last[1]
 
 
 def write_private_file(path: Path, text: str) -> None:

@@ -14,21 +14,20 @@ from msgspec import Struct
 from bridge.api.alarms import CORRECT_FILE
 from bridge.core.log.records import PublishConfig
 from bridge.node.events.alarms import SharedAlarm
-from bridge.node.security.key_files import KeyAccessError, KeyFileError, load_signing_key
+from bridge.node.security.key_files import KeyAccessError, KeyFileError, Stamp, load_signing_key, stamp_of
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
 
 LOG = logging.getLogger(__name__)
 DAY_S = 86_400
 
-_Stamp = tuple[int, int, int, int] | None
-_READ_AGAIN: _Stamp = (-1, -1, -1, -1)
+_READ_AGAIN: Stamp = (-1, -1, -1, -1)
 """A stamp that no file has."""
 
 
 class _Filed(Struct, frozen=True):
     """The result of reading a key file: the key, or the reason why it is unusable."""
 
-    stamp: _Stamp
+    stamp: Stamp
     key: SigningKey | None = None
     fault: str = ""
     action: str | None = None
@@ -42,7 +41,7 @@ class PublishingKey:
         self,
         key: SigningKey,
         path: Path | None = None,
-        stamp: _Stamp = None,
+        stamp: Stamp = None,
         publish: PublishConfig = PublishConfig.AUTO,
     ) -> None:
         self.key = key
@@ -59,7 +58,7 @@ class PublishingKey:
     @classmethod
     def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "PublishingKey":
         """Read the file; raise KeyFileError."""
-        stamp = _stamp_of(path)
+        stamp = stamp_of(path)
         loaded = cls(load_signing_key(path), path, stamp, publish)
         loaded.warn_of_master_key()
         return loaded
@@ -119,9 +118,9 @@ def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
         alarm.set(f"{address} end", f"this node's signing key {ends} cannot publish any more")
 
 
-def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
+def _read_if_changed(path: Path, stamp: Stamp) -> _Filed | None:
     # The stamp is taken before the file is read, so that the next check detects a replacement during the read.
-    seen = _stamp_of(path)
+    seen = stamp_of(path)
     if seen == stamp:
         return None
     try:
@@ -130,11 +129,3 @@ def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
         return _Filed(seen, fault=str(error), action=CORRECT_FILE)
     except KeyFileError as error:
         return _Filed(seen, fault=str(error))
-
-
-def _stamp_of(path: Path) -> _Stamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -44,7 +44,7 @@ class ListedKeys(ListedFile[tuple[ListedKey, ...]]):
     """The keys listed at the moment. `keys` is the result of `read_listed_keys` at the start."""
 
     def __init__(self, path: Path, keys: tuple[ListedKey, ...]) -> None:
-        super().__init__(partial(read_listed_keys, path), ZMQ_KEYS, "keys")
+        super().__init__(partial(read_listed_keys, path), (path,), ZMQ_KEYS, "keys")
         self._take(keys)
 
     def is_listed(self, key: bytes) -> bool:
