@@ -1,6 +1,7 @@
 """The kinds of events: the facts that report a change, the sentence, and events of several nodes as one story.
 
-    Change     ──▶ change_event     kind and facts
+    EventType  ──▶ EventLog.append(MEMBER_DEAD, facts), docs/reference/events.md
+    Change     ──▶ change_event     type and facts
     TraceEvent ──▶ event_sentence   "node-2 will publish hakketfo….b32.i2p, after node-3"
                ──▶ event_text       the same after its kind, as in a line of the log
     events of several nodes ──▶ EventStory ──▶ each fact once
@@ -16,9 +17,14 @@ reports would be different facts.
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, assert_never
+from enum import Enum
+from functools import partial
+from string import Formatter
+from typing import Any, Final, assert_never
+
+from msgspec import Struct
 
 from bridge.api.alarms import alarm_severity
 from bridge.api.printable import LATEST_MS, SECOND_MS, duration, time_of_day
@@ -56,14 +62,37 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
-_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "leaf-unhealthy", "member-dead", "structure-not-found"})
-_DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
-"""Events that are warnings on screens but not in the node's log: most of these conditions end in a second."""
 ADDRESS_LETTERS: Final = 12
-SHOWN_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
-"""Kinds that report the same fact from another node's point of view, each with the kind that is shown."""
 _SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
+Sentence = Callable[[str, Facts], str]
+"""Returns a sentence, from the name of the reporting node and the facts."""
+
+
+class EventType(Struct, frozen=True, kw_only=True):
+    """One kind of event."""
+
+    kind: str
+    sentence: Sentence
+    of_farm: bool
+    """True for a fact about the farm: it does not matter which node reports it."""
+    severity: Severity
+    is_transient: bool
+    """True for a warning that the node's log shows as information: most of these conditions end in a second."""
+
+
+EVENT_TYPES: Final[dict[str, EventType]] = {}
+"""By kind."""
+
+
+def _declare(
+    kind: str, sentence: str | Sentence, severity: Severity = Severity.OK, *, of_farm: bool, is_transient: bool = False
+) -> EventType:
+    made = partial(_filled, sentence) if isinstance(sentence, str) else sentence
+    declared = EventType(kind=kind, sentence=made, of_farm=of_farm, severity=severity, is_transient=is_transient)
+    if EVENT_TYPES.setdefault(kind, declared) is not declared:
+        raise ValueError(f"the event {kind} is declared twice")
+    return declared
 
 
 def event_text(event: TraceEvent) -> str:
@@ -75,9 +104,10 @@ def event_text(event: TraceEvent) -> str:
 def event_sentence(event: TraceEvent) -> str:
     """Return the sentence of an event, with names and times of day; empty if the kind suffices."""
     try:
-        return SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
+        declared = EVENT_TYPES.get(event.kind)
+        return _facts_alone(event.data) if declared is None else declared.sentence(event.node, event.data)
     except KeyError:
-        return _facts_alone(event.node, event.data)  # An event of another version may lack a fact.
+        return _facts_alone(event.data)  # An event of another version may lack a fact.
 
 
 class EventStory:
@@ -105,33 +135,37 @@ def story_line(event: TraceEvent) -> str:
     """Return a line of the one story: about the farm, or about the node of the event."""
     shown = SHOWN_AS.get(event.kind, event.kind)
     sentence = event_sentence(event)
-    who = "" if event.kind in OF_THE_FARM else f"{event.node} "
+    who = "" if is_of_farm(event) else f"{event.node} "
     return f"{who}{shown}{f': {sentence}' if sentence else ''}"
 
 
+def is_of_farm(event: TraceEvent) -> bool:
+    """Return True for a fact about the farm: it does not matter which node reports it."""
+    declared = EVENT_TYPES.get(event.kind)
+    return declared is not None and declared.of_farm
+
+
 def is_warning(event: TraceEvent) -> bool:
-    """Return True if an operator may have to act: a failure, a refusal, an alarm, or a bad verdict."""
-    if event.kind == "verdict-changed":
-        return event.data.get("severity") != Severity.OK.value
-    return event.kind in _WARNINGS or event.kind.endswith(("-failed", "-refused"))
+    """Return True if the node's log shows the event as a warning: an operator may have to act."""
+    declared = EVENT_TYPES.get(event.kind)
+    return declared is not None and not declared.is_transient and event_severity(event) is not Severity.OK
 
 
 def event_severity(event: TraceEvent) -> Severity:
-    """Return the severity of the reported alarm or verdict; for other events, a warning if `is_warning`."""
-    match event.kind:
-        case "verdict-changed":
-            severities = {each.value: each for each in Severity}
-            return severities.get(str(event.data.get("severity")), Severity.WARNING)
-        case "alarm-raised":
-            return alarm_severity(str(event.data.get("alarm")))
-        case kind:
-            return Severity.WARNING if kind in _DOUBTFUL or is_warning(event) else Severity.OK
+    """Return the severity of the reported alarm or verdict, or of the kind; `OK` for a kind of another version."""
+    declared = EVENT_TYPES.get(event.kind)
+    if declared is VERDICT_CHANGED:
+        severities = {each.value: each for each in Severity}
+        return severities.get(str(event.data.get("severity")), Severity.WARNING)
+    if declared is ALARM_RAISED:
+        return alarm_severity(str(event.data.get("alarm")))
+    return Severity.OK if declared is None else declared.severity
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _facts_alone(_: str, facts: Facts) -> str:
+def _facts_alone(facts: Facts) -> str:
     return " ".join(f"{key}={_shown(key, value)}" for key, value in _named(facts).items())
 
 
@@ -203,10 +237,6 @@ def _chosen(_: str, facts: Facts) -> str:
     return f"{_server(facts)} will publish {_address(facts['master'])}{after}{because}"
 
 
-def _leads(node: str, facts: Facts) -> str:
-    return f"{node} leads in term {facts['term']}"
-
-
 def _follows(_: str, facts: Facts) -> str:
     return f"{_server(facts, 'leader', 'leaderName')} leads in term {facts['term']}"
 
@@ -240,10 +270,6 @@ def _date(second: Scalar) -> str:
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d}"
 
 
-def _in_cluster(words: str) -> Callable[[str, Facts], str]:
-    return lambda _, facts: f"{words} {facts['cluster']}, as server {facts['raftId']}"
-
-
 def _message(facts: Facts) -> str:
     payload = facts["payload"]
     return f"{facts['name']} from {facts['from']}{f': {payload}' if payload else ''}"
@@ -261,171 +287,241 @@ def _keys_of_era(words: str) -> Callable[[str, Facts], str]:
     return sentence
 
 
-_STEPS: Final[Mapping[str, str]] = {
-    "admit": "admit {}",
-    "add-learner": "let {} learn the log",
-    "promote": "let {} vote",
-    "remove": "take {} out",
-    "hand-over": "hand leadership over",
-}
+class ReconcileStep(Enum):
+    """A change of the servers by the leader: its word in the facts of the event, and its text."""
+
+    ADMIT = "admit", "admit {who}"
+    ADD_LEARNER = "add-learner", "let {who} learn the log"
+    PROMOTE = "promote", "let {who} vote"
+    REMOVE = "remove", "take {who} out"
+    HAND_OVER = "hand-over", "hand leadership over"
+
+    def __init__(self, word: str, text: str) -> None:
+        self.word = word
+        self.text = text
+
+
+_STEPS: Final = {each.word: each.text for each in ReconcileStep}
 
 
 def _step(facts: Facts) -> str:
-    step = _STEPS[str(facts["step"])]
-    return step.format(_server(facts)) if "{}" in step else step
+    return _filled(_STEPS[str(facts["step"])], "", facts)
 
 
-def _member(word: str) -> Callable[[str, Facts], str]:
-    return lambda _, facts: f"{facts['member']} {word}"
+_FORMS: Final[Mapping[str, Callable[[Scalar], str]]] = {
+    "address": _address,
+    "clock": time_of_day,
+    "clocks": _clocks,
+    "date": _date,
+    "leaf": _leaf,
+    "length": _length,
+    "moment": _moment,
+}
+"""Forms of a fact in a sentence."""
+_DERIVED: Final[Mapping[str, Callable[[Facts], str]]] = {
+    "change": _step,
+    "message": _message,
+    "who": _server,
+    "whom": lambda facts: str(facts.get("name") or facts["id"]),
+}
+"""Parts of a sentence that need several facts."""
 
 
-_OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
-    "leader-elected": _leads,
-    "leader-followed": _follows,
-    "configuration-changed": _configuration,
-    "member-alive": _member("is alive"),
-    "member-suspect": _member("does not answer, and is suspected"),
-    "member-dead": _member("is dead"),
-    "member-left": _member("has left"),
-    "publisher-chosen": _chosen,
-    "publication-accepted": lambda _, facts: (
-        f"{_server(facts)} may publish the structure of {time_of_day(facts['second'])}"
-    ),
-    "publication-refused": lambda _, facts: f"from {_server(facts)}: {_clocks(facts['reason'])}",
-    "publication-forced": lambda _, facts: f"{_address(facts['master'])} will be published again",
-    "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
-    "server-forgotten": lambda _, facts: f"{_server(facts)} has not reported for a long time",
-    "server-retired": lambda _, facts: f"{_server(facts)} is retired: another identity has its name",
-    "server-evicted": lambda _, facts: f"{_server(facts)} is evicted, and keys of era {facts['era']} are new",
-    "admission-lapsed": lambda _, facts: f"{_server(facts)} did not join in time, so its place is free",
-    "admission-refused": lambda _, facts: f"{facts['name'] or facts['id']} is not admitted: {facts['reason']}",
-    "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
-    "level-refused": lambda _, facts: (
-        f"the farm cannot change from feature level {facts['current']} to {facts['level']}: levels rise by one"
-    ),
-    "clock-off": lambda _, facts: f"the clock of {_server(facts)} differs by {facts['offsetMs']} ms",
-    "clock-bounded": lambda _, facts: (
-        f"log time was limited: the clock of {_server(facts)} exceeded the limit of a majority of the clocks by"
-        f" {_length(facts['excessMs'])}"
-    ),
-    "log-time-corrected": _corrected,
-    "second-forgotten": lambda _, facts: (
-        f"the last accepted second of {_address(facts['master'])}, {_moment(facts['second'])}, is dropped: a router"
-        f" that has this structure refuses earlier ones until {_moment(facts['until'])}"
-    ),
-    "removal-changed": lambda _, facts: (
-        f"{_server(facts)} is {'removed' if facts['removed'] else 'allowed to join again'}"
-    ),
-    "exclusion-changed": lambda _, facts: (
-        f"leaf {_leaf(facts['leaf'])} is {'excluded' if facts['excluded'] else 'listed again'}"
-    ),
-    "cost-factor-changed": lambda _, facts: (
-        f"the cost of leaf {_leaf(facts['leaf'])} is multiplied by {facts['factor']}"
-    ),
-    "factors-accepted": lambda _, facts: (
-        f"the pipeline's factors of {facts['leaves']} leaves, computed from the log through entry"
-        f" {facts['throughIndex']}"
-    ),
-    "command-refused": lambda _, facts: f"an entry of kind {facts['kind']} is ineffective: {_clocks(facts['reason'])}",
-    "client-key-changed": lambda _, facts: (
+class _Sentences(Formatter):
+    """Fills sentences: `{second}` is a fact, `{second:clock}` the fact in a form, and `{who}` a derived part."""
+
+    def get_value(self, key: int | str, _: Sequence[Any], facts: Mapping[str, Any]) -> Any:
+        derived = _DERIVED.get(str(key))
+        return facts[str(key)] if derived is None else derived(facts)
+
+    def format_field(self, value: Any, form: str) -> str:
+        return _FORMS[form](value) if form else str(value)
+
+
+_SENTENCES: Final = _Sentences()
+
+
+def _filled(sentence: str, _: str, facts: Facts) -> str:
+    return _SENTENCES.vformat(sentence, (), facts)
+
+
+_WARNING: Final = Severity.WARNING
+_of_farm: Final = partial(_declare, of_farm=True)
+_of_node: Final = partial(_declare, of_farm=False)
+LEADER_ELECTED: Final = _of_farm("leader-elected", lambda node, facts: f"{node} leads in term {facts['term']}")
+LEADER_FOLLOWED: Final = _of_farm("leader-followed", _follows)
+CONFIGURATION_CHANGED: Final = _of_farm("configuration-changed", _configuration)
+MEMBER_ALIVE: Final = _of_farm("member-alive", "{member} is alive")
+MEMBER_SUSPECT: Final = _of_farm(
+    "member-suspect", "{member} does not answer, and is suspected", _WARNING, is_transient=True
+)
+MEMBER_DEAD: Final = _of_farm("member-dead", "{member} is dead", _WARNING)
+MEMBER_LEFT: Final = _of_farm("member-left", "{member} has left")
+PUBLISHER_CHOSEN: Final = _of_farm("publisher-chosen", _chosen)
+PUBLICATION_ACCEPTED: Final = _of_farm("publication-accepted", "{who} may publish the structure of {second:clock}")
+PUBLICATION_REFUSED: Final = _of_farm("publication-refused", "from {who}: {reason:clocks}", _WARNING)
+PUBLICATION_FORCED: Final = _of_farm("publication-forced", "{master:address} will be published again")
+SERVER_ADMITTED: Final = _of_farm("server-admitted", "{whom} is server {server}")
+SERVER_FORGOTTEN: Final = _of_farm("server-forgotten", "{who} has not reported for a long time")
+SERVER_RETIRED: Final = _of_farm("server-retired", "{who} is retired: another identity has its name")
+SERVER_EVICTED: Final = _of_farm("server-evicted", "{who} is evicted, and keys of era {era} are new")
+ADMISSION_LAPSED: Final = _of_farm("admission-lapsed", "{who} did not join in time, so its place is free")
+ADMISSION_REFUSED: Final = _of_farm("admission-refused", "{whom} is not admitted: {reason}", _WARNING)
+LEVEL_RAISED: Final = _of_farm("level-raised", "the feature level is {level}")
+LEVEL_REFUSED: Final = _of_farm(
+    "level-refused", "the farm cannot change from feature level {current} to {level}: levels rise by one", _WARNING
+)
+CLOCK_OFF: Final = _of_farm("clock-off", "the clock of {who} differs by {offsetMs} ms", _WARNING)
+CLOCK_BOUNDED: Final = _of_farm(
+    "clock-bounded",
+    "log time was limited: the clock of {who} exceeded the limit of a majority of the clocks by {excessMs:length}",
+)
+LOG_TIME_CORRECTED: Final = _of_farm("log-time-corrected", _corrected)
+SECOND_FORGOTTEN: Final = _of_farm(
+    "second-forgotten",
+    "the last accepted second of {master:address}, {second:moment}, is dropped: a router that has this structure"
+    " refuses earlier ones until {until:moment}",
+)
+REMOVAL_CHANGED: Final = _of_farm(
+    "removal-changed",
+    lambda _, facts: f"{_server(facts)} is {'removed' if facts['removed'] else 'allowed to join again'}",
+)
+EXCLUSION_CHANGED: Final = _of_farm(
+    "exclusion-changed",
+    lambda _, facts: f"leaf {_leaf(facts['leaf'])} is {'excluded' if facts['excluded'] else 'listed again'}",
+)
+COST_FACTOR_CHANGED: Final = _of_farm("cost-factor-changed", "the cost of leaf {leaf:leaf} is multiplied by {factor}")
+FACTORS_ACCEPTED: Final = _of_farm(
+    "factors-accepted", "the pipeline's factors of {leaves} leaves, computed from the log through entry {throughIndex}"
+)
+COMMAND_REFUSED: Final = _of_farm(
+    "command-refused", "an entry of kind {kind} is ineffective: {reason:clocks}", _WARNING
+)
+CLIENT_KEY_CHANGED: Final = _of_farm(
+    "client-key-changed",
+    lambda _, facts: (
         f"the client key {facts['name']} is " + (f"admitted for {facts['scopes']}" if facts["admitted"] else "removed")
     ),
-    "key-replacement": _keys_of_era("new keys of era"),
-    "key-replacement-refused": lambda _, facts: (
-        f"keys of era {facts['era']} do not replace the present ones: {facts['reason']}"
-    ),
-    "eviction-refused": lambda _, facts: f"{facts.get('name') or facts['id']} is not evicted: {facts['reason']}",
-    "entry-too-early": lambda _, facts: (
-        f"an entry of kind {facts['kind']} is ineffective before feature level {facts['neededLevel']}"
-    ),
-    "entry-without-effect": lambda _, facts: (
+)
+KEY_REPLACEMENT: Final = _of_farm("key-replacement", _keys_of_era("new keys of era"))
+KEY_REPLACEMENT_REFUSED: Final = _of_farm(
+    "key-replacement-refused", "keys of era {era} do not replace the present ones: {reason}", _WARNING
+)
+EVICTION_REFUSED: Final = _of_farm("eviction-refused", "{whom} is not evicted: {reason}", _WARNING)
+ENTRY_TOO_EARLY: Final = _of_farm(
+    "entry-too-early", "an entry of kind {kind} is ineffective before feature level {neededLevel}"
+)
+ENTRY_WITHOUT_EFFECT: Final = _of_farm(
+    "entry-without-effect",
+    lambda _, facts: (
         f"an entry of kind {facts['kind']} is ineffective: {facts['reason']}"
         f" (author {facts.get('authorName') or facts['author'] or 'unknown'})"
     ),
-    "request-refused": lambda _, facts: (
-        f"the entry of request {facts['request']} is ineffective: the request is expired, too early or out of order"
-    ),
-}
-"""About the farm: it does not matter which node reports them."""
-_OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
-    "verdict-changed": lambda _, facts: str(facts["text"]),
-    "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
-    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is cleared",
-    "leader-unknown": lambda _, facts: f"it does not know a leader in term {facts['term']}",
-    "election-started": lambda _, facts: f"it is a candidate in term {facts['term']}",
-    "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
-    "published": lambda _, facts: (
-        f"its router took the structure of {time_of_day(facts['second'])}, with {facts['entries']} entries"
-    ),
-    "structure-seen": lambda _, facts: f"a router of another node finds {_address(facts['master'])}",
-    "structure-not-found": lambda _, facts: (
-        f"no router of another node finds {_address(facts['master'])}, so it is handed over again"
-    ),
-    "publish-failed": lambda _, facts: (
+)
+REQUEST_REFUSED: Final = _of_farm(
+    "request-refused",
+    "the entry of request {request} is ineffective: the request is expired, too early or out of order",
+    _WARNING,
+)
+VERDICT_CHANGED: Final = _of_node("verdict-changed", "{text}")
+ALARM_RAISED: Final = _of_node("alarm-raised", "{alarm}: {text}", _WARNING)
+ALARM_CLEARED: Final = _of_node("alarm-cleared", "{alarm} is cleared")
+LEADER_UNKNOWN: Final = _of_node(
+    "leader-unknown", "it does not know a leader in term {term}", _WARNING, is_transient=True
+)
+ELECTION_STARTED: Final = _of_node("election-started", "it is a candidate in term {term}")
+LEADERSHIP_HANDED_OVER: Final = _of_node(
+    "leadership-handed-over", lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}"
+)
+PUBLISHED: Final = _of_node("published", "its router took the structure of {second:clock}, with {entries} entries")
+STRUCTURE_SEEN: Final = _of_node("structure-seen", "a router of another node finds {master:address}")
+STRUCTURE_MISSED: Final = _of_node(
+    "structure-not-found", "no router of another node finds {master:address}, so it is handed over again", _WARNING
+)
+PUBLISH_FAILED: Final = _of_node(
+    "publish-failed",
+    lambda _, facts: (
         f"the structure of {time_of_day(facts['second'])}: {_clocks(facts['reason'])}"
         if "second" in facts
         else _clocks(facts["reason"])
     ),
-    "leaf-unhealthy": lambda _, facts: f"leaf {_leaf(facts['leaf'])}: {_failed(facts)}{_changes(facts)}",
-    "leaf-healthy": lambda _, facts: (
+    _WARNING,
+)
+LEAF_UNHEALTHY: Final = _of_node(
+    "leaf-unhealthy", lambda _, facts: f"leaf {_leaf(facts['leaf'])}: {_failed(facts)}{_changes(facts)}", _WARNING
+)
+LEAF_HEALTHY: Final = _of_node(
+    "leaf-healthy",
+    lambda _, facts: (
         f"leaf {_leaf(facts['leaf'])} is healthy again after {_length(facts['unhealthyMs'])}: before, {_failed(facts)}"
         f"{_changes(facts)}"
     ),
-    "connection-failed": _connection,
-    "connection-refused": _connection,
-    "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
-    "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}",
-    "founding-promised": lambda _, facts: f"it promises to create a farm of {facts['founders']} nodes",
-    "founding-ignored": lambda _, facts: f"from {facts['id']}, of cluster {facts['cluster']}",
-    "farm-founded": _in_cluster("of cluster"),
-    "farm-known": lambda _, facts: f"it has discovered cluster {facts['cluster']}",
-    "farm-resumed": _in_cluster("it continues in cluster"),
-    "admitted": _in_cluster("it belongs to cluster"),
-    "raft-id-corrected": _in_cluster("it continues in cluster"),
-    "user-event": lambda _, facts: _message(facts),
-    "query": lambda _, facts: (
-        f"{_message(facts)} ({'answered' if facts['answered'] else 'it does not have an answer'})"
-    ),
-    "directory-opened": lambda _, facts: f"clients reach it at {facts['directory']}",
-    "directory-failed": lambda _, facts: _clocks(facts["reason"]),
-    "control-certificate-renewed": lambda _, facts: f"clients that compare it need the new {facts['file']}",
-    "signing-key-renewed": lambda _, facts: f"it can sign until {_date(facts['until'])}",
-    "reconcile-proposed": lambda _, facts: _step(facts),
-    "reconcile-failed": lambda _, facts: f"to {_step(facts)}: {facts['reason']}",
-    "change-refused": _connection,
-    "node-evicted": _keys_of_era("with new keys of era"),
-    "key-news-refused": lambda _, facts: f"of {facts['from']}: {facts['reason']}",
-    "node-approved": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']} from here on",
-    "key-installed": _key("installed"),
-    "key-used": _key("used by all nodes to seal"),
-    "key-removed": _key("refused from here on"),
-    "keys-replaced": _keys_of_era("it seals with keys of era"),
-    "invitation-created": lambda _, facts: f"{facts['invitation']}, uses: {facts['uses']}",
-    "invitation-redeemed": lambda _, facts: f"{facts['invitation']}, by {facts['name']} ({facts['id']})",
-    "invitation-refused": lambda _, facts: f"from {facts['address']}: {facts['reason']}",
-    "invitation-port-failed": lambda _, facts: str(facts["reason"]),
-    "invited-node-failed": lambda _, facts: f"{facts['name']} ({facts['id']}) is not admitted: {facts['reason']}",
-    "keys-replacement-committed": _keys_of_era("new keys of era"),
-    "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
-    "backup-made": lambda _, facts: f"it contains the farm's state at entry {facts['index']} of the log",
-    "clock-failed": lambda _, facts: f"its clock entry is not written: {facts['reason']}",
-    "report-failed": lambda _, facts: f"its report is not written: {facts['reason']}",
-    "handover-ordered": _handover,
-    "key-offer-refused": lambda _, facts: f"from another node: {facts['reason']}",
-    "key-offered": lambda _, facts: (
+)
+CONNECTION_FAILED: Final = _of_node("connection-failed", _connection, _WARNING)
+CONNECTION_REFUSED: Final = _of_node("connection-refused", _connection, _WARNING)
+CONNECTION_RESTORED: Final = _of_node("connection-restored", "{text} after {failures} failures")
+NODE_STARTED: Final = _of_node(
+    "node-started", lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}"
+)
+FOUNDING_PROMISED: Final = _of_node("founding-promised", "it promises to create a farm of {founders} nodes")
+FOUNDING_IGNORED: Final = _of_node("founding-ignored", "from {id}, of cluster {cluster}")
+FARM_FOUNDED: Final = _of_node("farm-founded", "of cluster {cluster}, as server {raftId}")
+FARM_KNOWN: Final = _of_node("farm-known", "it has discovered cluster {cluster}")
+FARM_RESUMED: Final = _of_node("farm-resumed", "it continues in cluster {cluster}, as server {raftId}")
+ADMITTED: Final = _of_node("admitted", "it belongs to cluster {cluster}, as server {raftId}")
+RAFT_ID_CORRECTED: Final = _of_node("raft-id-corrected", "it continues in cluster {cluster}, as server {raftId}")
+USER_EVENT: Final = _of_node("user-event", "{message}")
+QUERY: Final = _of_node(
+    "query", lambda _, facts: f"{_message(facts)} ({'answered' if facts['answered'] else 'it does not have an answer'})"
+)
+DIRECTORY_OPENED: Final = _of_node("directory-opened", "clients reach it at {directory}")
+DIRECTORY_FAILED: Final = _of_node("directory-failed", "{reason:clocks}", _WARNING)
+CONTROL_CERTIFICATE_RENEWED: Final = _of_node(
+    "control-certificate-renewed", "clients that compare it need the new {file}"
+)
+SIGNING_KEY_RENEWED: Final = _of_node("signing-key-renewed", "it can sign until {until:date}")
+RECONCILE_PROPOSED: Final = _of_node("reconcile-proposed", "{change}")
+RECONCILE_FAILED: Final = _of_node("reconcile-failed", "to {change}: {reason}", _WARNING)
+CHANGE_REFUSED: Final = _of_node("change-refused", _connection, _WARNING)
+NODE_EVICTED: Final = _of_node("node-evicted", _keys_of_era("with new keys of era"))
+KEY_NEWS_REFUSED: Final = _of_node("key-news-refused", "of {from}: {reason}", _WARNING)
+NODE_APPROVED: Final = _of_node("node-approved", "{whom} is server {server} from here on")
+KEY_INSTALLED: Final = _of_node("key-installed", _key("installed"))
+KEY_USED: Final = _of_node("key-used", _key("used by all nodes to seal"))
+KEY_REMOVED: Final = _of_node("key-removed", _key("refused from here on"))
+KEYS_REPLACED: Final = _of_node("keys-replaced", _keys_of_era("it seals with keys of era"))
+INVITATION_CREATED: Final = _of_node("invitation-created", "{invitation}, uses: {uses}")
+INVITATION_REDEEMED: Final = _of_node("invitation-redeemed", "{invitation}, by {name} ({id})")
+INVITATION_REFUSED: Final = _of_node("invitation-refused", "from {address}: {reason}", _WARNING)
+INVITATION_PORT_FAILED: Final = _of_node("invitation-port-failed", "{reason}", _WARNING)
+INVITED_NODE_FAILED: Final = _of_node("invited-node-failed", "{name} ({id}) is not admitted: {reason}", _WARNING)
+KEYS_REPLACEMENT_COMMITTED: Final = _of_node("keys-replacement-committed", _keys_of_era("new keys of era"))
+NODE_STOPPING: Final = _of_node(
+    "node-stopping", lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops"
+)
+BACKUP_MADE: Final = _of_node("backup-made", "it contains the farm's state at entry {index} of the log")
+CLOCK_FAILED: Final = _of_node("clock-failed", "its clock entry is not written: {reason}", _WARNING)
+REPORT_FAILED: Final = _of_node("report-failed", "its report is not written: {reason}", _WARNING)
+HANDOVER_ORDERED: Final = _of_node("handover-ordered", _handover)
+KEY_OFFER_REFUSED: Final = _of_node("key-offer-refused", "from another node: {reason}", _WARNING)
+KEY_OFFERED: Final = _of_node(
+    "key-offered",
+    lambda _, facts: (
         f"{facts.get('name') or facts['from']} offers keys of era {facts['era']}:"
         f" {facts['vouching']} of {facts['needed']} needed voters offer these"
     ),
-    "keys-exported": lambda _, facts: (
+)
+KEYS_EXPORTED: Final = _of_node(
+    "keys-exported",
+    lambda _, facts: (
         f"the farm's keys of epoch {facts['epoch']} were read for a farm key file"
         f"{', without confirmation by a leader' if facts.get('unconfirmed') else ''}"
     ),
-    "publishing-stopped": lambda _, facts: f"its router stops publishing {_address(facts['master'])}",
-    "removed-from-farm": lambda *_: "it is no longer a server of the farm",
-}
-"""About the node that reports them."""
-SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
-OF_THE_FARM: Final = frozenset(_OF_FARM)
+)
+PUBLISHING_STOPPED: Final = _of_node("publishing-stopped", "its router stops publishing {master:address}")
+REMOVED_FROM_FARM: Final = _of_node("removed-from-farm", "it is no longer a server of the farm")
+SHOWN_AS: Final = {LEADER_FOLLOWED.kind: LEADER_ELECTED.kind}
+"""Kinds that report the same fact from another node's point of view, each with the kind that is shown."""
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:
@@ -453,85 +549,85 @@ def _shown(key: str, value: Scalar) -> str:
 # -- changes of the farm's state ---------------------------------------------------------------------------------------
 
 
-def change_event(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
-    """Return the kind and the facts of the event that reports a change of the farm's state."""
+def change_event(change: Change) -> tuple[EventType, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
+    """Return the type and the facts of the event that reports a change of the farm's state."""
     match change:
         case PublisherChanged(master, server_id, previous):
-            return "publisher-chosen", {"server": server_id, "previous": previous, "master": _address_of(master)}
+            return PUBLISHER_CHOSEN, {"server": server_id, "previous": previous, "master": _address_of(master)}
         case PublicationAccepted(publication):
-            return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
+            return PUBLICATION_ACCEPTED, {"server": publication.server_id, "second": publication.published_s}
         case PublicationRefused(publication, reason):
-            return "publication-refused", {"server": publication.server_id, "reason": reason}
+            return PUBLICATION_REFUSED, {"server": publication.server_id, "reason": reason}
         case ClockOff(server_id, offset_ms):
-            return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+            return CLOCK_OFF, {"server": server_id, "offsetMs": offset_ms}
         case ClockBounded(server_id, excess_ms):
-            return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
+            return CLOCK_BOUNDED, {"server": server_id, "excessMs": excess_ms}
         case LogTimeCorrected(before_ms, after_ms):
-            return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
+            return LOG_TIME_CORRECTED, {"beforeMs": before_ms, "afterMs": after_ms}
         case SecondForgotten(publication, refused_until_s):
             second = publication.published_s
-            return "second-forgotten", {
+            return SECOND_FORGOTTEN, {
                 "master": _address_of(publication.master),
                 "second": second,
                 "until": refused_until_s,
             }
         case RequestRefused(request):
-            return "request-refused", {"request": request}
+            return REQUEST_REFUSED, {"request": request}
         case ServerForgotten(server_id):
-            return "server-forgotten", {"server": server_id}
+            return SERVER_FORGOTTEN, {"server": server_id}
         case ServerRetired(server_id, node_id, name, successor):
-            return "server-retired", {
+            return SERVER_RETIRED, {
                 "server": server_id,
                 "name": name,
                 "id": node_id.hex(),
                 "successor": successor.hex(),
             }
         case ServerEvicted(server_id, node_id, era):
-            return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
+            return SERVER_EVICTED, {"server": server_id, "id": node_id.hex(), "era": era}
         case EvictionRefused(node_id, reason):
-            return "eviction-refused", {"id": node_id.hex(), "reason": reason}
+            return EVICTION_REFUSED, {"id": node_id.hex(), "reason": reason}
         case NewEra(era, sealed_for):
-            return "key-replacement", {"era": era, "sealedFor": sealed_for}
+            return KEY_REPLACEMENT, {"era": era, "sealedFor": sealed_for}
         case KeysNotReplaced(era, reason):
-            return "key-replacement-refused", {"era": era, "reason": reason}
+            return KEY_REPLACEMENT_REFUSED, {"era": era, "reason": reason}
         case LevelRaised(level):
-            return "level-raised", {"level": level}
+            return LEVEL_RAISED, {"level": level}
         case LevelRefused(level, current):
-            return "level-refused", {"level": level, "current": current}
+            return LEVEL_REFUSED, {"level": level, "current": current}
         case EntryTooEarly(kind, needed):
-            return "entry-too-early", {"kind": kind, "neededLevel": needed}
+            return ENTRY_TOO_EARLY, {"kind": kind, "neededLevel": needed}
         case EntryWithoutEffect(kind, author, reason):
             author_hex = None if author is None else author.hex()
-            return "entry-without-effect", {"kind": kind, "author": author_hex, "reason": reason.value}
+            return ENTRY_WITHOUT_EFFECT, {"kind": kind, "author": author_hex, "reason": reason.value}
         case ClientChanged(node_id, name, scopes, admitted):
             facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
-            return "client-key-changed", facts | {"admitted": admitted}
+            return CLIENT_KEY_CHANGED, facts | {"admitted": admitted}
         case AdmissionLapsed(server_id, node_id, name):
-            return "admission-lapsed", {"server": server_id, "name": name, "id": node_id.hex()}
+            return ADMISSION_LAPSED, {"server": server_id, "name": name, "id": node_id.hex()}
         case ServerAdmitted(server_id, node_id, name):
-            return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
+            return SERVER_ADMITTED, {"server": server_id, "name": name, "id": node_id.hex()}
         case AdmissionRefused(node_id, name, reason):
-            return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
+            return ADMISSION_REFUSED, {"name": name, "id": node_id.hex(), "reason": reason}
         case PublicationForced(master):
-            return "publication-forced", {"master": _address_of(master)}
+            return PUBLICATION_FORCED, {"master": _address_of(master)}
         case RemovalChanged(server_id, removed):
-            return "removal-changed", {"server": server_id, "removed": removed}
+            return REMOVAL_CHANGED, {"server": server_id, "removed": removed}
         case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | CommandRefused():
             return _weights_event(change)
         case _:
             assert_never(change)
 
 
-def _weights_event(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
+def _weights_event(change: WeightsChange) -> tuple[EventType, dict[str, Scalar]]:
     match change:
         case ExclusionChanged(leaf_hash, excluded):
-            return "exclusion-changed", {"leaf": leaf_hash, "excluded": excluded}
+            return EXCLUSION_CHANGED, {"leaf": leaf_hash, "excluded": excluded}
         case CostFactorChanged(leaf_hash, thousandths):
-            return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
+            return COST_FACTOR_CHANGED, {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
         case FactorsAccepted(through_index, leaves):
-            return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
+            return FACTORS_ACCEPTED, {"throughIndex": through_index, "leaves": leaves}
         case CommandRefused(kind, reason):
-            return "command-refused", {"kind": kind, "reason": reason}
+            return COMMAND_REFUSED, {"kind": kind, "reason": reason}
         case _:
             assert_never(change)
 

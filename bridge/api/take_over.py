@@ -9,7 +9,19 @@ would be simpler. But it would mix later changes of the verdict and returning me
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from bridge.api.events import OF_THE_FARM, event_sentence
+from bridge.api.events import (
+    ELECTION_STARTED,
+    LEADER_ELECTED,
+    LEADER_FOLLOWED,
+    LEADER_UNKNOWN,
+    MEMBER_DEAD,
+    MEMBER_SUSPECT,
+    PUBLICATION_ACCEPTED,
+    PUBLISHED,
+    PUBLISHER_CHOSEN,
+    event_sentence,
+    is_of_farm,
+)
 from bridge.api.json import Record
 from bridge.api.trace import TraceEvent
 
@@ -59,7 +71,7 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
         begin -= 1
     over = [each.time_ms for each in ordered if each.kind in _OVER and each.time_ms >= core[turn].time_ms]
     while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
-        if core[end + 1].kind == "member-suspect" and over and core[end + 1].time_ms > over[0]:
+        if core[end + 1].kind == MEMBER_SUSPECT.kind and over and core[end + 1].time_ms > over[0]:
             break
         end += 1
     steps: dict[str, Step] = {}
@@ -77,16 +89,16 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
 
 
 _STEPS: Final = {
-    "member-suspect": "suspected",
-    "member-dead": "dead",
-    "leader-unknown": "without a leader",
-    "election-started": "election",
-    "leader-elected": "elected",
-    "leader-followed": "elected",
-    "publisher-chosen": "publisher chosen",
+    MEMBER_SUSPECT.kind: "suspected",
+    MEMBER_DEAD.kind: "dead",
+    LEADER_UNKNOWN.kind: "without a leader",
+    ELECTION_STARTED.kind: "election",
+    LEADER_ELECTED.kind: "elected",
+    LEADER_FOLLOWED.kind: "elected",
+    PUBLISHER_CHOSEN.kind: "publisher chosen",
 }
-_TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
-_OVER: Final = {"published": "handed over", "publication-accepted": "accepted"}
+_TURNS: Final = frozenset({LEADER_ELECTED.kind, LEADER_FOLLOWED.kind, PUBLISHER_CHOSEN.kind})
+_OVER: Final = {PUBLISHED.kind: "handed over", PUBLICATION_ACCEPTED.kind: "accepted"}
 """The end of a take-over. Other servers record only that the log permits the publication; the publisher alone records
 that its router took the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
@@ -94,12 +106,12 @@ _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
 
 A change of the leader alone does not: a structure published after it has another cause.
 """
-_LAST_COUNTS: Final = frozenset({"publisher-chosen"})
+_LAST_COUNTS: Final = frozenset({PUBLISHER_CHOSEN.kind})
 """Only the last event of these kinds is a step: while reports become stale and return, several servers are chosen."""
 
 
 def _step(event: TraceEvent, what: str) -> Step:
     sentence = event_sentence(event)
-    if not sentence or event.kind not in OF_THE_FARM:
+    if not sentence or not is_of_farm(event):
         sentence = f"{event.node}: {sentence or what}"
     return Step(event.time_ms, what, sentence)

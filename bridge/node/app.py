@@ -23,12 +23,18 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from bridge.core.formation.messages import Founded
+from bridge.api.events import (
+    LEADERSHIP_HANDED_OVER,
+    NODE_STARTED,
+    NODE_STOPPING,
+    RAFT_ID_CORRECTED,
+    REMOVED_FROM_FARM,
+)
 from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serve_clients
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
-from bridge.node.joined_node import JoinedNode, join, known_farm, remembered_peers
+from bridge.node.joined_node import JoinedNode, join, remembered_peers, settled_farm
 from bridge.node.local_node import begin, load_local_node, start_facts
 from bridge.node.membership.begin_anew import live_and_begin_anew
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
@@ -109,7 +115,7 @@ class Node:
             detections=node.durations.detection,
         )
         control = await control_endpoint(node, current, self._leave, self._stop.is_set, clients)
-        local.trace.append("node-started", {**start_facts(local), "generation": node.provider.generation})
+        local.trace.append(NODE_STARTED, {**start_facts(local), "generation": node.provider.generation})
         self._unfinished = trio.CancelScope()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._bound_close)
@@ -132,24 +138,19 @@ class Node:
 
     async def _belong_to_a_farm(self, node: JoinedNode) -> None:
         local, peers = node.local, node.peers
-        is_known = peers.farm is not None
-        outcome = await node.forming.until_settled()
-        founded, cluster_id = isinstance(outcome, Founded), outcome.founding.cluster_id.hex()
-        if not founded and not is_known:
-            local.trace.append("farm-known", {"cluster": cluster_id})
-        known = await known_farm(local, outcome.founding, node.provider.node_id, founded=founded)
+        known, belonging = await settled_farm(node)
+        cluster_id = known.founding.cluster_id.hex()
         dialer = node.connecting.client(cluster_id)
         search = OwnRaftId(known, node.member_directory, dialer, peers.is_out, local.alarms)
-        kind = "farm-resumed" if is_known else "farm-founded" if founded else "admitted"
         while True:
             peers.farm = known
             raft_id = await search.until_known()
-            local.trace.append(kind, {"cluster": cluster_id, "raftId": raft_id})
+            local.trace.append(belonging, {"cluster": cluster_id, "raftId": raft_id})
             await wait_for_conflicts(node.provider, node.member_directory, local.configuration)
             async with open_founded_farm(node, known, raft_id, self._halt) as farm:
                 with self._current.of(farm):
                     await search.until_corrected(raft_id, farm.applied_state, farm.replica.has_stored)
-            kind = "raft-id-corrected"
+            belonging = RAFT_ID_CORRECTED
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -157,16 +158,16 @@ class Node:
         """Hand over this node's tasks for the farm, and announce the departure if it leaves."""
         trace, farm = node.local.trace, self._current.farm
         node.local.service_manager.stopping()
-        trace.append("node-stopping", {"leaving": self._leaving})
+        trace.append(NODE_STOPPING, {"leaving": self._leaving})
         if self._leaving and farm is not None:
             await farm.background_tasks.resign()
         handed_over = None if farm is None else await hand_over_before_stop(farm.replica, farm.notices.name_of)
         if handed_over is not None:
-            trace.append("leadership-handed-over", handed_over)
+            trace.append(LEADERSHIP_HANDED_OVER, handed_over)
         if self._leaving:
             await node.provider.leave()
             if farm is not None and await until_removed(farm.replica, node.local.farm_key.expect):
-                trace.append("removed-from-farm", {})
+                trace.append(REMOVED_FROM_FARM, {})
 
     async def _bound_close(self) -> None:
         """Set the deadline of the process when the tasks of the node are cancelled, for any reason."""

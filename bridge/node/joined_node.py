@@ -15,7 +15,9 @@ import trio
 from msgspec import Struct
 
 from bridge import VERSION
+from bridge.api.events import ADMITTED, FARM_FOUNDED, FARM_KNOWN, FARM_RESUMED, FOUNDING_PROMISED, EventType
 from bridge.core.formation.founding import FormationNotice, Founding
+from bridge.core.formation.messages import Founded
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import clock_ms
@@ -192,7 +194,7 @@ def _answers(name: str, provider: MembershipProvider) -> dict[str, Callable[[], 
 def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metadata: OwnMetadata) -> Forming:
     def advertise(notice: FormationNotice) -> None:
         if notice.promise is not None and own_metadata.now.notice.promise is None:
-            local.trace.append("founding-promised", {"founders": len(notice.promise.founders)})
+            local.trace.append(FOUNDING_PROMISED, {"founders": len(notice.promise.founders)})
         own_metadata.notice_changed(notice)
 
     return Forming(
@@ -219,10 +221,10 @@ async def _remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm 
     founding = formation.founding or formation.known
     if founding is None:
         return None
-    return await known_farm(local, founding, beginning.identity.node_id, founded=formation.founding is not None)
+    return await _known_farm(local, founding, beginning.identity.node_id, founded=formation.founding is not None)
 
 
-async def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
+async def _known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
     """Return a farm before this node has its log. Raise UnusableFormationError.
 
     `founded`: this node is one of its founders.
@@ -231,3 +233,14 @@ async def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, fo
     admissions = await trio.to_thread.run_sync(partial(AdmissionStore, state_dir, founding, node_id, founded=founded))
     empty = AppliedState(founding.log_time_base_ms, local.trace, founding.founders, founding.cluster_id)
     return KnownFarm(founding, admissions, empty)
+
+
+async def settled_farm(node: JoinedNode) -> tuple[KnownFarm, EventType]:
+    """Wait until the farm is created; return it, and the event that will report this node's Raft id."""
+    local, is_known = node.local, node.peers.farm is not None
+    outcome = await node.forming.until_settled()
+    founded = isinstance(outcome, Founded)
+    if not founded and not is_known:
+        local.trace.append(FARM_KNOWN, {"cluster": outcome.founding.cluster_id.hex()})
+    known = await _known_farm(local, outcome.founding, node.provider.node_id, founded=founded)
+    return known, FARM_RESUMED if is_known else FARM_FOUNDED if founded else ADMITTED

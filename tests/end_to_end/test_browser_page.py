@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from bridge.api.alarms import by_gravity
+from bridge.api.events import ALARM_RAISED, LEADER_ELECTED, MEMBER_SUSPECT, VERDICT_CHANGED
 from bridge.api.view import SHOWN, AlarmView, ServerRole
 from bridge.node.control import page
 from bridge.node.control.page import joined
@@ -79,7 +80,7 @@ async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser
         members = (view.members[0], msgspec.structs.replace(view.members[1], name=HOSTILE), *view.members[2:])
         alarms = (AlarmView("certificate", HOSTILE, HOSTILE),)
         served.node.current = msgspec.structs.replace(view, members=members, alarms=alarms)
-        served.node.events.append("alarm-raised", {"alarm": HOSTILE, "text": HOSTILE})
+        served.node.events.append(ALARM_RAISED, {"alarm": HOSTILE, "text": HOSTILE})
 
         def check(tab: Tab) -> None:
             tab.wait(DRAWN)
@@ -188,9 +189,9 @@ async def test_timeline_shows_details_by_keyboard_and_mouse(tmp_path: Path, brow
 
 async def test_event_filter_and_links_lead_to_member(tmp_path: Path, browser: Browser) -> None:
     async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
-        served.node.events.append("leader-elected", {"term": 3})
-        served.node.events.append("member-suspect", {"member": "node-2"})
-        served.node.events.append("verdict-changed", {"kind": "no-quorum", "text": "No quorum", "severity": "critical"})
+        served.node.events.append(LEADER_ELECTED, {"term": 3})
+        served.node.events.append(MEMBER_SUSPECT, {"member": "node-2"})
+        served.node.events.append(VERDICT_CHANGED, {"kind": "no-quorum", "text": "No quorum", "severity": "critical"})
 
         def check(tab: Tab) -> None:
             rows = "[...document.querySelectorAll('#events li')].map(each => each.textContent)"
@@ -273,7 +274,7 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
         minor = tuple(msgspec.structs.replace(each, raft_id=None, server_role=ServerRole.NONE) for each in many)
         served.node.current = msgspec.structs.replace(view, members=(*minor, *view.members))
         for _ in range(600):
-            served.node.events.append("member-suspect", {"member": "node-2"})
+            served.node.events.append(MEMBER_SUSPECT, {"member": "node-2"})
 
         def check(tab: Tab) -> None:
             tab.wait(DRAWN)

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.events import EVENT_TYPES
 from bridge.node.events.event_log import EventLog
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import Node, local_farm
@@ -109,7 +110,7 @@ async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[P
             clock = iter(story)
             served.node.events = EventLog("node-1", lambda: next(clock).time_ms)
             for each in story:
-                served.node.events.append(each.kind, each.data)
+                served.node.events.append(EVENT_TYPES[each.kind], each.data)
             served.node.log = log_tail(state.view, now_ms - (CHANGED_MS if raft.leader_id is None else 4_000))
             address = f"https://{LOOPBACK}:{served.server.remote_port}/#token={served.token}"
 

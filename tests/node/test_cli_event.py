@@ -10,6 +10,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
+from bridge.api.events import QUERY, USER_EVENT
 from bridge.api.trace import EventPage
 from bridge.cli.main import cli
 from bridge.node.events.event_log import EventLog
@@ -100,9 +101,9 @@ def test_query_without_reply_lists_known_queries(node: MessagingNode, garlicfarm
 
 def test_events_of_one_kind_are_listed_to_end_of_trace(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     for number in range(1_200):
-        node.trace.append("user-event", {"name": "deploy", "payload": f"v{number}", "from": "oslo"})
+        node.trace.append(USER_EVENT, {"name": "deploy", "payload": f"v{number}", "from": "oslo"})
         if number % 300 == 0:
-            node.trace.append("query", {"name": "ping", "payload": "", "from": "oslo", "answered": True})
+            node.trace.append(QUERY, {"name": "ping", "payload": "", "from": "oslo", "answered": True})
     assert garlicfarm("events", "--kind", "user-event", "--limit", "2").stdout.splitlines() == [
         "00:00:00 node-1 user-event: deploy from oslo: v1198",
         "00:00:00 node-1 user-event: deploy from oslo: v1199",

@@ -13,6 +13,7 @@ from click.testing import Result
 from msgspec.structs import replace
 
 from bridge.api.control import QueryAnswer, QueryAnswerView
+from bridge.api.events import MEMBER_DEAD, PUBLISHED
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.cli import log as log_command
 from tests.end_to_end import forking
@@ -196,14 +197,12 @@ def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
     named = [word for socket in sockets for word in ("--node", str(socket))]
     command = ["monitor", "--last", "10", *named]
     for each in nodes:
-        each.events.append("member-dead", {"member": "node-3", "id": "33"})
+        each.events.append(MEMBER_DEAD, {"member": "node-3", "id": "33"})
     with ExitStack() as stack, served(sockets[0], nodes[0]) as token:
         with served(sockets[1], nodes[1]):
             monitor, output, _ = stack.enter_context(forking.child(command))
             first = output.readline()
-            trio.from_thread.run_sync(
-                nodes[0].events.append, "published", {"second": 1, "entries": 3}, trio_token=token
-            )
+            trio.from_thread.run_sync(nodes[0].events.append, PUBLISHED, {"second": 1, "entries": 3}, trio_token=token)
             second = output.readline()
         stopped = output.readline()
         with served(sockets[1], nodes[1]):
@@ -218,7 +217,7 @@ def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("monitor",), ("events", "--follow")])
 def test_unknown_kind_is_reported_before_waiting(tmp_path: Path, node: FakeNode, command: tuple[str, ...]) -> None:
-    node.events.append("member-dead", {"member": "node-3", "id": "33"})
+    node.events.append(MEMBER_DEAD, {"member": "node-3", "id": "33"})
     arguments = [*command, "--kind", "member-dad", "--node", str(tmp_path / "control.sock")]
     with forking.child(arguments) as (waiting, _, errors):
         error = errors.readline()

@@ -26,6 +26,7 @@ from bridge.api.control import (
     SubmitOutcome,
     WithdrawnAnswer,
 )
+from bridge.api.events import LEADER_ELECTED
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.requests import CommandRequest
@@ -206,7 +207,7 @@ async def test_state_directory_with_long_path_works(tmp_path: Path) -> None:
 
 async def test_documents_reach_client_unchanged(tmp_path: Path) -> None:
     node = FakeNode()
-    node.events.append("leader-elected", {"term": 3})
+    node.events.append(LEADER_ELECTED, {"term": 3})
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         assert await client.view() == farm_view()
         assert (await client.cluster()).leader_endpoint == "tcp://127.0.0.1:7701"

@@ -5,6 +5,15 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.api.events import (
+    ALARM_RAISED,
+    CONNECTION_REFUSED,
+    LEADER_ELECTED,
+    MEMBER_ALIVE,
+    MEMBER_DEAD,
+    MEMBER_LEFT,
+    EventType,
+)
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.node.events.event_log import EventLog
 
@@ -12,7 +21,7 @@ from bridge.node.events.event_log import EventLog
 def log_of(count: int, capacity: int = 4) -> EventLog:
     log = EventLog("node-1", lambda: 1000, capacity)
     for number in range(1, count + 1):
-        log.append("tick", {"number": number})
+        log.append(MEMBER_ALIVE, {"number": number})
     return log
 
 
@@ -56,7 +65,7 @@ def test_recent_returns_last_events_oldest_first() -> None:
     assert [event.cursor for event in log_of(1).recent(2)] == [1]
     log = log_of(3)
     assert log.recent(2) == log.recent(2)
-    log.append("next")
+    log.append(MEMBER_DEAD)
     assert [event.cursor for event in log.recent(2)] == [3, 4]
     assert [event.cursor for event in log.recent(1)] == [4]
 
@@ -67,11 +76,11 @@ async def test_wait_ends_with_next_event(autojump_clock: trio.testing.MockClock)
 
         async def later() -> None:
             await trio.sleep(3)
-            log.append("news")
+            log.append(MEMBER_DEAD)
 
         nursery.start_soon(later)
         page = await log.wait(3, 10, wait_ms=10_000)
-    assert [event.kind for event in page.events] == ["news"]
+    assert [event.kind for event in page.events] == ["member-dead"]
     assert trio.current_time() < 10
 
 
@@ -85,17 +94,17 @@ async def test_wait_without_event_ends_with_empty_page(autojump_clock: trio.test
 def test_on_event_is_called_once_per_event() -> None:
     received: list[TraceEvent] = []
     log = EventLog("node-1", lambda: 1000, on_event=received.append)
-    recorded = log.append("leader-elected", {"term": 3})
+    recorded = log.append(LEADER_ELECTED, {"term": 3})
     assert received == [recorded]
 
 
 def test_flood_of_one_cause_keeps_events_of_other_causes() -> None:
     """Ten thousand refused connections follow an election; both the election and a later alarm remain readable."""
     log = EventLog("node-1", lambda: 1000, 100, per_cause_events=25)
-    log.append("leader-elected", {"term": 1})
+    log.append(LEADER_ELECTED, {"term": 1})
     for number in range(10_000):
-        log.append("connection-refused", {"number": number})
-    log.append("alarm-raised", {"alarm": "no-quorum", "text": "x"})
+        log.append(CONNECTION_REFUSED, {"number": number})
+    log.append(ALARM_RAISED, {"alarm": "no-quorum", "text": "x"})
     page = log.read(1)
     kinds = [event.kind for event in page.events]
     assert kinds == ["leader-elected", *["connection-refused"] * 25, "alarm-raised"]
@@ -105,21 +114,21 @@ def test_flood_of_one_cause_keeps_events_of_other_causes() -> None:
 
 def test_flapping_alarm_keeps_events_of_another() -> None:
     log = EventLog("node-1", lambda: 1000, 100, per_cause_events=10)
-    log.append("alarm-raised", {"alarm": "no-quorum", "text": "x"})
+    log.append(ALARM_RAISED, {"alarm": "no-quorum", "text": "x"})
     for number in range(50):
-        log.append("alarm-raised", {"alarm": "peers-refused", "text": str(number)})
+        log.append(ALARM_RAISED, {"alarm": "peers-refused", "text": str(number)})
     assert log.read(1).events[0].data["alarm"] == "no-quorum"
 
 
 @given(
-    st.lists(st.sampled_from("abc"), max_size=60),
+    st.lists(st.sampled_from([MEMBER_ALIVE, MEMBER_DEAD, MEMBER_LEFT]), max_size=60),
     st.integers(1, 12),
     st.integers(1, 12),
     st.integers(0, 5),
     st.integers(0, 70),
 )
 def test_pages_over_gaps_return_all_stored_events(
-    kinds: list[str], capacity: int, per_cause: int, limit: int, cursor: int
+    kinds: list[EventType], capacity: int, per_cause: int, limit: int, cursor: int
 ) -> None:
     log = EventLog("node-1", lambda: 1000, capacity, per_cause_events=per_cause)
     for kind in kinds:

@@ -17,6 +17,7 @@ import trio
 from msgspec import Struct
 
 from bridge.api.control_routes import PAGE, Route
+from bridge.api.events import LEADER_ELECTED, MEMBER_ALIVE, MEMBER_SUSPECT, PUBLISHED, PUBLISHER_CHOSEN, VERDICT_CHANGED
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.api.trace import EventPage
 from bridge.api.words import CONDITION_NAMES
@@ -126,10 +127,10 @@ async def test_content_policy_allows_only_inline_script_with_style() -> None:
 
 async def test_stream_sends_view_then_events(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        served.node.events.append("leader-elected", {"text": "two\nlines"})
+        served.node.events.append(LEADER_ELECTED, {"text": "two\nlines"})
         async with served.open_request("/v1/stream", token=True) as stream:
             first = await received(stream, b"event: view\ndata: ", b"event: trace\nid: 1\ndata: ")
-            served.node.events.append("published")
+            served.node.events.append(PUBLISHED)
             second = await received(stream, b"event: trace\nid: 2\ndata: ")
         assert b"text/event-stream" in first
         event = next(line for line in first.split(b"\n") if b'"kind":"leader-elected"' in line)
@@ -145,17 +146,17 @@ async def test_stream_sends_view_then_events(tmp_path: Path) -> None:
 async def test_stream_sends_same_takeover_as_top(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         events = served.node.events
-        events.append("member-alive", {"member": "node-3"})
-        events.append("member-suspect", {"member": "node-3"})
-        events.append("verdict-changed", {"kind": "degraded"})
-        events.append("leader-elected", {"term": 4})
+        events.append(MEMBER_ALIVE, {"member": "node-3"})
+        events.append(MEMBER_SUSPECT, {"member": "node-3"})
+        events.append(VERDICT_CHANGED, {"kind": "degraded"})
+        events.append(LEADER_ELECTED, {"term": 4})
         expected = list(last_take_over(events.read(1).events))
         assert [each.what for each in expected] == ["suspected", "elected"]
         # A client that lost its connection resumes after the first step, and receives the whole takeover.
         async with served.open_request("/v1/stream?from=4", token=True) as stream:
             shown = await received(stream, b"event: takeOver\ndata: ", b"\n\n", b"id: 4\n")
             assert msgspec.json.decode(data_of(shown, "takeOver"), type=TakeOver).steps == tuple(expected)
-            events.append("publisher-chosen", {"server": 3, "name": "node-3", "master": "abc.b32.i2p"})
+            events.append(PUBLISHER_CHOSEN, {"server": 3, "name": "node-3", "master": "abc.b32.i2p"})
             later = await received(stream, b"event: takeOver\ndata: ", b"publisher chosen")
         assert len(msgspec.json.decode(data_of(later, "takeOver"), type=TakeOver).steps) == 3
 
@@ -165,7 +166,7 @@ async def test_stream_sends_log_only_on_request(tmp_path: Path) -> None:
         view = served.node.current
         raft = msgspec.structs.replace(view.raft, applied_index=3)
         served.node.current = msgspec.structs.replace(view, raft=raft)
-        served.node.events.append("leader-elected", {"term": 4})
+        served.node.events.append(LEADER_ELECTED, {"term": 4})
         async with served.open_request("/v1/stream?log=2", token=True) as stream:
             shown = await received(stream, b"event: log\ndata: ", b"event: takeOver")
         entries = json.loads(data_of(shown, "log"))["entries"]
@@ -176,13 +177,13 @@ async def test_stream_sends_log_only_on_request(tmp_path: Path) -> None:
 
 
 async def test_stream_sends_view_when_verdict_changes() -> None:
-    kinds = iter(("member-alive", "verdict-changed"))
+    kinds = iter((MEMBER_ALIVE, VERDICT_CHANGED))
     node = FakeNode()
 
     async def read_events(cursor: int, limit: int, wait_ms: int) -> EventPage:
         await trio.lowlevel.checkpoint()
         if limit > 1:
-            node.events.append(next(kinds, "member-alive"), {"member": "node-2", "text": "Degraded"})
+            node.events.append(next(kinds, MEMBER_ALIVE), {"member": "node-2", "text": "Degraded"})
         return await node.events.wait(cursor, limit, wait_ms)
 
     stream = EventStream(node.view, read_events, 1, node.read_log)

@@ -159,7 +159,7 @@ def inviting(directory: Path, events: list[tuple[str, Any]], host: str = "127.0.
     settings = SimpleNamespace(
         state_dir=directory, gossip=object(), consensus=SimpleNamespace(bind=SimpleNamespace(host=host))
     )
-    trace = SimpleNamespace(append=lambda kind, facts: events.append((kind, facts["reason"])))
+    trace = SimpleNamespace(append=lambda event_type, facts: events.append((event_type.kind, facts["reason"])))
     node: Any = SimpleNamespace(local=SimpleNamespace(configuration=settings, trace=trace))
 
     async def approve(_: bytes) -> None:

@@ -14,6 +14,7 @@ import pytest
 from msgspec import Struct, UnsetType, structs
 
 from bridge.api.control_routes import DEBUG, EVENTS, LOG, ROUTES
+from bridge.api.events import EVENT_TYPES
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage, fitting
 from bridge.core.history.records import NODES_MAX, ROWS_MAX, SERIES_MAX, TEXT_LIMIT_BYTES
@@ -193,8 +194,9 @@ def test_entry_in_page_keeps_its_bytes(content: str) -> None:
 @pytest.mark.parametrize(("size", "count"), [(1, 4_096), (1_000, 2_000), (2 * TEXT_LIMIT, 400)])
 def test_event_page_fits_and_advances(size: int, count: int) -> None:
     log = EventLog("node" * 8, lambda: 2**53)
+    kinds = list(EVENT_TYPES.values())[:8]
     for number in range(count):
-        log.append(f"kind-{number % 8}", {"payload": "\x00" * size, "text": "\ud800" * min(size, 10)})
+        log.append(kinds[number % 8], {"payload": "\x00" * size, "text": "\ud800" * min(size, 10)})
     cursor, pages, read = 1, 0, 0
     while (page := log.read(cursor)).events:
         assert len(encode(page)) <= DOCUMENT_LIMIT_BYTES

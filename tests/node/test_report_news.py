@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.api.events import LEAF_HEALTHY, LEAF_UNHEALTHY
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Report
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.settings.configuration import reported_settings
@@ -98,9 +99,9 @@ def test_leaf_that_changes_often_has_few_events() -> None:
         leaf = failing if look % 2 == 0 and look < 70 else working
         if (event := health.event(leaf, 10.0 * look)) is not None:
             events.append((10 * look, *event))
-    assert [(at_s, kind) for at_s, kind, _ in events] == [
-        (0, "leaf-unhealthy"), (10, "leaf-healthy"), (20, "leaf-unhealthy"), (30, "leaf-healthy"),
-        (600, "leaf-unhealthy"), (610, "leaf-healthy"), (620, "leaf-unhealthy"), (630, "leaf-healthy"),
+    assert [(at_s, event_type) for at_s, event_type, _ in events] == [
+        (0, LEAF_UNHEALTHY), (10, LEAF_HEALTHY), (20, LEAF_UNHEALTHY), (30, LEAF_HEALTHY),
+        (600, LEAF_UNHEALTHY), (610, LEAF_HEALTHY), (620, LEAF_UNHEALTHY), (630, LEAF_HEALTHY),
     ]  # fmt: skip
     assert [facts.get("changes") for *_, facts in events] == [None, None, None, None, 57, None, None, None]
 
@@ -113,7 +114,7 @@ def test_late_event_of_leaf_has_times_of_its_change() -> None:
         event = health.event(LeafStatus(LEAF.base64, healthy=not faults, faults=faults), float(at_s))
         events += [] if event is None else [(at_s, *event)]
     assert [at_s for at_s, *_ in events] == [0, 10, 20, 30, 600]
-    assert events[-1][1] == "leaf-healthy"
+    assert events[-1][1] is LEAF_HEALTHY
     assert (events[-1][2]["unhealthyMs"], events[-1][2]["agoMs"]) == (40_000, 560_000)
     assert events[-1][2]["conditions"] == "service"
     assert "changes" not in events[-1][2]

@@ -8,6 +8,7 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
+from bridge.api.events import MEMBER_SUSPECT
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.score import Inability
@@ -131,7 +132,7 @@ async def test_healthy_farm_is_checked_again_after_event(autojump_clock: MockClo
     nursery.start_soon(watched.watch.run)
     await trio.sleep(2 * LOOK_S)
     assert set(await pauses_s()) == {REST_S}
-    watched.trace.append("member-suspected")
+    watched.trace.append(MEMBER_SUSPECT)
     suspected_s = trio.current_time()
     await pauses_s()
     assert watched.checks_s[0] - suspected_s <= LOOK_S

@@ -1,8 +1,8 @@
 """docs/reference/events.md: the kinds of events and their sentences, generated from `bridge.api.events`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from bridge.api.events import OF_THE_FARM, SENTENCES, is_warning
+from bridge.api.events import EVENT_TYPES, EventType, is_warning
 from bridge.api.trace import Scalar, TraceEvent
 
 HEAD = """# Events
@@ -45,15 +45,14 @@ class _Placeholders(Mapping[str, Scalar]):
 
 
 def page() -> str:
-    of_node = [kind for kind in SENTENCES if kind not in OF_THE_FARM]
-    return HEAD + FARM + _rows(OF_THE_FARM) + NODE + _rows(of_node)
+    return HEAD + FARM + _rows(of_farm=True) + NODE + _rows(of_farm=False)
 
 
-def _rows(kinds: Iterable[str]) -> str:
-    return "".join(map(_row, sorted(kinds)))
+def _rows(*, of_farm: bool) -> str:
+    return "".join(_row(each) for _, each in sorted(EVENT_TYPES.items()) if each.of_farm is of_farm)
 
 
-def _row(kind: str) -> str:
-    sentence = SENTENCES[kind]("`node`", _Placeholders())
-    event = TraceEvent(1, 0, None, kind, "node")
-    return f"| `{kind}` | {'!' if is_warning(event) else ''} | {sentence} |\n"
+def _row(event_type: EventType) -> str:
+    sentence = event_type.sentence("`node`", _Placeholders())
+    event = TraceEvent(1, 0, None, event_type.kind, "node")
+    return f"| `{event_type.kind}` | {'!' if is_warning(event) else ''} | {sentence} |\n"

@@ -23,6 +23,7 @@ from bridge.api.control_routes import (
     VIEWS,
     Route,
 )
+from bridge.api.events import CONTROL_CERTIFICATE_RENEWED
 from bridge.api.farm_facts import ContactWatch
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
@@ -155,7 +156,7 @@ def _certificate_keeper(
     )
 
     def renewed() -> None:
-        local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})
+        local.trace.append(CONTROL_CERTIFICATE_RENEWED, {"file": str(state_dir / CERTIFICATE_FILE)})
 
     return partial(keep_control_certificate, state_dir, remote.context, lambda: _clock_of(current), renewed)
 

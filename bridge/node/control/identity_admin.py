@@ -29,6 +29,7 @@ from bridge.api.control import (
     Refused,
     RetiredIdentity,
 )
+from bridge.api.events import BACKUP_MADE, KEYS_REPLACEMENT_COMMITTED, NODE_APPROVED, NODE_EVICTED
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.member import FarmMember
 from bridge.core.log.feature_level import BOUNDS_LEVEL, EVICTION_LEVEL, SUPPORTED_LEVEL
@@ -205,7 +206,7 @@ class IdentityAdmin:
             raise Refused(
                 409, "not-approved", "another decision about this name was committed first: see `garlicfarm node list`"
             )
-        self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
+        self._trace.append(NODE_APPROVED, {"name": name, "id": node_id.hex(), "server": given})
         retired = None
         if isinstance(decision, Approval) and holder is not None:
             retired = RetiredIdentity(decision.replaces.hex(), holder)
@@ -291,7 +292,7 @@ class IdentityAdmin:
             raise Refused(409, "not-evicted", "another eviction was committed first: try again")
         chain = self._agent.keyring
         boxes = len(eviction.boxes)
-        self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
+        self._trace.append(NODE_EVICTED, {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
         return NodeEvicted(
             id=node_id.hex(),
@@ -428,7 +429,7 @@ class IdentityAdmin:
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
-        self._trace.append("keys-replacement-committed", {"era": sealed.era, "sealedFor": len(sealed.boxes)})
+        self._trace.append(KEYS_REPLACEMENT_COMMITTED, {"era": sealed.era, "sealedFor": len(sealed.boxes)})
         left_out = (*sealed.left_out, *not_admitted(state, seen))
         return KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out)
 
@@ -454,7 +455,7 @@ class IdentityAdmin:
             label=key.label.hex(),
             epoch=key.epoch,
         )
-        self._trace.append("backup-made", {"index": state.applied_index})
+        self._trace.append(BACKUP_MADE, {"index": state.applied_index})
         return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
 
     # -- common --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from msgspec import UNSET
 from bridge.api import control_routes as routes
 from bridge.api.alarms import KEY_RETIRED
 from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
+from bridge.api.events import KEY_INSTALLED, KEY_REMOVED, KEY_USED, KEYS_EXPORTED
 from bridge.api.requests import ExportKeysRequest, KeyRequest
 from bridge.api.view import FarmView, Phase, ServerRole, counted_members
 from bridge.core.formation.member import MemberStatus
@@ -180,7 +181,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._require_majority()
         with self._refusals():
             name = await self._room.install()
-        self._trace.append("key-installed", {"key": name})
+        self._trace.append(KEY_INSTALLED, {"key": name})
         return name
 
     async def use(self, name: str, *, force: bool) -> None:
@@ -188,7 +189,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._require_majority()
         with self._refusals():
             await self._room.use(name, force=force)
-        self._trace.append("key-used", {"key": name, "forced": force})
+        self._trace.append(KEY_USED, {"key": name, "forced": force})
 
     async def remove(self, name: str, *, force: bool) -> None:
         """Have every member refuse a key."""
@@ -204,7 +205,7 @@ class GossipKeyAdmin(KeyAdmin):
             )
         with self._refusals():
             await self._room.remove(name, force=force)
-        self._trace.append("key-removed", {"key": name, "forced": force})
+        self._trace.append(KEY_REMOVED, {"key": name, "forced": force})
 
     async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file with the present keys. Secret.
@@ -220,7 +221,7 @@ class GossipKeyAdmin(KeyAdmin):
             await farm.wait_keys()
             self._require_membership()
         facts = {"epoch": self._farm_keys.current.epoch, "unconfirmed": unconfirmed}
-        self._trace.append("keys-exported", facts)
+        self._trace.append(KEYS_EXPORTED, facts)
         return farm_key_text(self._farm_keys.exported)
 
     async def _confirm(self) -> None:
@@ -359,7 +360,7 @@ class StaticKeyAdmin(KeyAdmin):
     async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file. Secret."""
         del unconfirmed
-        self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch, "unconfirmed": True})
+        self._trace.append(KEYS_EXPORTED, {"epoch": self._farm_keys.current.epoch, "unconfirmed": True})
         return farm_key_text(self._farm_keys.exported)
 
 

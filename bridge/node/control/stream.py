@@ -21,7 +21,7 @@ import trio
 
 from bridge.api.control import Refused
 from bridge.api.entry_words import Names, entry_words
-from bridge.api.events import event_severity, story_line
+from bridge.api.events import VERDICT_CHANGED, event_severity, story_line
 from bridge.api.json import Record, encode
 from bridge.api.log import LogPage
 from bridge.api.take_over import TakeOver, changes_take_over, last_take_over
@@ -88,7 +88,7 @@ class EventStream:
         wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
         page = await self.read_events(self.cursor, PAGE_EVENTS, wait_ms)
         self.cursor = page.next_cursor
-        if any(each.kind == "verdict-changed" for each in page.events):
+        if any(each.kind == VERDICT_CHANGED.kind for each in page.events):
             self._view_due_s = now_s
         return _events(page) + await self._changed_take_over(page) or await self.next()
 

@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.events import VERDICT_CHANGED
 from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, concerns_of
 from bridge.api.view import FarmView, VerdictKind, VerdictView
 from bridge.node.events.alarms import Alarms
@@ -86,7 +87,7 @@ class VerdictWatch:
         if before is None or before.text != verdict.text:
             self._reported = verdict
             facts = {"verdict": verdict.kind.value, "severity": verdict.severity.value, "text": verdict.text}
-            self._trace.append("verdict-changed", facts)
+            self._trace.append(VERDICT_CHANGED, facts)
         for observe in self._observers:
             observe(view)
 

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from bridge.api.alarms import AlarmType, without_figures
+from bridge.api.events import ALARM_CLEARED, ALARM_RAISED
 from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
 
@@ -53,7 +54,7 @@ class Alarms:
         shown, before = AlarmView(kind, text, alarm.remedy if action is None else action), self._active.get(kind)
         self._active[kind] = shown
         if before is None or _without_figures(before) != _without_figures(shown):
-            self._trace.append("alarm-raised", {"alarm": kind, "text": text})
+            self._trace.append(ALARM_RAISED, {"alarm": kind, "text": text})
 
     def restart_delay(self, alarm: AlarmType) -> None:
         """Restart the delay of an alarm, unless the alarm is shown."""
@@ -67,7 +68,7 @@ class Alarms:
 
     def _end(self, kind: str) -> None:
         if self._active.pop(kind, None) is not None:
-            self._trace.append("alarm-cleared", {"alarm": kind})
+            self._trace.append(ALARM_CLEARED, {"alarm": kind})
 
     def standing(self) -> tuple[AlarmView, ...]:
         """Return the active alarms, in order of kind."""

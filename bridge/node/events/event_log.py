@@ -22,6 +22,7 @@ from itertools import islice
 
 import trio
 
+from bridge.api.events import EventType
 from bridge.api.log import PAGE_LIMIT_BYTES
 from bridge.api.trace import EventPage, Scalar, TraceEvent
 
@@ -68,11 +69,11 @@ class EventLog:
         return self._next
 
     def append(
-        self, kind: str, data: Mapping[str, Scalar] | None = None, *, log_time_ms: int | None = None
+        self, event_type: EventType, data: Mapping[str, Scalar] | None = None, *, log_time_ms: int | None = None
     ) -> TraceEvent:
         """Record an event of this moment."""
         facts = {name: each[:TEXT_LIMIT] if isinstance(each, str) else each for name, each in (data or {}).items()}
-        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, facts)
+        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, event_type.kind, self._node, facts)
         self._keep(event)
         self._next += 1
         self._readers.unpark_all()

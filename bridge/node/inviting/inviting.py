@@ -12,6 +12,14 @@ from typing import Final
 
 import trio
 
+from bridge.api.events import (
+    INVITATION_CREATED,
+    INVITATION_PORT_FAILED,
+    INVITATION_REDEEMED,
+    INVITATION_REFUSED,
+    INVITED_NODE_FAILED,
+    EventType,
+)
 from bridge.core.membership.admission import server_name
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.inviting.granting import Approvals, Granting
@@ -87,7 +95,7 @@ class Inviting:
                 make = partial(create_invitation, configuration, self.invitations, uses, lifetime_s)
                 made, token = await trio.to_thread.run_sync(make)
         self._news.set()
-        self._append("invitation-created", {"invitation": made.id, "uses": uses, "lifetimeS": lifetime_s})
+        self._append(INVITATION_CREATED, {"invitation": made.id, "uses": uses, "lifetimeS": lifetime_s})
         return made, token
 
     def _check(self, uses: int) -> None:
@@ -167,21 +175,21 @@ class Inviting:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _append(self, kind: str, facts: dict[str, str | int]) -> None:
-        self.node.local.trace.append(kind, dict(facts))
+    def _append(self, event_type: EventType, facts: dict[str, str | int]) -> None:
+        self.node.local.trace.append(event_type, dict(facts))
 
     def _redeemed(self, invitation: Invitation, joiner: Joiner) -> None:
         facts = {"invitation": invitation.id, "name": joiner.name, "id": joiner.node_id.hex()}
-        self._append("invitation-redeemed", dict(facts))
+        self._append(INVITATION_REDEEMED, dict(facts))
 
     def _refused(self, address: str, code: RefusalCode) -> None:
-        self._append("invitation-refused", {"address": address, "reason": code.value})
+        self._append(INVITATION_REFUSED, {"address": address, "reason": code.value})
 
     def _approval_failed(self, use: Use, reason: str) -> None:
-        self._append("invited-node-failed", {"name": use.name, "id": use.node_id, "reason": reason})
+        self._append(INVITED_NODE_FAILED, {"name": use.name, "id": use.node_id, "reason": reason})
 
     def _port_failed(self, reason: str | None) -> None:
         """Report a failure, but not each repetition."""
         before, self._port_failure = self._port_failure, reason
         if reason is not None and reason != before:
-            self._append("invitation-port-failed", {"reason": reason})
+            self._append(INVITATION_PORT_FAILED, {"reason": reason})

@@ -17,6 +17,7 @@ import trio
 from msgspec import Struct, field
 
 from bridge.api.alarms import FORMATION
+from bridge.api.events import FOUNDING_IGNORED
 from bridge.core.formation.formation import Formation, FormationTuning
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.formation.member import FarmMember
@@ -220,7 +221,7 @@ class Forming:
                 self.ignored_count += 1
                 if len(self._noted) < IGNORED_NOTED_MAX and node_id not in self._noted:
                     self._noted.add(node_id)
-                    self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
+                    self._trace.append(FOUNDING_IGNORED, {"id": node_id.hex(), "cluster": cluster_id.hex()})
         self._ignored = ignored
 
     async def _carry_out(self, effect: Effect) -> list[Effect]:

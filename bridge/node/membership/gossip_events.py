@@ -25,6 +25,7 @@ import trio
 from msgspec import Struct, field
 
 from bridge.api.alarms import ALARMS, ISOLATED, KEY_RETIRED
+from bridge.api.events import KEY_NEWS_REFUSED, MEMBER_ALIVE, MEMBER_DEAD, MEMBER_LEFT, MEMBER_SUSPECT
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.forming import Forming
@@ -50,6 +51,13 @@ from gossip import (
 
 PERIODS_WITH_A_PEER: Final = 5
 PERIODS_WITHOUT: Final = 15
+_CHANGES: Final = {
+    Status.ALIVE: MEMBER_ALIVE,
+    Status.SUSPECT: MEMBER_SUSPECT,
+    Status.DEAD: MEMBER_DEAD,
+    Status.LEFT: MEMBER_LEFT,
+}
+"""The event of a member's new status."""
 SAMPLE_EVERY_S: Final = 10.0
 _HALTED: Final = (
     "another live node uses this node's identity, so gossip has halted: this node stops. Two nodes must not share a"
@@ -107,14 +115,14 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
                 if status is not previous:
                     self._time_detection(info.node_id, status)
                     name = self.member_directory.name_of(info.node_id)
-                    self.trace.append(f"member-{status.name.lower()}", {"member": name, "id": info.node_id.hex()})
+                    self.trace.append(_CHANGES[status], {"member": name, "id": info.node_id.hex()})
             case Alarm():
                 self._heed(event)
             case KeyOffered():
                 await self.offered(event)
             case KeyringUpdateRefused(sender, source):
                 facts = {"id": sender.hex(), "from": f"{source.host}:{source.port}"}
-                self.trace.append("key-news-refused", {**facts, "reason": "its sender is not admitted"})
+                self.trace.append(KEY_NEWS_REFUSED, {**facts, "reason": "its sender is not admitted"})
             case UserEventReceived(user_event):
                 self.user_messages.event_received(user_event)
             case QueryReceived(query):

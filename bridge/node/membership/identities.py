@@ -25,6 +25,7 @@ from typing import Final
 import trio
 
 from bridge.api.alarms import KEY_RETIRED
+from bridge.api.events import KEY_OFFER_REFUSED, KEY_OFFERED, KEYS_REPLACED
 from bridge.api.trace import Scalar
 from bridge.core.membership.admission import Admitted, Standing, raft_id_of, retired_or_evicted_refusal
 from bridge.core.membership.eviction import sponsors_needed
@@ -147,7 +148,7 @@ class Identities:
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
         self.alarms.clear(KEY_RETIRED)
-        self.trace.append("keys-replaced", {"era": content.era})
+        self.trace.append(KEYS_REPLACED, {"era": content.era})
 
     # -- nodes that were offline ---------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Identities:
             offer = read_offer(event.offer, self.node_id, label)
             content = open_key(offer.box, group.identity.key, label)
         except KeyBoxError as error:
-            self.trace.append("key-offer-refused", {"reason": str(error)})
+            self.trace.append(KEY_OFFER_REFUSED, {"reason": str(error)})
             return
         voters = self._other_voters()
         if offer.sponsor not in voters or content.era <= keyring.era:
@@ -194,7 +195,7 @@ class Identities:
             name = None if sponsor is None else self._state.admitted[sponsor].name
             if name:
                 facts["name"] = name
-            self.trace.append("key-offered", facts)
+            self.trace.append(KEY_OFFERED, facts)
             if len(sponsors) >= needed:
                 await self._begin_era(group, keyring, content)
 

@@ -17,6 +17,7 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.alarms import ADMISSION, WAITING_FOR_APPROVAL
+from bridge.api.events import RECONCILE_FAILED, RECONCILE_PROPOSED, ReconcileStep
 from bridge.api.trace import Scalar
 from bridge.core.formation.member import FarmMember
 from bridge.core.log.feature_level import BOUNDS_LEVEL
@@ -180,7 +181,7 @@ class Reconciling:
             self._busy = False
         if failure is not None:
             reconciler.failed(proposal, now_ms())
-            self.trace.append("reconcile-failed", {**self._facts(proposal), "reason": failure})
+            self.trace.append(RECONCILE_FAILED, {**self._facts(proposal), "reason": failure})
 
     def _facts(self, proposal: Proposal) -> dict[str, Scalar]:
         """Return the facts of a proposal, with the name of its server."""
@@ -191,7 +192,7 @@ class Reconciling:
 
     async def _do(self, proposal: Proposal) -> str | None:
         """Carry out a proposal; return the reason of a failure that lies in the proposal."""
-        self.trace.append("reconcile-proposed", self._facts(proposal))
+        self.trace.append(RECONCILE_PROPOSED, self._facts(proposal))
         server = self.replica.server
         match proposal:
             case Admit(node_id, name, key):
@@ -272,12 +273,12 @@ def group_of(raft: RaftDescription, contact_within_ms: int) -> Group:
 def _step_facts(proposal: Proposal) -> dict[str, Scalar]:
     match proposal:
         case Admit(node_id, name, _):
-            return {"step": "admit", "name": name, "id": node_id.hex()}
+            return {"step": ReconcileStep.ADMIT.word, "name": name, "id": node_id.hex()}
         case AddLearner(server_id):
-            return {"step": "add-learner", "server": server_id}
+            return {"step": ReconcileStep.ADD_LEARNER.word, "server": server_id}
         case Promote(server_id):
-            return {"step": "promote", "server": server_id}
+            return {"step": ReconcileStep.PROMOTE.word, "server": server_id}
         case Remove(server_id):
-            return {"step": "remove", "server": server_id}
+            return {"step": ReconcileStep.REMOVE.word, "server": server_id}
         case HandOver():
-            return {"step": "hand-over"}
+            return {"step": ReconcileStep.HAND_OVER.word}

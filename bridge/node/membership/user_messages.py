@@ -21,6 +21,7 @@ from typing import Final
 import trio
 
 from bridge.api.control import QueryAnswer, QueryAnswerView, Refused
+from bridge.api.events import QUERY, USER_EVENT
 from bridge.api.printable import printable
 from bridge.api.trace import Scalar
 from bridge.node.events.event_log import EventLog
@@ -115,12 +116,12 @@ class UserMessages:
 
     def _note_event(self, name: str, body: bytes, sender: NodeId) -> None:
         facts = {"name": printable(name), "payload": _text(body), "from": self._member_directory.name_of(sender)}
-        self._trace.append("user-event", facts)
+        self._trace.append(USER_EVENT, facts)
 
     def _note_query(self, name: str, body: bytes, sender: NodeId, *, answered: bool) -> None:
         sender_name = self._member_directory.name_of(sender)
         facts: dict[str, Scalar] = {"name": printable(name), "payload": _text(body), "from": sender_name}
-        self._trace.append("query", {**facts, "answered": answered})
+        self._trace.append(QUERY, {**facts, "answered": answered})
 
 
 def _text(body: bytes) -> str:

@@ -280,10 +280,10 @@ class AppliedState:
                 if len(self._refusals) > REFUSALS_MAX:
                     del self._refusals[min(self._refusals)]
             if index > self._history_ends:
-                kind, data = change_event(change)
+                event_type, data = change_event(change)
                 if isinstance(change, PublisherChanged):
                     data |= self._reason_of(change)
-                self._trace.append(kind, self._with_names(data), log_time_ms=self.state.log_time_ms)
+                self._trace.append(event_type, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
             self._on_change(change)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from bridge.api.control import Refused, SubmitOutcome
+from bridge.api.events import HANDOVER_ORDERED
 from bridge.api.view import VoterView
 from bridge.core.log.records import Author, ProvenRecord, Scope
 from bridge.core.membership.admission import Admitted, raft_id_of
@@ -83,7 +84,7 @@ class HandoverOrders:
         try:
             self._orders.send_nowait(order)
         except trio.WouldBlock:
-            self._trace.append("handover-ordered", {"outcome": "another one is under way"})
+            self._trace.append(HANDOVER_ORDERED, {"outcome": "another one is under way"})
 
     async def run(self, replica: Replica) -> None:
         """Carry out the orders, until cancelled."""
@@ -96,7 +97,7 @@ class HandoverOrders:
             except (ServerBusyError, ServerStoppedError) as error:
                 outcome = str(error)
             name = None if order.to is None else self._name_of(integer_id(order.to))
-            self._trace.append("handover-ordered", {"server": order.to, "name": name, "outcome": outcome})
+            self._trace.append(HANDOVER_ORDERED, {"server": order.to, "name": name, "outcome": outcome})
 
 
 def _may_order(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> bool:

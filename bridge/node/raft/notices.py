@@ -10,6 +10,7 @@ from collections.abc import Callable
 import trio
 
 from bridge.api.alarms import CONTENT_REJECTED, DISK_FULL, DISK_UNRESPONSIVE
+from bridge.api.events import CONFIGURATION_CHANGED, ELECTION_STARTED, LEADER_ELECTED, LEADER_FOLLOWED, LEADER_UNKNOWN
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus import (
@@ -60,19 +61,19 @@ class RaftNotices:
             case RoleChanged(role, term, leader):
                 self._note_leader(known=leader is not None)
                 if role is Role.LEADER:
-                    self._trace.append("leader-elected", {"term": term})
+                    self._trace.append(LEADER_ELECTED, {"term": term})
                 elif leader is not None:
                     self._trace.append(
-                        "leader-followed",
+                        LEADER_FOLLOWED,
                         {"term": term, "leader": integer_id(leader), "leaderName": self._named(leader)},
                     )
                 elif role is Role.CANDIDATE:
-                    self._trace.append("election-started", {"term": term})
+                    self._trace.append(ELECTION_STARTED, {"term": term})
                 else:
-                    self._trace.append("leader-unknown", {"term": term})
+                    self._trace.append(LEADER_UNKNOWN, {"term": term})
             case ConfigurationChanged(configuration):
                 self._trace.append(
-                    "configuration-changed",
+                    CONFIGURATION_CHANGED,
                     {
                         "voters": " ".join(map(str, sorted(configuration.voter_ids))),
                         "learners": " ".join(map(str, sorted(configuration.learner_ids))),

@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS, AlarmType
+from bridge.api.events import CHANGE_REFUSED, CONNECTION_FAILED, CONNECTION_REFUSED, CONNECTION_RESTORED
 from bridge.api.trace import Scalar
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -153,10 +154,9 @@ class RefusedConnections:
         return self._name_of(int(found[1])) or found[0]
 
     def _report(self, incident: Incident) -> None:
-        kind = "connection-failed" if incident.outgoing else "connection-refused"
         facts: dict[str, Scalar] = {"reason": incident.fault.value, "text": incident.text}
         if incident.fault is Fault.REFUSED_CHANGE:
-            self._trace.append("change-refused", facts)
+            self._trace.append(CHANGE_REFUSED, facts)
             return
         key, now_s = (incident.outgoing, incident.peer, incident.fault), trio.current_time()
         known = self._repeated.get(key)
@@ -170,13 +170,13 @@ class RefusedConnections:
             key,
             _Repeated(incident.text.partition(":")[0], now_s, 0 if known is None else known.failures),
         )
-        self._trace.append(kind, facts)
+        self._trace.append(CONNECTION_FAILED if incident.outgoing else CONNECTION_REFUSED, facts)
 
     def _report_restored(self, peer: str) -> None:
         over = [self._repeated.pop(key) for key in list(self._repeated) if key[0] and key[1] == peer]
         failures = sum(each.failures for each in over)
         if failures > 1:
-            self._trace.append("connection-restored", {"text": f"{over[-1].what} works again", "failures": failures})
+            self._trace.append(CONNECTION_RESTORED, {"text": f"{over[-1].what} works again", "failures": failures})
 
     async def run(self) -> None:
         """Drop old refusals, until cancelled."""

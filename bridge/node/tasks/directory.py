@@ -23,6 +23,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.events import DIRECTORY_FAILED, DIRECTORY_OPENED
 from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import KeyFileError, read_private_file, write_private_file
@@ -108,7 +109,7 @@ class Directory:
 
     async def _serve(self, session: SamSession) -> None:
         self.status = ReportedDirectory(self.status.destination_hash)
-        self._trace.append("directory-opened", {"directory": session.address})
+        self._trace.append(DIRECTORY_OPENED, {"directory": session.address})
         failures = 0
         async with block_nursery() as nursery:
             nursery.start_soon(self._check_lease_set, session)
@@ -143,5 +144,5 @@ class Directory:
 
     def _failed(self, reason: str) -> None:
         if self.status.problem != reason:
-            self._trace.append("directory-failed", {"reason": reason})
+            self._trace.append(DIRECTORY_FAILED, {"reason": reason})
         self.status = ReportedDirectory(self.status.destination_hash, reason)

@@ -26,6 +26,14 @@ from msgspec import Struct
 
 from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY, STRUCTURE_NOT_FOUND
 from bridge.api.control import SubmitOutcome
+from bridge.api.events import (
+    PUBLISH_FAILED,
+    PUBLISHED,
+    PUBLISHING_STOPPED,
+    SIGNING_KEY_RENEWED,
+    STRUCTURE_MISSED,
+    STRUCTURE_SEEN,
+)
 from bridge.api.trace import Scalar
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
 from bridge.core.log.figures import RouterStatus
@@ -227,7 +235,7 @@ class PublishingTask:
         now_s = self._context.applied_state.date_ms() // 1000
         key = self._key
         if key.path is not None and await trio.to_thread.run_sync(key.renew, now_s):
-            self._context.trace.append("signing-key-renewed", {"until": self._key.key.can_sign_until_s})
+            self._context.trace.append(SIGNING_KEY_RENEWED, {"until": self._key.key.can_sign_until_s})
         judge_key(self._key, now_s, self._alarms.key)
         obstacle = self._context.router.publishing_obstacle(self._key.master_hash)
         if obstacle is None:
@@ -356,7 +364,7 @@ class PublishingTask:
         facts: dict[str, Scalar] = {"master": address, "second": last.published_s}
         if found:
             self._alarms.not_found.clear(self.master)
-            context.trace.append("structure-seen", facts)
+            context.trace.append(STRUCTURE_SEEN, facts)
         else:
             self._hand_over_again = True
             missing = (each for each in look_ups.of_others(self.master, own_id) if not each.is_found)
@@ -365,7 +373,7 @@ class PublishingTask:
                 f"the router of this node took the structure of {address}, and the routers of"
                 f" {self._names(missing)} do not find it",
             )
-            context.trace.append("structure-not-found", facts)
+            context.trace.append(STRUCTURE_MISSED, facts)
 
     def _names(self, look_ups: Iterable[LookUp]) -> str:
         admitted = self._context.applied_state.state.admitted
@@ -386,7 +394,7 @@ class PublishingTask:
         try:
             entry = self._context.signer.sign(encode(plan.publication))
         except ValueError as error:
-            self._context.trace.append("publish-failed", {"second": plan.publication.published_s, "reason": str(error)})
+            self._context.trace.append(PUBLISH_FAILED, {"second": plan.publication.published_s, "reason": str(error)})
             self._back_off()
             return
         self._proposed = plan
@@ -427,7 +435,7 @@ class PublishingTask:
             await context.router.publish_meta_lease_set(self._key.master_hash, structure)
         except (LeaseSetError, I2pError, RouterError) as error:
             context.router_alarm.set(self._cause, f"publishing failed: {error}")
-            context.trace.append("publish-failed", {**facts, "reason": str(error)})
+            context.trace.append(PUBLISH_FAILED, {**facts, "reason": str(error)})
             self._turns.failed(str(error), trio.current_time(), context.clock_ms())
             self._back_off()
             return
@@ -441,7 +449,7 @@ class PublishingTask:
         self._standby.published(structure)
         context.structures.offer(self.master, context.replica.server_id, self._last_structure)
         await context.published.note(self._key.master_hash, publication.published_s)
-        context.trace.append("published", facts, log_time_ms=context.applied_state.state.log_time_ms)
+        context.trace.append(PUBLISHED, facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     @property
     def _cause(self) -> str:
@@ -471,17 +479,17 @@ class PublishingTask:
             if not self._standby.deposed():
                 await context.router.stop_publishing_meta_lease_set(self._key.master_hash)
         except RouterError as error:
-            context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+            context.trace.append(PUBLISH_FAILED, {"reason": f"stopping: {error}"})
         else:
             facts: dict[str, Scalar] = {"master": self._key.key.destination.address}
-            context.trace.append("publishing-stopped", facts, log_time_ms=context.applied_state.state.log_time_ms)
+            context.trace.append(PUBLISHING_STOPPED, facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     async def _serve_standby(self) -> None:
         if self._is_not_publisher():
             try:
                 await self._standby.serve()
             except RouterError as error:
-                self._context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
+                self._context.trace.append(PUBLISH_FAILED, {"reason": f"stopping: {error}"})
 
 
 def _is_replaced(before: RouterStatus, now: RouterStatus) -> bool:

@@ -28,6 +28,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitOutcome
+from bridge.api.events import LEAF_HEALTHY, LEAF_UNHEALTHY, REPORT_FAILED, EventType
 from bridge.api.trace import Scalar
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
@@ -154,7 +155,7 @@ class ReportingTask:
         try:
             entry = self._context.signer.sign(encode(unreported, config=configuration))
         except ValueError as error:
-            self._context.trace.append("report-failed", {"reason": str(error)})
+            self._context.trace.append(REPORT_FAILED, {"reason": str(error)})
         else:
             answer = await self._context.replica.submit(entry, repeat_unknown=True)
             if answer.outcome is SubmitOutcome.COMMITTED:
@@ -273,8 +274,8 @@ class LeafHealth(Struct):
     """Time when the leaf became unhealthy the last time."""
     events_s: deque[float] = field(default_factory=lambda: deque(maxlen=LEAF_EVENTS_MAX))
 
-    def event(self, leaf: LeafStatus, now_s: float) -> tuple[str, dict[str, Scalar]] | None:
-        """Return kind and facts of the event that is due; None without one."""
+    def event(self, leaf: LeafStatus, now_s: float) -> tuple[EventType, dict[str, Scalar]] | None:
+        """Return type and facts of the event that is due; None without one."""
         if leaf.faults != self.faults:
             self.began_s = self.began_s if self.faults else now_s
             self.faults, self.changed_s, self.changes = leaf.faults, now_s, self.changes + 1
@@ -292,7 +293,7 @@ class LeafHealth(Struct):
         if self.changes > 1:
             facts["changes"] = self.changes
         self.reported, self.changes = leaf.faults, 0
-        return "leaf-unhealthy" if leaf.faults else "leaf-healthy", facts
+        return LEAF_UNHEALTHY if leaf.faults else LEAF_HEALTHY, facts
 
 
 def _health_facts(leaf: LeafStatus) -> dict[str, Scalar]:

@@ -16,6 +16,7 @@ from collections import deque
 import trio
 
 from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, SLOW_MAJORITY
+from bridge.api.events import CLOCK_FAILED
 from bridge.core.farm.clock_alarms import log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.records import Clock
 from bridge.core.log.voter_clocks import VoterClocks
@@ -137,7 +138,7 @@ class TimekeepingTask:
             # Noted once: the attempt is repeated each second and fails for the same reason.
             if str(error) != self._failure:
                 self._failure = str(error)
-                context.trace.append("clock-failed", {"reason": self._failure})
+                context.trace.append(CLOCK_FAILED, {"reason": self._failure})
             return False
         self._failure = None
         with trio.move_on_after(context.period_s):
