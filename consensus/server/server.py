@@ -481,7 +481,7 @@ class ConsensusServer:
             self._calls.answer(message.correlation, message)
 
     def _connect(self, configuration: Configuration) -> None:
-        self._transport.connect(configuration.member_ids - {self._own_id})
+        run_callback(self._transport.connect, configuration.member_ids - {self._own_id})
 
     def _notify(self, notice: Notice) -> None:
         run_callback(self._observer, notice)
