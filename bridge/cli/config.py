@@ -23,6 +23,7 @@ from bridge.cli.founding.starting import as_reader
 from bridge.cli.options import directory_path, file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import check_machine
+from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import (
     KeyFileError,
     load_farm_key,
@@ -38,7 +39,6 @@ from bridge.node.settings.places import default_configuration, node_places
 from bridge.wire.i2p.structures import Destination
 from consensus.storage import replace_file
 from gossip import StateError
-from gossip.node import known_keyring
 
 WRONG = (ConfigurationError, KeyFileError, BundleError, StateError, OSError)
 MARKS = {
@@ -87,10 +87,8 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
         configuration = load_configuration(path)
         farm_key = load_farm_key(configuration.farm_key)
         # Without gossip, a node uses only the keys of the file.
-        stored = known_keyring(configuration.state_dir, farm_key.label) if configuration.gossip else None
-        if stored is not None:
-            # After a change of the keys the file is outdated until an operator replaces it.
-            farm_key = farm_key.following(farm_key.key_ring.merge(stored))
+        if configuration.gossip:
+            farm_key = with_stored_keys(farm_key, configuration.state_dir)
         configured = configuration.masters
         masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in configured)
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)

@@ -41,12 +41,14 @@ from bridge.node.offline.recovering import (
     plan_recovery_of_backup,
 )
 from bridge.node.offline.state_reading import Cut, StateReadingError, read_directory, read_state
+from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import MAX_NUMBER
 from consensus.storage import access_advice, replace_file, sync_directory
+from gossip import StateError
 
 SUFFIX = ".backup"
 AHEAD_MS = 3_600_000
@@ -75,7 +77,7 @@ REJOIN = (
     "--farm-key",
     "key_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The farm key file; the command replaces the cluster id in it with the new one.",
+    help="The farm key file; the command writes the new cluster id and the keys of the state directory into it.",
 )
 @click.option(
     "--cut-after",
@@ -115,7 +117,7 @@ def recover(
         fail("--reset era needs --farm-key FILE: the farm key file holds the era as well")
     log_time_ms = clock_ms() if "time" in resets else None
     reset = Reset("term" in resets, log_time_ms, "second" in resets, "era" in resets)
-    with failures(RecoveryError, KeyFileError):
+    with failures(RecoveryError, KeyFileError, StateError):
         farm_key = None if key_file is None else load_farm_key(key_file)
         plan = _plan(source, new, cut_after, reset)
         if dry_run:
@@ -127,7 +129,8 @@ def recover(
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             era = 0 if reset.era else farm_key.era
-            replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id, era=era), earlier=reset.era)
+            filed = replace(farm_key, cluster_id=plan.new_cluster_id, era=era)
+            replace_farm_key(key_file, with_stored_keys(filed, plan.state_dir), earlier=reset.era)
     if as_json:
         print_json(_output(plan, recovered=True))
         return

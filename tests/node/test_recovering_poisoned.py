@@ -140,6 +140,18 @@ def test_eras_are_reset_in_state_keyring_and_key_file(tmp_path: Path) -> None:
     assert is_era_left(made(directory).farm, ring), "`keys replace` works again"
 
 
+def test_key_file_gets_present_keys_of_state_directory(tmp_path: Path) -> None:
+    directory, key, key_file = bad_directory(tmp_path / "node"), new_farm_key(3), tmp_path / "farm.key"
+    save_farm_key(key_file, key)
+    present = key.key_ring.install(bytes(32)).use(bytes(32))
+    keep_keys(directory, present)
+    code, output = called(directory, "--farm-key", str(key_file), "--yes")
+    assert code == 0, output
+    filed, founding = load_farm_key(key_file), made(directory).founding
+    assert founding is not None
+    assert (filed.key_ring.primary, filed.cluster_id) == (present.primary, founding.cluster_id)
+
+
 def test_reset_term_applies_to_request_results() -> None:
     farm = Farm(BASE_MS)
     farm.apply(1, 2**31, ProvenRecord(Foreign("any", "client-0-1")))

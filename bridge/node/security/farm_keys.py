@@ -25,8 +25,18 @@ from bridge.wire.keys.farm_key import FarmKey
 from consensus import sleep_to_tick
 from consensus.protocols.garlic_farm import Credentials
 from gossip import Keyring
+from gossip.node import known_keyring
 
 LOOK_EVERY_S: Final = 10.0
+
+
+def with_stored_keys(filed: FarmKey, state_dir: Path) -> FarmKey:
+    """Return the content of a key file with the keys that a node has stored since; raise StateError.
+
+    After a change of the keys the file is outdated until an operator replaces it.
+    """
+    stored = known_keyring(state_dir, filed.label)
+    return filed if stored is None else filed.following(filed.key_ring.merge(stored))
 
 
 class FarmKeys:
