@@ -33,7 +33,7 @@ from bridge.api.words import (
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_current, call_node, node_option, patient_node_option
-from bridge.cli.options import json_option, output_options, timeout_option, watchable, yes_option
+from bridge.cli.options import NumberRange, json_option, output_options, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
@@ -258,7 +258,7 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
 @json_option
 @yes_option
 @timeout_option("wait_s", "Seconds to wait until it is removed.", default_s=30.0)
-@click.option("--wait", "former_wait_s", type=float, help="The same as --timeout.", hidden=True)
+@click.option("--wait", "former_wait_s", type=NumberRange(0), help="The same as --timeout.", hidden=True)
 def remove(
     server: str, node: str | None, wait_s: float, former_wait_s: float | None, *, yes: bool, as_json: bool
 ) -> None:

@@ -77,6 +77,13 @@ def test_servers_remove_reports_pending_removal_with_reason(
         assert "when the rules allow: node-5 has been dead for 3 min" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--timeout", "--wait"])
+def test_servers_remove_with_nan_seconds_is_refused(node: Node, garlicfarm: Callable[..., Result], option: str) -> None:
+    result = garlicfarm("servers", "remove", "--yes", option, "nan", "node-3")
+    assert (result.exit_code, node.commands) == (2, [])
+    assert "'nan' is not a number" in result.stderr
+
+
 def test_servers_remove_does_not_wait_for_other_removals(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.removed = (4, 9)
     for server in ("node-9", "9"):

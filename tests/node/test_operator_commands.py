@@ -239,9 +239,14 @@ async def test_master_is_refused_as_leaf(node: CommandNode) -> None:
 
 
 async def test_name_that_is_not_an_address_is_refused(node: CommandNode) -> None:
-    status, code, text = await node.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
-    assert (status, code) == (400, "bad-hash")
-    assert "'example.i2p'" in text
+    for command, listed in (
+        ({"cost": {"hash": "example.i2p", "factor": 2}}, "leaves"),
+        ({"force": {"master": "example.i2p"}}, "masters"),
+    ):
+        status, code, text = await node.refusal(command)
+        assert (status, code) == (400, "bad-hash")
+        assert "'example.i2p'" in text
+        assert text.endswith(f"`garlicfarm farm` lists the {listed}")
 
 
 async def test_operator_corrects_log_time_far_ahead() -> None:

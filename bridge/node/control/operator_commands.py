@@ -125,7 +125,7 @@ class OperatorCommands(Struct, frozen=True):
         return CostFactor(leaf_hash, order.factor), text
 
     def _leaf_hash(self, text: str) -> str:
-        found = _hash(text)
+        found = _hash(text, "leaves")
         if found in {hash_of(master) for master in self._state.masters}:
             raise Refused(409, "a-master", f"{address_of_hash(found)} is a master; exclude and weigh its leaves")
         return found
@@ -141,7 +141,7 @@ class OperatorCommands(Struct, frozen=True):
     # -- masters -------------------------------------------------------------------------------------------------------
 
     def _force(self, order: ForceOrder) -> tuple[Force, str]:
-        master_hash = _hash(order.master)
+        master_hash = _hash(order.master, "masters")
         master = next((each for each in self._state.masters if hash_of(each) == master_hash), None)
         if master is None:
             known = ", ".join(address_of_hash(hash_of(each)) for each in sorted(self._state.masters)) or "none"
@@ -267,8 +267,11 @@ def is_voter_kept(view: FarmView, server_id: int) -> bool:
     return server_id in voters and len(voters) + len(learners) <= view.farm.expect
 
 
-def _hash(text: str) -> str:
-    """Return the hash in an address, with or without its ending, or of a destination in base64."""
+def _hash(text: str, plural: str) -> str:
+    """Return the hash in an address, with or without its ending, or of a destination in base64.
+
+    `plural` names the expected destinations in the refusal.
+    """
     found = ADDRESS.fullmatch(text)
     if found is not None:
         return found[1]
@@ -279,5 +282,5 @@ def _hash(text: str) -> str:
             400,
             "bad-hash",
             f"{text[:60]!r} is neither an address (52 characters and .b32.i2p) nor a destination;"
-            " `garlicfarm farm` lists the leaves",
+            f" `garlicfarm farm` lists the {plural}",
         ) from error
