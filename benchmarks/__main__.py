@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -31,7 +32,7 @@ from benchmarks import (
 )
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
-from benchmarks.figures import Figure, table
+from benchmarks.figures import Figure, repeated, table
 from benchmarks.gossip_group import GroupError
 from bridge.node.settings.choices import Timing
 
@@ -73,8 +74,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "zmq-raft": ZMQ_RAFT_PARTS,
 }
 """The parts of each collective name."""
-PUBLISHER_REPETITIONS = 3
-COLD_STARTS = 3
+RUNS: dict[str, int] = {
+    **dict.fromkeys(("cold-start", "idle", "idle-budget", "farm-restart", "consensus-restart"), 3),
+    **dict.fromkeys(("zmq-endpoint", "kraft-memory", "gossip-memory", "gossip-whole-node", "gossip-idle"), 3),
+    **dict.fromkeys(("gossip-many", "gossip-speed-busy"), 3),
+    **dict.fromkeys(("gossip-kill", "gossip-kill-busy"), 9),
+    "zmq-raft-failover": 10,
+    "commands": 15,
+    **dict.fromkeys(("consensus-failover", "gossip-stop"), 20),
+}
+"""The number of runs of a part without `--runs`; 5 if a part is not listed."""
+UNREPEATED = frozenset(
+    {"machine", "memory", "pipeline-latency", "pipeline-refresh", "pipeline-farms", "pipeline-backfill"}
+)
+"""Parts with a fixed number of values, for example the five runs of each limit, and the servers of one farm."""
 MIB = 1024 * 1024
 
 
@@ -111,11 +124,16 @@ def _options() -> argparse.Namespace:
         f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
     )
     parser.add_argument("--base", help="consensus-step: another checkout or a commit, for comparison")
-    parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
-    parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
+    parser.add_argument(
+        "--runs", type=_positive(int), help="runs of each part; without it, each part has its own number"
+    )
+    parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of a run of a load (3)")
     parser.add_argument("--json", type=Path, help="write the figures, including every run, to this file")
     parser.add_argument("--directory", type=Path, help="directory of the farms' files, on the disk to measure")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.runs is not None and options.names and UNREPEATED.issuperset(options.names):
+        parser.error(f"--runs does not apply to {' and '.join(sorted(options.names))}: measure another part with it")
+    return options
 
 
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
@@ -140,7 +158,7 @@ async def _measure(
     names: list[str], directory: Path, limits: machine.Machine, options: argparse.Namespace
 ) -> list[Figure]:
     figures: list[Figure] = []
-    runs, seconds = int(options.runs), float(options.seconds)
+    seconds, runs = float(options.seconds), partial(_runs, options.runs)
 
     def report(found: list[Figure]) -> None:
         figures.extend(found)
@@ -148,46 +166,55 @@ async def _measure(
 
     async def lan(farm: Farm) -> None:
         if "commands" in names:
-            report(await commands.measure(farm))
+            report(await commands.measure(farm, runs("commands")))
         if "memory" in names:
             report(_memory(farm, "created, idle"))
         if "throughput" in names:
-            report(await throughput.measure(farm, limits, runs, seconds))
+            report(await throughput.measure(farm, limits, runs("throughput"), seconds))
             if "memory" in names:
                 report(_memory(farm, "after the throughput runs"))
         if "failover" in names:
-            report(await failover.leader(farm, runs))
-            report(await failover.publisher(farm, PUBLISHER_REPETITIONS))
+            report(await failover.leader(farm, runs("failover")))
+            report(await failover.publisher(farm, runs("failover")))
 
     if {"commands", "memory", "throughput", "failover"} & set(names):
         async with running_farm(directory / "lan", Timing.LAN) as farm:
             await lan(farm)
     if "failover-local" in names:
         async with running_farm(directory / "local", Timing.LOCAL) as farm:
-            report(await failover.leader(farm, runs))
+            report(await failover.leader(farm, runs("failover-local")))
     await _alone(names, directory, runs, seconds, report)
     await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), report)
-    await gossip.measure([name for name in names if name in gossip.PARTS], directory, report)
+    await gossip.measure(names, directory, runs, report)
     await zmq_raft.measure(names, directory, runs, seconds, report)
     await kraft.measure(names, directory, runs, report)
-    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, report)
+    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs("pipeline"), report)
     return figures
 
 
+def _runs(requested: int | None, name: str) -> int:
+    """Return the number of runs of a part."""
+    return requested or RUNS.get(name, 5)
+
+
 async def _alone(
-    names: list[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
+    names: list[str],
+    directory: Path,
+    runs: Callable[[str], int],
+    seconds: float,
+    report: Callable[[list[Figure]], None],
 ) -> None:
     """Run the parts that do not use the common farm."""
     if "cold-start" in names:
-        report(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+        report(await trio.to_thread.run_sync(cold_start.measure, directory, runs("cold-start")))
     if "idle" in names:
-        report(await idle.measure(directory))
+        report(await idle.measure(directory, runs("idle")))
     if "farm-restart" in names:
-        report(await farm_restart.measure(directory / "farm-restart"))
+        report(await farm_restart.measure(directory / "farm-restart", runs("farm-restart")))
     if "idle-budget" in names:
-        report(await idle.budget(directory))
+        report(await repeated(idle.budget, directory / "idle-budget", runs("idle-budget")))
     if "storage" in names:
-        report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
+        report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs("storage"), seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):
         # The base install does not include pyzmq, and the other parts do not need it.
         try:
@@ -196,9 +223,9 @@ async def _alone(
             print("zmq-sockets, zmq-endpoint     left out: the extra `zmq` is not installed", flush=True)
             return
         if "zmq-sockets" in names:
-            report(await zmq_sockets.measure(directory, runs))
+            report(await zmq_sockets.measure(directory, runs("zmq-sockets")))
         if "zmq-endpoint" in names:
-            report(await zmq_endpoint.measure(directory))
+            report(await repeated(zmq_endpoint.measure, directory / "endpoint", runs("zmq-endpoint")))
 
 
 async def _pipeline(names: list[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:

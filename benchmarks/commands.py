@@ -17,7 +17,6 @@ import trio
 from benchmarks.farm import BenchmarkError, Farm
 from benchmarks.figures import Figure
 
-RUNS = 15
 GOAL_S = 0.25
 EXIT_STATUSES = (0, 3)
 """`status` ends with 3 for a farm with a warning."""
@@ -27,12 +26,12 @@ EMPTY = "python -c pass"
 COMPLETION = "completion of a command's name"
 
 
-async def measure(farm: Farm) -> list[Figure]:
+async def measure(farm: Farm, runs: int) -> list[Figure]:
     """Return the time of each command, and its ratio to an empty start."""
-    return await trio.to_thread.run_sync(_measure, farm.servers[0].node.directory)
+    return await trio.to_thread.run_sync(_measure, farm.servers[0].node.directory, runs)
 
 
-def _measure(node: Path) -> list[Figure]:
+def _measure(node: Path, runs: int) -> list[Figure]:
     # Without stored bytecode each start would compile all modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["GARLICFARM_NODE"] = str(node)
@@ -42,7 +41,7 @@ def _measure(node: Path) -> list[Figure]:
     starts |= {" ".join(each): ((*garlicfarm, *each), environment) for each in COMMANDS}
     starts[COMPLETION] = (garlicfarm, environment | typed)
     times: dict[str, list[float]] = {name: [] for name in starts}
-    for number in range(RUNS + 1):
+    for number in range(runs + 1):
         for name, (command, its_environment) in starts.items():
             spent_s = _processor_s(command, its_environment)
             # The first round reads the files of the modules into the system's cache, and stores their bytecode.

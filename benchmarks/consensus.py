@@ -37,7 +37,8 @@ SETTING = (
 class Options:
     """The options of the command line for these parts."""
 
-    runs: int
+    runs: Callable[[str], int]
+    """The number of runs of a part."""
     seconds: float
     base: str | None = None
     """An earlier checkout or commit."""
@@ -45,13 +46,21 @@ class Options:
 
 PARTS: Final[dict[str, Callable[[Path, Machine, Options], Awaitable[tuple[list[Figure], list[str]]]]]] = {
     "consensus-throughput": lambda where, machine, options: consensus_throughput.measure(
-        where, machine, options.runs, options.seconds
+        where, machine, options.runs("consensus-throughput"), options.seconds
     ),
-    "consensus-failover": lambda where, *_: consensus_failover.measure(where),
-    "consensus-restart": lambda where, *_: consensus_restart.measure(where),
-    "consensus-budget": lambda where, _, options: consensus_budget.measure(where, options.runs, options.seconds),
-    "consensus-scale": lambda where, _, options: consensus_scale.measure(where, options.runs, options.seconds),
-    "consensus-step": lambda where, _, options: consensus_step.measure(where, options.base, options.runs),
+    "consensus-failover": lambda where, _, options: consensus_failover.measure(
+        where, options.runs("consensus-failover")
+    ),
+    "consensus-restart": lambda where, _, options: consensus_restart.measure(where, options.runs("consensus-restart")),
+    "consensus-budget": lambda where, _, options: consensus_budget.measure(
+        where, options.runs("consensus-budget"), options.seconds
+    ),
+    "consensus-scale": lambda where, _, options: consensus_scale.measure(
+        where, options.runs("consensus-scale"), options.seconds
+    ),
+    "consensus-step": lambda where, _, options: consensus_step.measure(
+        where, options.base, options.runs("consensus-step")
+    ),
 }
 """Each part returns its figures, and remarks about missing programs."""
 

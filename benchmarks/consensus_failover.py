@@ -19,7 +19,6 @@ from benchmarks.consensus_group import ConsensusGroup, running_consensus_group
 from benchmarks.etcd_group import EtcdGroup, running_etcd_group
 from benchmarks.figures import Figure
 
-REPETITIONS = 20
 TIMEOUT_S = 60.0
 GROUP = "consensus, SIGKILL of the leader until a write is acknowledged, election timeout 1,000 to 2,000 ms"
 
@@ -88,7 +87,7 @@ async def _kill(client: Child, leader: Child) -> float:
     return float((await client.request(json.dumps(killed_s), TIMEOUT_S))["seconds"])
 
 
-async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list[Figure], list[str]]:
+async def measure(directory: Path, repetitions: int) -> tuple[list[Figure], list[str]]:
     """Return the figures, and the reason if etcd is missing."""
     missing: list[str] = []
     async with AsyncExitStack() as stack:

@@ -25,14 +25,13 @@ BATCH = 500
 CLIENTS = 4
 LOAD_S = 10.0
 LOADS_MAX = 100
-RESTARTS = 3
 APPLY_TIMEOUT_S = 120.0
 OPEN_GOAL_S = 5.0
 MEMORY_GOAL_MB = 150
 MB = 1_000_000
 
 
-async def measure(directory: Path) -> tuple[list[Figure], list[str]]:
+async def measure(directory: Path, runs: int) -> tuple[list[Figure], list[str]]:
     """Return the figures of both followers, and no remarks."""
     async with running_consensus_group(directory / "restart", whole_log=True) as group:
         leader = await group.settle()
@@ -42,7 +41,7 @@ async def measure(directory: Path) -> tuple[list[Figure], list[str]]:
         full = _memory(group, followers)
         title = f"consensus, a log of {entries:,} entries of {ENTRY_BYTES} bytes, a follower"
         opened, processor, applied, after = [], [], [], []
-        for turn in range(RESTARTS):
+        for turn in range(runs):
             number = followers[turn % len(followers)]
             restart = await _restart(group, number)
             opened.append(restart.opened_s)

@@ -48,7 +48,6 @@ ENTRIES: Final = 1_000_000
 ENTRY_BYTES: Final = 256
 PERIOD_ENTRIES: Final = 2_000
 PERIOD_MS: Final = 30_000
-RESTARTS: Final = 3
 GOAL_S: Final = 10.0
 GOAL_PAUSE_MS: Final = 50.0
 FILL_S: Final = 1_200.0
@@ -86,13 +85,12 @@ class Restart:
     """Number of leaves in the structure."""
 
 
-async def measure(directory: Path) -> list[Figure]:
+async def measure(directory: Path, runs: int) -> list[Figure]:
     """Return the figures of all restarts."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
     await _run_child(directory, Specification(str(directory), 1, ENTRIES), FILL_S)
     found = [
-        Restart(**await _run_child(directory, Specification(str(directory), 2 + turn), FILL_S))
-        for turn in range(RESTARTS)
+        Restart(**await _run_child(directory, Specification(str(directory), 2 + turn), FILL_S)) for turn in range(runs)
     ]
     first = found[0]
     title = (

@@ -20,19 +20,15 @@ import trio
 
 import gossip
 from benchmarks import gossip_speed, gossip_whole_node, serf
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, repeated
 from benchmarks.gossip_group import Group, GroupError, Member, processes
 from gossip import Address, Status, SwimOptions
 from gossip.node import endpoint
 
-SPEED_RUNS = 5
 BUSY_PROCESSES = 10
-BUSY_RUNS = 3
 BUSY_QUESTIONS = 3_000
 NODES_IN_ONE = 50
 SIZE = 12
-KILLS = 9
-STOPS = 20
 STOPPED = 3
 STOPPED_S = 3.0
 WATCHED_S = 5.0
@@ -44,11 +40,13 @@ BUSY_PROGRAM = "import os; parent = os.getppid()\nwhile os.getppid() == parent: 
 Start = Callable[[Group], Awaitable[object]]
 
 
-async def measure(names: Collection[str], directory: Path, report: Callable[[list[Figure]], None]) -> None:
+async def measure(
+    names: Collection[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
+) -> None:
     """Run the named parts in order; `directory` is for the files of a farm and for a fetched serf."""
     for name, part in PARTS.items():
         if name in names:
-            report(await part(directory))
+            report(await part(directory, runs(name)))
 
 
 async def beside_busy(part: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:
@@ -232,15 +230,15 @@ async def stop_some(group: Group) -> int:
     return sum(change.status == "dead" and change.at >= began for member in group.members for change in member.story)
 
 
-PARTS: Final[dict[str, Callable[[Path], Awaitable[list[Figure]]]]] = {
-    "gossip-speed": lambda _: gossip_speed.speed(SPEED_RUNS),
-    "gossip-memory": lambda _: gossip_speed.memory(),
-    "gossip-whole-node": gossip_whole_node.memory,
-    "gossip-idle": lambda _: idle(),
-    "gossip-many": lambda _: one_process(NODES_IN_ONE),
-    "gossip-kill": lambda directory: beside_serf(directory, KILLS),
-    "gossip-stop": lambda _: stops(STOPS),
-    "gossip-speed-busy": lambda _: beside_busy(partial(gossip_speed.speed, BUSY_RUNS, BUSY_QUESTIONS)),
-    "gossip-kill-busy": lambda directory: beside_busy(partial(beside_serf, directory, KILLS)),
+PARTS: Final[dict[str, Callable[[Path, int], Awaitable[list[Figure]]]]] = {
+    "gossip-speed": lambda _, runs: gossip_speed.speed(runs),
+    "gossip-memory": partial(repeated, lambda _: gossip_speed.memory()),
+    "gossip-whole-node": partial(repeated, gossip_whole_node.memory),
+    "gossip-idle": partial(repeated, lambda _: idle()),
+    "gossip-many": partial(repeated, lambda _: one_process(NODES_IN_ONE)),
+    "gossip-kill": beside_serf,
+    "gossip-stop": lambda _, runs: stops(runs),
+    "gossip-speed-busy": lambda _, runs: beside_busy(partial(gossip_speed.speed, runs, BUSY_QUESTIONS)),
+    "gossip-kill-busy": lambda directory, runs: beside_busy(partial(beside_serf, directory, runs)),
 }
 """The measurement of each part; the directory is for the files of a farm and for a fetched serf."""

@@ -2,6 +2,7 @@
 
     three nodes, timing "lan", a report each 30 s ─┐
     three agents of serf, its profile "lan" ───────┴─ the same windows of time ─▶ share of one core, each process
+    then three nodes with an I2CP router each ─────── the same windows, without serf
 
 The nodes have LAN settings: `garlicfarm up` writes faster ones for a demonstration. They run with the environment of
 the package's service, and restart once, because a first start also loads modules that create keys and certificates.
@@ -13,95 +14,118 @@ The budget (`python -m benchmarks idle-budget`) divides the processor time of a 
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import trio
 
 from benchmarks import serf, task_times
+from benchmarks.child import Child
 from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm
 from benchmarks.figures import Figure
-from benchmarks.gossip_group import Group, processes
+from benchmarks.gossip_group import Member, processes
+from bridge.node.security.key_files import save_master_key
 from bridge.node.settings.choices import Timing
+from bridge.wire.i2p.destination_keys import new_master_key
 
 SETTLED_S = 10.0
 WINDOW_S = 20.0
-WINDOWS = 3
 REPORTING_PERIOD_MS = 30_000
-LEADER_GOAL = 0.8
-FOLLOWER_GOAL = 0.5
-WAKE_UPS_GOAL = 15
-SERF_GOAL = 3.0
-RESIDENT_GOAL_MB = 45
 MB = 1_000_000
 GROUP = f"{SERVERS} idle nodes, LAN timing, each process"
+ROWS = {
+    "processor time of the leader": ("%", "of one core; goal 0.8"),
+    "processor time of a follower": ("%", "of one core; goal 0.5"),
+    "wake-ups of the leader": ("/s", "all threads; goal 15"),
+    "wake-ups of a follower": ("/s", "all threads; goal 15"),
+    "resident memory of a node": ("MB", "goal 45"),
+    "processor time of a serf agent": ("%", "of one core, at the same time"),
+    "the leader compared with a serf agent": ("x", "goal 3"),
+    "a follower compared with a serf agent": ("x", "goal 3"),
+    "resident memory of a serf agent": ("MB", ""),
+}
+"""Unit and note of each figure."""
 BUDGET_TASKS = 14
 """Number of tasks in the budget of a node."""
 SERVICE = Path(__file__).resolve().parents[1] / "deploy" / "debian" / "garlicfarm.service"
 _ENVIRONMENT = re.compile(r"(?m)^Environment=(\w+)=(.*)$")
 _PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
+_ROUTER = re.compile(r"(?m)^\[router\]\n(?:.+\n)*")
 _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
-async def measure(directory: Path) -> list[Figure]:
-    """Return shares of one core in windows of time, and resident memory at the end, of a farm in `directory`."""
+async def measure(directory: Path, runs: int) -> list[Figure]:
+    """Return the figures of `runs` windows of time: a farm at the same time as serf's agents, then a farm with I2CP."""
     program, reason = await serf.find(directory)
-    async with processes() as agents, _restarted_farm(directory) as farm:
+    async with processes() as agents, _restarted_farm(directory / "idle", change=_as_on_a_lan) as farm:
         if program is None:
             print(f"serf: skipped, {reason}", flush=True)
         else:
             await serf.start(agents, SERVERS, program)
             await agents.converge()
-        await trio.sleep(SETTLED_S)
-        leader = await farm.leader()
-        began_s, waits = trio.current_time(), [server.wake_ups() for server in farm.servers]
-        shares = [await _window(farm, agents) for _ in range(WINDOWS)]
-        passed_s = trio.current_time() - began_s
-        wake_ups = {
-            server.node.name: (server.wake_ups() - before) / passed_s
-            for server, before in zip(farm.servers, waits, strict=True)
-        }
-        if await farm.leader() is not leader:
-            raise BenchmarkError(
-                "another node was elected during the measurement: measure again with less load on the machine"
-            )
-        resident = tuple(server.resident_bytes() / MB for server in farm.servers)
-        serf_resident = tuple(agent.resident_bytes() / MB for agent in agents.members)
-    followers = [server for server in farm.servers if server is not leader]
-    led = tuple(nodes[leader.node.name] for nodes, _ in shares)
-    followed = tuple(nodes[server.node.name] for nodes, _ in shares for server in followers)
-    theirs = tuple(share for _, agent_shares in shares for share in agent_shares)
-    figures = [
-        Figure(GROUP, "processor time of the leader", "%", led, f"of one core; goal {LEADER_GOAL:g}"),
-        Figure(GROUP, "processor time of a follower", "%", followed, f"of one core; goal {FOLLOWER_GOAL:g}"),
-        Figure(GROUP, "wake-ups of the leader", "/s", (wake_ups[leader.node.name],)),
-        Figure(
-            GROUP,
-            "wake-ups of a follower",
-            "/s",
-            tuple(wake_ups[server.node.name] for server in followers),
-            f"all threads; goal {WAKE_UPS_GOAL}",
-        ),
-        Figure(GROUP, "resident memory of a node", "MB", resident, f"goal {RESIDENT_GOAL_MB}"),
-    ]
-    if theirs:
-        ratio = Figure("", "", "", followed).median / Figure("", "", "", theirs).median
-        figures += [
-            Figure(GROUP, "processor time of a serf agent", "%", theirs, "of one core, at the same time"),
-            Figure(
-                GROUP, "a follower compared with a serf agent", "x", (ratio,), f"of the medians; goal {SERF_GOAL:g}"
-            ),
-            Figure(GROUP, "resident memory of a serf agent", "MB", serf_resident),
-        ]
+        figures = await _windows(GROUP, farm, agents.members, runs)
+    return figures + await _with_i2cp(directory / "i2cp", runs)
+
+
+async def _with_i2cp(directory: Path, runs: int) -> list[Figure]:
+    await trio.Path(directory).mkdir(mode=0o700)
+    # The keys of a demonstration never reach a router.
+    save_master_key(directory / "master.key", new_master_key())
+    routers = await Child.start_module(
+        "routers", "benchmarks.i2cp_routers", {"routers": SERVERS}, directory / "routers.log"
+    )
+    try:
+        ports = iter((await routers.receive_document())["ports"])
+        async with _restarted_farm(
+            directory, change=lambda text: _with_router(_as_on_a_lan(text), next(ports))
+        ) as farm:
+            figures = await _windows(f"{GROUP}, with I2CP", farm, (), runs)
+        if not (await routers.request(""))["structures"]:
+            raise BenchmarkError("the farm did not publish a structure by I2CP")
+    finally:
+        await routers.end()
     return figures
+
+
+async def _windows(group: str, farm: Farm, agents: Sequence[Member], runs: int) -> list[Figure]:
+    """Measure windows of time. Each window has one value for each process; ratios compare the means of a window."""
+    await trio.sleep(SETTLED_S)
+    leader = await farm.leader()
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(runs):
+        before = [(each, each.processor_seconds(), each.wake_ups()) for each in farm.servers]
+        agents_before = [(each, each.processor_seconds()) for each in agents]
+        began_s = trio.current_time()
+        await trio.sleep(WINDOW_S)
+        passed_s = trio.current_time() - began_s
+        shares: defaultdict[str, list[float]] = defaultdict(list)
+        for server, used_s, waits in before:
+            role = "the leader" if server is leader else "a follower"
+            shares[role].append(100 * (server.processor_seconds() - used_s) / passed_s)
+            found[f"wake-ups of {role}"].append((server.wake_ups() - waits) / passed_s)
+            found["resident memory of a node"].append(server.resident_bytes() / MB)
+        for agent, used_s in agents_before:
+            shares["a serf agent"].append(100 * (agent.processor_seconds() - used_s) / passed_s)
+            found["resident memory of a serf agent"].append(agent.resident_bytes() / MB)
+        for role, each in shares.items():
+            found[f"processor time of {role}"] += each
+            if agents:
+                found[f"{role} compared with a serf agent"].append(mean(each) / mean(shares["a serf agent"]))
+    if await farm.leader() is not leader:
+        raise BenchmarkError(
+            "another node was elected during the measurement: measure again with less load on the machine"
+        )
+    return [Figure(group, name, unit, tuple(found[name]), note) for name, (unit, note) in ROWS.items() if name in found]
 
 
 async def budget(directory: Path) -> list[Figure]:
     """Return the processor time of each task of the leader and of a follower, with the number of its steps."""
     figures: list[Figure] = []
-    async with _restarted_farm(directory, "benchmarks.task_times") as farm:
+    async with _restarted_farm(directory / "idle", _as_on_a_lan, "benchmarks.task_times") as farm:
         await trio.sleep(task_times.SETTLED_S + task_times.WINDOW_S + 1)
         leader = await farm.leader()
         follower = next(server for server in farm.servers if server is not leader)
@@ -134,36 +158,15 @@ def _steps_note(steps: float | None) -> str:
 
 
 @asynccontextmanager
-async def _restarted_farm(directory: Path, program: str = "") -> AsyncIterator[Farm]:
-    """Run a farm with LAN settings that has restarted once, optionally as another program."""
+async def _restarted_farm(directory: Path, change: Callable[[str], str], program: str = "") -> AsyncIterator[Farm]:
+    """Run a farm with changed settings that has restarted once, optionally as another program."""
     environment = dict(_ENVIRONMENT.findall(SERVICE.read_text(encoding="utf-8")))
-    settings = running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan, environment=environment)
-    async with settings as farm:
+    async with running_farm(directory, Timing.LAN, change=change, environment=environment) as farm:
         for server in farm.servers:
             server.program = program or server.program
             server.environment = {**environment, task_times.TASK_TIMES_FILE: str(_times_file(server))}
         await farm.restart()
         yield farm
-
-
-async def _window(farm: Farm, agents: Group) -> tuple[dict[str, float], list[float]]:
-    """Return the percentage of one core in one window, for each node by name and for each agent."""
-    nodes = {server.node.name: server.processor_seconds() for server in farm.servers}
-    others = [agent.processor_seconds() for agent in agents.members]
-    began_s = trio.current_time()
-    await trio.sleep(WINDOW_S)
-    passed_s = trio.current_time() - began_s
-    return (
-        {server.node.name: _percent(server, nodes[server.node.name], passed_s) for server in farm.servers},
-        [
-            100 * (agent.processor_seconds() - used_s) / passed_s
-            for agent, used_s in zip(agents.members, others, strict=True)
-        ],
-    )
-
-
-def _percent(server: Server, used_s: float, passed_s: float) -> float:
-    return 100 * (server.processor_seconds() - used_s) / passed_s
 
 
 def _as_on_a_lan(settings: str) -> str:
@@ -173,3 +176,11 @@ def _as_on_a_lan(settings: str) -> str:
     if (periods, timings) != (1, 1):
         raise BenchmarkError("the settings of `up` do not have a reporting period and a gossip timing")
     return settings
+
+
+def _with_router(settings: str, port: int) -> str:
+    """Return the settings for a router of the operator, with keys that are not a demonstration's."""
+    replaced = {"demo = true\n": "demo = false\n", 'pace = "reporting-period"\n': ""}
+    for old, new in replaced.items():
+        settings = settings.replace(old, new)
+    return _ROUTER.sub(f'[router]\nkind = "i2cp"\nsoftware = "java"\ni2cp = "127.0.0.1:{port}"\n', settings)

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from benchmarks.figures import Figure, percentile
+from benchmarks.figures import Figure, percentile, repeated
 
 LATENCY: Final = "kraft-latency"
 FAILOVER: Final = "kraft-failover"
@@ -31,13 +31,14 @@ WARM_UP: Final = 1_000
 """The number of writes before the measurement, in which the JVM compiles its frequent code."""
 WRITES: Final = {0: 500, 25: 100}
 GOAL_LATENCY: Final = 0.6
-KILLS: Final = 5
 FAILOVER_S: Final = 10.0
 BEFORE_KILL_S: Final = 2.0
 GOAL_FAILOVER_S: Final = 3.2
 
 
-async def measure(names: Collection[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
+async def measure(
+    names: Collection[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
+) -> None:
     """Run the named parts."""
     parts = [name for name in PARTS if name in names]
     # The base install does not include kio and librdkafka, and the other parts do not need them.
@@ -45,7 +46,7 @@ async def measure(names: Collection[str], directory: Path, runs: int, report: Ca
         if SCANS in parts:
             from benchmarks import kraft_scans  # noqa: PLC0415
 
-            report(await kraft_scans.measure(directory / SCANS, runs))
+            report(await kraft_scans.measure(directory / SCANS, runs(SCANS)))
             parts.remove(SCANS)
         if not parts:
             return
@@ -61,13 +62,13 @@ async def measure(names: Collection[str], directory: Path, runs: int, report: Ca
         print(f"kraft-latency, kraft-failover     left out: {why}", flush=True)
         parts = [name for name in parts if name not in (LATENCY, FAILOVER)]
     if LATENCY in parts:
-        report(await _latency(directory / LATENCY, runs))
+        report(await _latency(directory / LATENCY, runs(LATENCY)))
     if FAILOVER in parts:
-        report(await _failover(directory / FAILOVER))
+        report(await _failover(directory / FAILOVER, runs(FAILOVER)))
     if CONSUMERS in parts:
-        report(await kraft_consumers.rates(directory / CONSUMERS, runs, why))
+        report(await kraft_consumers.rates(directory / CONSUMERS, runs(CONSUMERS), why))
     if MEMORY in parts:
-        report(await kraft_consumers.memory(directory / MEMORY))
+        report(await repeated(kraft_consumers.memory, directory / MEMORY, runs(MEMORY)))
 
 
 async def _latency(directory: Path, runs: int) -> list[Figure]:
@@ -101,7 +102,7 @@ def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
     return figures
 
 
-async def _failover(directory: Path) -> list[Figure]:
+async def _failover(directory: Path, kills: int) -> list[Figure]:
     from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums  # noqa: PLC0415 - see `measure`
 
     async def kill_leader(quorum: MeasuredQuorum) -> float:
@@ -119,7 +120,7 @@ async def _failover(directory: Path) -> list[Figure]:
         await own_quorum.write(count=WARM_UP // 10)
         found: dict[str, list[float]] = {own_quorum.name: [], kafka_quorum.name: []}
         gaps_s: list[float] = []
-        for _ in range(KILLS):
+        for _ in range(kills):
             for quorum in (own_quorum, kafka_quorum):
                 leader = (await led(quorum)).leader
                 async with trio.open_nursery() as nursery:

@@ -23,7 +23,6 @@ CLIENTS = 64
 CONNECTIONS = 4
 UPDATE_BYTES = 256
 WARM_UP_S = 1.0
-KILLS = 10
 FAILOVER_S = 4.0
 BEFORE_KILL_S = 1.0
 GOAL_TIMES = 3.0
@@ -31,7 +30,11 @@ NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
 
 
 async def measure(
-    names: Collection[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
+    names: Collection[str],
+    directory: Path,
+    runs: Callable[[str], int],
+    seconds: float,
+    report: Callable[[list[Figure]], None],
 ) -> None:
     """Run the named parts; raise `ChildError` if the package is missing."""
     parts = [name for name in PARTS if name in names]
@@ -40,9 +43,9 @@ async def measure(
     if (why := missing()) is not None:
         raise ChildError(f"{', '.join(parts)}: {why}")
     if "zmq-raft-throughput" in parts:
-        report(await _throughput(directory / "zmq-raft-throughput", runs, seconds))
+        report(await _throughput(directory / "zmq-raft-throughput", runs("zmq-raft-throughput"), seconds))
     if "zmq-raft-failover" in parts:
-        report(await _failover(directory / "zmq-raft-failover"))
+        report(await _failover(directory / "zmq-raft-failover", runs("zmq-raft-failover")))
 
 
 async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure]:
@@ -77,11 +80,11 @@ async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]
     return len(latencies) / found["elapsed_s"], latencies
 
 
-async def _failover(directory: Path) -> list[Figure]:
+async def _failover(directory: Path, kills: int) -> list[Figure]:
     found: dict[Make, list[float]] = {make: [] for make in NAMES}
     for make in NAMES:
         async with running_zmq_raft_group(directory / make.value, [make] * 3) as group:
-            for _ in range(KILLS):
+            for _ in range(kills):
                 found[make].append(await _kill_leader(group))
     where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
     package_s = statistics.median(found[Make.PACKAGE])

@@ -1,13 +1,16 @@
 """Figures of the benchmarks: percentiles, submitted entries, and the specification for a client process."""
 
 import json
+from pathlib import Path
 
 import pytest
+import trio
 
 from benchmarks import cold_start
+from benchmarks.__main__ import main
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.farm import BenchmarkError
-from benchmarks.figures import Figure, percentile, table
+from benchmarks.figures import Figure, percentile, repeated, table
 from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
@@ -37,6 +40,31 @@ def test_table_shows_median_and_extremes_per_group() -> None:
     rate = next(line for line in lines if line.strip().startswith("rate"))
     assert rate.split() == ["rate", "200", "/s", "100", "to", "300", "3x"]
     assert any(line.endswith("goal 2") for line in lines)
+
+
+async def test_repeated_part_has_values_of_all_runs(tmp_path: Path) -> None:
+    async def part(directory: Path) -> list[Figure]:
+        await trio.lowlevel.checkpoint()
+        run = int(directory.name)
+        return [
+            Figure("first", "rate", "/s", (float(run),), "goal 2"),
+            Figure("second", f"task {run % 2}", "ms", (1.0,)),
+        ]
+
+    assert await repeated(part, tmp_path, 3) == [
+        Figure("first", "rate", "/s", (0.0, 1.0, 2.0), "goal 2"),
+        Figure("second", "task 0", "ms", (1.0, 1.0)),
+        Figure("second", "task 1", "ms", (1.0,)),
+    ]
+
+
+def test_parts_without_runs_refuse_their_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "machine", "memory", "--runs", "2"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--runs does not apply to machine and memory" in capsys.readouterr().err
 
 
 def test_client_process_specification_is_one_line() -> None:
