@@ -36,6 +36,7 @@ from bridge.api.view import (
     WeightsView,
 )
 from bridge.core.formation.member import MemberStatus
+from bridge.core.state.farm_state import SERVERS_MAX
 
 NOW_MS = 1_760_000_000_000
 MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"
@@ -54,6 +55,13 @@ def leaf(number: int) -> str:
 def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView:
     leads = number == leader
     return judged(_farm_view(number, leader, servers, leads=leads))
+
+
+def largest_farm_view() -> FarmView:
+    """Return the view of 64 servers with 16 places, the most of a structure."""
+    view = farm_view(servers=SERVERS_MAX)
+    [publishing_view] = view.publishing
+    return judged(replace(view, publishing=(replace(publishing_view, entries=publishing_view.entries[:16]),)))
 
 
 def judged(view: FarmView) -> FarmView:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from bridge.api.control_routes import PAGE, Route
 from bridge.api.events import LEADER_ELECTED, MEMBER_ALIVE, MEMBER_SUSPECT, PUBLISHED, PUBLISHER_CHOSEN, VERDICT_CHANGED
+from bridge.api.json import encode
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.api.trace import EventPage
 from bridge.api.words import CONDITION_NAMES
@@ -29,6 +30,7 @@ from bridge.node.control.stream import EventStream
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
+from tests.operator_views import largest_farm_view
 
 Handler = Callable[[Call[Any]], Awaitable[Struct | Answer]]
 
@@ -109,6 +111,11 @@ async def test_page_is_only_resource_without_token(tmp_path: Path) -> None:
         for target in ("/v1/stream", "/v1/view", "/?x=1", "/healthz"):
             async with served.open_request(target, token=False) as stream:
                 assert (await received(stream, b"\r\n")).startswith(b"HTTP/1.1 401")
+
+
+def test_page_and_view_of_largest_farm_fit_200_kb() -> None:
+    page, view = joined().encode(), encode(largest_farm_view())
+    assert (len(page) < 200_000, len(view) < 200_000) == (True, True), f"{len(page)} and {len(view)} bytes"
 
 
 async def test_content_policy_allows_only_inline_script_with_style() -> None:
