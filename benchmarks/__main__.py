@@ -1,7 +1,8 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start
-            ─▶ idle, restart ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus and others ─▶ gossip ─▶ KRaft and Kafka
+    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ elections
+            ─▶ cold start, idle, restart ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus and others ─▶ gossip
+            ─▶ KRaft and Kafka
 
 Names choose parts; without names, all run. Bad figures are printed like the others.
 """
@@ -10,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from benchmarks import (
     cold_start,
     commands,
     consensus,
+    elections,
     failover,
     farm_restart,
     gossip,
@@ -36,6 +38,16 @@ from benchmarks.figures import Figure, repeated, table
 from benchmarks.gossip_group import GroupError
 from bridge.node.settings.choices import Timing
 
+ALONE: dict[str, Callable[[Path, int, float], Awaitable[list[Figure]]]] = {
+    "elections": lambda where, runs, _: elections.measure(where, runs),
+    "elections-simulated": lambda where, runs, _: elections.simulated(where, runs),
+    "cold-start": lambda where, runs, _: trio.to_thread.run_sync(cold_start.measure, where, runs),
+    "idle": lambda where, runs, _: idle.measure(where, runs),
+    "farm-restart": lambda where, runs, _: farm_restart.measure(where, runs),
+    "idle-budget": lambda where, runs, _: repeated(idle.budget, where, runs),
+    "storage": lambda where, runs, seconds: trio.to_thread.run_sync(storage.measure, where, runs, seconds / 6),
+}
+"""Parts that do not use the common farm: directory, number of runs, seconds of a run."""
 NAMES = (
     "machine",
     "commands",
@@ -43,11 +55,7 @@ NAMES = (
     "memory",
     "failover",
     "failover-local",
-    "cold-start",
-    "idle",
-    "farm-restart",
-    "idle-budget",
-    "storage",
+    *ALONE,
     "zmq-sockets",
     "zmq-endpoint",
     *consensus.PARTS,
@@ -77,11 +85,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
 RUNS: dict[str, int] = {
     **dict.fromkeys(("cold-start", "idle", "idle-budget", "farm-restart", "consensus-restart"), 3),
     **dict.fromkeys(("zmq-endpoint", "kraft-memory", "gossip-memory", "gossip-whole-node", "gossip-idle"), 3),
-    **dict.fromkeys(("gossip-many", "gossip-speed-busy"), 3),
+    **dict.fromkeys(("gossip-many", "gossip-speed-busy", "elections"), 3),
     **dict.fromkeys(("gossip-kill", "gossip-kill-busy"), 9),
     "zmq-raft-failover": 10,
     "commands": 15,
     **dict.fromkeys(("consensus-failover", "gossip-stop"), 20),
+    "elections-simulated": 30,
 }
 """The number of runs of a part without `--runs`; 5 if a part is not listed."""
 UNREPEATED = frozenset(
@@ -205,16 +214,9 @@ async def _alone(
     report: Callable[[list[Figure]], None],
 ) -> None:
     """Run the parts that do not use the common farm."""
-    if "cold-start" in names:
-        report(await trio.to_thread.run_sync(cold_start.measure, directory, runs("cold-start")))
-    if "idle" in names:
-        report(await idle.measure(directory, runs("idle")))
-    if "farm-restart" in names:
-        report(await farm_restart.measure(directory / "farm-restart", runs("farm-restart")))
-    if "idle-budget" in names:
-        report(await repeated(idle.budget, directory / "idle-budget", runs("idle-budget")))
-    if "storage" in names:
-        report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs("storage"), seconds / 6))
+    for name, part in ALONE.items():
+        if name in names:
+            report(await part(directory / name, runs(name), seconds))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):
         # The base install does not include pyzmq, and the other parts do not need it.
         try:

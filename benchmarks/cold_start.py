@@ -33,6 +33,7 @@ _LINE = re.compile(r"(\d\d):(\d\d):(\d\d\.\d{3}) (?:\S+ )?([a-z]+(?:-[a-z]+)*)(?
 
 def measure(directory: Path, repetitions: int) -> list[Figure]:
     """Run the command as a user does; the time includes the start of the interpreter and the creation of all keys."""
+    directory.mkdir()
     times: dict[str, list[float]] = {step: [] for step in (*STEPS, PUBLISHED)}
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory(dir=directory) as state:

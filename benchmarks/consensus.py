@@ -4,6 +4,7 @@ consensus-throughput    the bare group, a pipe without consensus, and etcd, in t
 consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
 consensus-restart       a log of a million entries: memory, verification, application
 consensus-budget        the time of one entry, hop by hop
+consensus-split         the processor time of an entry by kind of work, in the leader and in a follower
 consensus-scale         the cost of an entry by the number of servers, up to 64
 consensus-step          processor time of single steps of the core, compared with an earlier tree (`--base`)
 """
@@ -19,6 +20,7 @@ from benchmarks import (
     consensus_failover,
     consensus_restart,
     consensus_scale,
+    consensus_split,
     consensus_step,
     consensus_throughput,
 )
@@ -54,6 +56,9 @@ PARTS: Final[dict[str, Callable[[Path, Machine, Options], Awaitable[tuple[list[F
     "consensus-restart": lambda where, _, options: consensus_restart.measure(where, options.runs("consensus-restart")),
     "consensus-budget": lambda where, _, options: consensus_budget.measure(
         where, options.runs("consensus-budget"), options.seconds
+    ),
+    "consensus-split": lambda where, _, options: consensus_split.measure(
+        where, options.runs("consensus-split"), options.seconds
     ),
     "consensus-scale": lambda where, _, options: consensus_scale.measure(
         where, options.runs("consensus-scale"), options.seconds

@@ -52,7 +52,7 @@ async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figu
     """Return the median of each hop in each run, and a remark about the writes left out."""
     medians: list[list[float]] = []
     complete = written = 0
-    async with running_consensus_group(directory / "group", traced=True) as group, trio.open_nursery() as nursery:
+    async with running_consensus_group(directory / "group", instrument="hops") as group, trio.open_nursery() as nursery:
         client = connect(group.target())
         await nursery.start(client.run)
         for _ in range(WARM_UP):
@@ -128,4 +128,4 @@ async def _submit(client: GarlicFarmClient) -> None:
 async def _marks(group: ConsensusGroup) -> dict[int, Marks]:
     """Return the marks of each server since the last call."""
     found: Any = await group.statuses()
-    return {number: status["marks"] for number, status in found.items()}
+    return {number: status["taken"] for number, status in found.items()}

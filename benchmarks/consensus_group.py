@@ -24,9 +24,9 @@ PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 class ConsensusGroup:
     """The group, created by `running_consensus_group`."""
 
-    def __init__(self, directory: Path, *, whole_log: bool, traced: bool) -> None:
+    def __init__(self, directory: Path, *, whole_log: bool, instrument: str) -> None:
         self.directory = directory
-        self._options = {"whole_log": whole_log, "traced": traced}
+        self._options = {"whole_log": whole_log, "instrument": instrument}
         self.servers: dict[int, Child] = {}
         self._announced: dict[int, dict[str, object]] = {}
 
@@ -101,11 +101,11 @@ class ConsensusGroup:
 
 @asynccontextmanager
 async def running_consensus_group(
-    directory: Path, *, whole_log: bool = False, traced: bool = False
+    directory: Path, *, whole_log: bool = False, instrument: str = ""
 ) -> AsyncIterator[ConsensusGroup]:
     """Start a group in a new directory; its processes end with the block. Options: see `Specification`."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
-    group = ConsensusGroup(directory, whole_log=whole_log, traced=traced)
+    group = ConsensusGroup(directory, whole_log=whole_log, instrument=instrument)
     try:
         await group.start_all()
         await group.settle()

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from benchmarks.hop_marks import HopMarks
+from benchmarks.time_split import TimeSplit
 from consensus import (
     GARLIC_FARM,
     Configuration,
@@ -76,6 +77,11 @@ CLUSTER = "benchmark"
 USER = "benchmark"
 LISTENS = "127.0.0.1"
 NEVER_BYTES = 2**62
+INSTRUMENTS: dict[str, Callable[[], HopMarks | TimeSplit | None]] = {
+    "": lambda: None,
+    "hops": HopMarks,
+    "split": TimeSplit,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,8 @@ class Specification:
     port: int = 0
     whole_log: bool = False
     """True if snapshots never shorten the log."""
-    traced: bool = False
-    """True if the server stores the time of each hop of an entry (`hop_marks`)."""
+    instrument: str = ""
+    """`hops`: the server stores the time of each hop of an entry; `split`: its processor time by kind of work."""
     hosted: int = 1
     """Number of servers in this process, with consecutive ids and a subdirectory each."""
     follows: bool = False
@@ -263,6 +269,8 @@ class _Node:
 
 
 async def _run(specification: Specification) -> None:
+    # The parts of a server keep methods of each other, so the methods are replaced first.
+    instrument = INSTRUMENTS[specification.instrument]()
     nodes = [_Node(each) for each in _hosted(specification)]
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         for node in nodes:
@@ -270,10 +278,9 @@ async def _run(specification: Specification) -> None:
         line = await trio.to_thread.run_sync(sys.stdin.readline)
         announced = [Announcement(**each) for each in json.loads(line)]
         server, *_ = [await node.run(announced, nursery) for node in nodes]
-        marks = HopMarks() if specification.traced else None
         print(READY, flush=True)
         while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            status = asdict(_status(server)) | ({} if marks is None else {"marks": marks.take()})
+            status = asdict(_status(server)) | ({} if instrument is None else {"taken": instrument.take()})
             print(json.dumps(status), flush=True)
         nursery.cancel_scope.cancel()
 

@@ -5,11 +5,13 @@
 Unavailable contenders are skipped with a reason. Running contenders without load only send heartbeats.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import trio
 
 from benchmarks import client, etcd_group
 from benchmarks.bare_pipe import Pipe, running_pipe
@@ -64,13 +66,19 @@ class Contender(Protocol):
         ...
 
 
-async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) -> Turn:
-    """Start the prepared client processes together."""
+async def drive(
+    clients: Sequence[Child],
+    servers: Sequence[Child],
+    load: Load,
+    on_ready: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+) -> Turn:
+    """Start the prepared client processes together, after a call of `on_ready`."""
     try:
         patience_s = 30 + 3 * load.seconds
         for child in clients:
             if await child.receive_line(patience_s) != READY:
                 raise ChildError(f"{child.name} did not get ready")
+        await on_ready()
         before = [server.processor_seconds() for server in servers]
         for child in clients:
             await child.send_line(GO)
@@ -92,8 +100,11 @@ class Ours:
 
     name = OURS
 
-    def __init__(self, group: ConsensusGroup) -> None:
+    def __init__(
+        self, group: ConsensusGroup, on_ready: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
+    ) -> None:
         self._group = group
+        self._on_ready = on_ready
 
     def fits(self, _scenario: Scenario) -> bool:
         """Return True: every scenario is possible."""
@@ -109,7 +120,7 @@ class Ours:
         ]
         for child in children:
             await child.send_line(line)
-        return await drive(children, list(self._group.servers.values()), load)
+        return await drive(children, list(self._group.servers.values()), load, self._on_ready)
 
 
 class BarePipe:

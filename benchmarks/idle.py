@@ -60,8 +60,9 @@ _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 async def measure(directory: Path, runs: int) -> list[Figure]:
     """Return the figures of `runs` windows of time: a farm at the same time as serf's agents, then a farm with I2CP."""
+    await trio.Path(directory).mkdir(mode=0o700)
     program, reason = await serf.find(directory)
-    async with processes() as agents, _restarted_farm(directory / "idle", change=_as_on_a_lan) as farm:
+    async with processes() as agents, _restarted_farm(directory / "farm", change=as_on_a_lan) as farm:
         if program is None:
             print(f"serf: skipped, {reason}", flush=True)
         else:
@@ -80,9 +81,7 @@ async def _with_i2cp(directory: Path, runs: int) -> list[Figure]:
     )
     try:
         ports = iter((await routers.receive_document())["ports"])
-        async with _restarted_farm(
-            directory, change=lambda text: _with_router(_as_on_a_lan(text), next(ports))
-        ) as farm:
+        async with _restarted_farm(directory, change=lambda text: _with_router(as_on_a_lan(text), next(ports))) as farm:
             figures = await _windows(f"{GROUP}, with I2CP", farm, (), runs)
         if not (await routers.request(""))["structures"]:
             raise BenchmarkError("the farm did not publish a structure by I2CP")
@@ -125,7 +124,7 @@ async def _windows(group: str, farm: Farm, agents: Sequence[Member], runs: int) 
 async def budget(directory: Path) -> list[Figure]:
     """Return the processor time of each task of the leader and of a follower, with the number of its steps."""
     figures: list[Figure] = []
-    async with _restarted_farm(directory / "idle", _as_on_a_lan, "benchmarks.task_times") as farm:
+    async with _restarted_farm(directory, as_on_a_lan, "benchmarks.task_times") as farm:
         await trio.sleep(task_times.SETTLED_S + task_times.WINDOW_S + 1)
         leader = await farm.leader()
         follower = next(server for server in farm.servers if server is not leader)
@@ -169,7 +168,7 @@ async def _restarted_farm(directory: Path, change: Callable[[str], str], program
         yield farm
 
 
-def _as_on_a_lan(settings: str) -> str:
+def as_on_a_lan(settings: str) -> str:
     """Return the settings of `up` with the reporting period and gossip timing of a node on a LAN."""
     settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
     settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)

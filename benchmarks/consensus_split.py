@@ -1,0 +1,50 @@
+"""The processor time of an entry by kind of work, in the leader and in a follower.
+
+Three bare servers get the loads of `consensus-throughput` with many clients and in batches. In each server, `TimeSplit`
+divides the processor time of the process among kinds of work, from the first submission after the warm-up to the end of
+the clients. The times are divided by the number of entries that the log received.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.consensus_group import running_consensus_group
+from benchmarks.consensus_throughput import ENTRY_BYTES, SCENARIOS
+from benchmarks.contenders import Ours, Scenario
+from benchmarks.figures import Figure
+
+LOADS = tuple(each for each in SCENARIOS if each.clients != 1)
+
+
+async def measure(directory: Path, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
+    """Return the microseconds of each kind of work for an entry, and no remarks."""
+    found: dict[Scenario, defaultdict[tuple[str, str], list[float]]] = {load: defaultdict(list) for load in LOADS}
+    async with running_consensus_group(directory / "group", instrument="split") as group:
+        for _ in range(runs):
+            for scenario in LOADS:
+                leader = await group.settle()
+                started: list[Any] = []
+
+                async def start(started: list[Any] = started) -> None:
+                    started.append(await group.statuses())
+
+                await Ours(group, start).turn(scenario, scenario.load(seconds, ENTRY_BYTES))
+                ended: Any = await group.statuses()
+                entries = ended[leader]["commit"] - started[0][leader]["commit"]
+                followers = [status["taken"] for number, status in ended.items() if number != leader]
+                for role, taken in (("leader", [ended[leader]["taken"]]), ("a follower", followers)):
+                    for kind in set().union(*taken):
+                        spent_s = sum(each.get(kind, 0.0) for each in taken) / len(taken)
+                        found[scenario][role, kind].append(spent_s / entries * 1e6)
+    return [figure for scenario, times in found.items() for figure in _figures(scenario, times)], []
+
+
+def _figures(scenario: Scenario, times: dict[tuple[str, str], list[float]]) -> list[Figure]:
+    figures = []
+    for role in ("leader", "a follower"):
+        group = f"consensus, {scenario.name}: processor time of the {role} for an entry".replace("the a ", "a ")
+        rows = [Figure(group, kind, "us", tuple(each)) for (owner, kind), each in times.items() if owner == role]
+        figures += sorted(rows, key=lambda row: -row.median)
+        figures.append(Figure(group, "all", "us", tuple(map(sum, zip(*(row.values for row in rows), strict=False)))))
+    return figures

@@ -1,0 +1,159 @@
+"""The processor time of one server by kind of work, for `consensus_split`: wrappers around methods, and an instrument.
+
+    loop │ wait │ step of a task: rest of the task, or the kind of the innermost wrapped method │ loop …
+
+Each interval of the loop's thread belongs to exactly one kind. The remaining time of the process is time of other
+threads: writes and syncs. Each wrapped call has a cost, measured at the start; it is moved to a separate kind.
+"""
+
+import gc
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from threading import get_ident
+from time import thread_time_ns
+from typing import Any, Final
+
+import trio
+
+from consensus.core.raft import Raft
+from consensus.net.direct_stream import DirectStream
+from consensus.net.tls_stream import TlsStream
+from consensus.protocols.garlic_farm.node import connection, links
+from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
+from consensus.protocols.garlic_farm.node.connection import ServerConnection
+from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
+from consensus.protocols.garlic_farm.wire.codec import ReplyReader, RequestReader
+from consensus.server.applying import Applying
+from consensus.server.batching import Batches
+from consensus.server.event_loop import EventLoop
+from consensus.server.executor import Executor
+from consensus.server.pending_calls import PendingCalls
+from consensus.server.server import ConsensusServer
+from consensus.storage.disk_thread import DiskThread
+from consensus.storage.disk_worker import DiskWorker
+
+LOOP, WAIT, THREADS = "event loop", "event loop: system call that waits", "other threads: disk"
+MEASUREMENT, GARBAGE = "the measurement itself", "collector of garbage"
+DECODE, ENCODE, SUBMIT = "decode", "encode", "submission of a client's request"
+TURN, STEP, EFFECTS = "turns of the server: queues, batches", "step of the core", "effects of a step"
+DISK, CONNECTIONS = "disk: plan and hand-over", "connections: tasks that read and write"
+ACKNOWLEDGE, TLS, SOCKET, APPLY = "acknowledgements", "TLS", "socket: read and write", "application"
+_METHODS: Final[tuple[tuple[Any, str, str], ...]] = (
+    (RequestReader, "feed", DECODE),
+    (RequestReader, "next", DECODE),
+    (ReplyReader, "next", DECODE),
+    (connection, "commands_from_wire", DECODE),
+    (connection, "request_from_wire", DECODE),
+    (links, "reply_from_wire", DECODE),
+    (ServerConnection, "_begin", SUBMIT),
+    (ClientRequests, "client_request", SUBMIT),
+    (Batches, "submit", TURN),
+    (EventLoop, "_run_pending", TURN),
+    (Raft, "step", STEP),
+    (ConsensusServer, "_carry_out", EFFECTS),
+    (RequestEncoder, "encode", ENCODE),
+    (connection, "encode_reply", ENCODE),
+    (connection, "reply_to_wire", ENCODE),
+    (PendingCalls, "answer", ACKNOWLEDGE),
+    (Batches, "_resolve_batch", ACKNOWLEDGE),
+    (ServerConnection, "_settle", ACKNOWLEDGE),
+    (Executor, "persist", DISK),
+    (Executor, "next_job", DISK),
+    (Executor, "written", DISK),
+    (DiskWorker, "submit", DISK),
+    (DiskThread, "begin", DISK),
+    (TlsStream, "_accept", TLS),
+    (TlsStream, "_decrypt", TLS),
+    (DirectStream, "_push", SOCKET),
+    (os, "read", SOCKET),
+    (Applying, "push", APPLY),
+)
+"""Owner, function, and its kind of work."""
+_TASKS: Final = {"ConsensusServer.run": TURN, "<TrioToken.run_sync_soon task>": DISK, "Applying.run": APPLY}
+"""The kind of the rest of a task, by the end of its name. All other frequent tasks read and write connections."""
+_CALIBRATION_CALLS: Final = 20_000
+
+
+class TimeSplit(trio.abc.Instrument):
+    """The times of this process, from its creation on. Create it in the loop's thread."""
+
+    def __init__(self) -> None:
+        self._spent_ns: defaultdict[str, int] = defaultdict(int)
+        self._kind = LOOP
+        self._last_ns = thread_time_ns()
+        self._process_s = time.process_time()
+        self._call_ns = 0
+        self._call_ns = self._calibrated_ns()
+        for owner, name, kind in _METHODS:
+            setattr(owner, name, self._timed(getattr(owner, name), kind))
+        self._collected_from, self._thread = LOOP, get_ident()
+        gc.callbacks.append(self._collect)
+        trio.lowlevel.add_instrument(self)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """End an interval of the loop."""
+        self._begin(_TASKS.get(".".join(task.name.rsplit(".", 2)[-2:]), CONNECTIONS))
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """End the step of a task."""
+        del task
+        self._begin(LOOP)
+
+    def before_io_wait(self, timeout: float) -> None:
+        """End an interval of the loop."""
+        del timeout
+        self._begin(WAIT)
+
+    def after_io_wait(self, timeout: float) -> None:
+        """End the wait."""
+        del timeout
+        self._begin(LOOP)
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds of each kind since the last call."""
+        self._begin(self._kind)
+        process_s = time.process_time()
+        taken = {kind: spent_ns / 1e9 for kind, spent_ns in self._spent_ns.items()}
+        taken[THREADS] = process_s - self._process_s - sum(taken.values())
+        self._process_s = process_s
+        self._spent_ns.clear()
+        return taken
+
+    def _collect(self, phase: str, _: dict[str, int]) -> None:
+        if get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._collected_from = self._kind
+            self._begin(GARBAGE)
+        else:
+            self._begin(self._collected_from)
+
+    def _begin(self, kind: str) -> None:
+        now_ns = thread_time_ns()
+        self._spent_ns[self._kind] += now_ns - self._last_ns
+        self._last_ns, self._kind = now_ns, kind
+
+    def _timed(self, method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        @wraps(method)
+        def timed(*arguments: object, **options: object) -> object:
+            outer = self._kind
+            self._begin(kind)
+            try:
+                return method(*arguments, **options)
+            finally:
+                self._begin(outer)
+                self._spent_ns[outer] -= self._call_ns
+                self._spent_ns[MEASUREMENT] += self._call_ns
+
+        return timed
+
+    def _calibrated_ns(self) -> int:
+        """Return the cost of a wrapper to the kind around it: the wrapped function does nothing."""
+        timed = self._timed(lambda: None, MEASUREMENT)
+        began_ns = thread_time_ns()
+        for _ in range(_CALIBRATION_CALLS):
+            timed()
+        return (thread_time_ns() - began_ns) // _CALIBRATION_CALLS
