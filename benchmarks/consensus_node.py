@@ -9,6 +9,7 @@ cannot outlive the benchmark.
 """
 
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -272,6 +273,8 @@ async def _run(specification: Specification) -> None:
     # The parts of a server keep methods of each other, so the methods are replaced first.
     instrument = INSTRUMENTS[specification.instrument]()
     nodes = [_Node(each) for each in _hosted(specification)]
+    # As in `garlicfarm run`: full collections of garbage leave out the objects of modules.
+    gc.freeze()
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         for node in nodes:
             print(json.dumps(asdict(await node.open(stack, nursery))), flush=True)
