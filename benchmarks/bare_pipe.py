@@ -12,6 +12,7 @@ not handle failures. The bare group has as many bytes, processes and syncs. As i
 time, and frames that arrive during a round form the next one. TLS and certificates are the servers' own.
 """
 
+import gc
 import json
 import os
 import sys
@@ -87,6 +88,8 @@ async def running_pipe(directory: Path) -> AsyncIterator[Pipe]:
 def main() -> None:
     """Run one process."""
     document = json.loads(sys.argv[1])
+    # As in the bare servers, so that both have the same costs of Python.
+    gc.freeze()
     trio.run(_serve if "directory" in document else _load, document)
 
 

@@ -81,7 +81,7 @@ async def _with_i2cp(directory: Path, runs: int) -> list[Figure]:
     )
     try:
         ports = iter((await routers.receive_document())["ports"])
-        async with _restarted_farm(directory, change=lambda text: _with_router(as_on_a_lan(text), next(ports))) as farm:
+        async with _restarted_farm(directory, change=lambda text: with_router(as_on_a_lan(text), next(ports))) as farm:
             figures = await _windows(f"{GROUP}, with I2CP", farm, (), runs)
         if not (await routers.request(""))["structures"]:
             raise BenchmarkError("the farm did not publish a structure by I2CP")
@@ -177,7 +177,7 @@ def as_on_a_lan(settings: str) -> str:
     return settings
 
 
-def _with_router(settings: str, port: int) -> str:
+def with_router(settings: str, port: int) -> str:
     """Return the settings for a router of the operator, with keys that are not a demonstration's."""
     replaced = {"demo = true\n": "demo = false\n", 'pace = "reporting-period"\n': ""}
     for old, new in replaced.items():

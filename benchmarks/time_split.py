@@ -41,7 +41,9 @@ DECODE, ENCODE, SUBMIT = "decode", "encode", "submission of a client's request"
 TURN, STEP, EFFECTS = "turns of the server: queues, batches", "step of the core", "effects of a step"
 DISK, CONNECTIONS = "disk: plan and hand-over", "connections: tasks that read and write"
 ACKNOWLEDGE, TLS, SOCKET, APPLY = "acknowledgements", "TLS", "socket: read and write", "application"
-_METHODS: Final[tuple[tuple[Any, str, str], ...]] = (
+Methods = tuple[tuple[Any, str, str], ...]
+"""Owner, function, and its kind of work."""
+_METHODS: Final[Methods] = (
     (RequestReader, "feed", DECODE),
     (RequestReader, "next", DECODE),
     (ReplyReader, "next", DECODE),
@@ -71,7 +73,6 @@ _METHODS: Final[tuple[tuple[Any, str, str], ...]] = (
     (os, "read", SOCKET),
     (Applying, "push", APPLY),
 )
-"""Owner, function, and its kind of work."""
 _TASKS: Final = {"ConsensusServer.run": TURN, "<TrioToken.run_sync_soon task>": DISK, "Applying.run": APPLY}
 """The kind of the rest of a task, by the end of its name. All other frequent tasks read and write connections."""
 _CALIBRATION_CALLS: Final = 20_000
@@ -80,14 +81,14 @@ _CALIBRATION_CALLS: Final = 20_000
 class TimeSplit(trio.abc.Instrument):
     """The times of this process, from its creation on. Create it in the loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, methods: Methods = _METHODS) -> None:
         self._spent_ns: defaultdict[str, int] = defaultdict(int)
         self._kind = LOOP
         self._last_ns = thread_time_ns()
         self._process_s = time.process_time()
         self._call_ns = 0
         self._call_ns = self._calibrated_ns()
-        for owner, name, kind in _METHODS:
+        for owner, name, kind in methods:
             setattr(owner, name, self._timed(getattr(owner, name), kind))
         self._collected_from, self._thread = LOOP, get_ident()
         gc.callbacks.append(self._collect)

@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 import trio
 
-from benchmarks import cold_start
+from benchmarks import cold_start, time_split
 from benchmarks.__main__ import main
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.farm import BenchmarkError
 from benchmarks.figures import Figure, percentile, repeated, table
 from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
+from benchmarks.idle import as_on_a_lan, with_router
 from benchmarks.load import Load
+from benchmarks.time_split import CONNECTIONS, STEP, TLS, TimeSplit
 from bridge.core.log.records import Foreign
+from bridge.node.local.farm_files import prepare
+from bridge.node.security.key_files import save_master_key
+from bridge.node.settings.choices import RouterKind
+from bridge.node.settings.configuration import load_configuration
+from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.log.entries import decode
 from tests.effort import each_case
 
@@ -65,6 +72,44 @@ def test_parts_without_runs_refuse_their_number(
     with pytest.raises(SystemExit):
         main()
     assert "--runs does not apply to machine and memory" in capsys.readouterr().err
+
+
+async def test_split_assigns_each_interval_to_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
+    def work(spent_ns: int) -> None:
+        nonlocal now_ns
+        now_ns += spent_ns
+
+    class Server:
+        def step(self) -> None:
+            work(5)
+            self.encrypt()
+            work(2)
+
+        def encrypt(self) -> None:
+            work(3)
+
+    monkeypatch.setattr(time_split, "thread_time_ns", lambda: now_ns)
+    monkeypatch.setattr("gc.callbacks", [])
+    split = TimeSplit(((Server, "step", STEP), (Server, "encrypt", TLS)))
+    await trio.lowlevel.checkpoint()
+    split.take()
+    Server().step()
+    work(11)
+    await trio.lowlevel.checkpoint()
+    taken = {kind: round(spent_s * 1e9) for kind, spent_s in split.take().items()}
+    assert (taken[STEP], taken[TLS], taken[CONNECTIONS]) == (7, 3, 11)
+
+
+def test_settings_for_router_are_valid(tmp_path: Path) -> None:
+    save_master_key(tmp_path / "master.key", new_master_key())
+    [node] = prepare(tmp_path, 1).nodes
+    settings = with_router(as_on_a_lan(node.configuration_file.read_text()), 7654)
+    node.configuration_file.write_text(settings)
+    configuration = load_configuration(node.configuration_file)
+    assert configuration.router.kind is RouterKind.I2CP
+    assert not configuration.demo
 
 
 def test_client_process_specification_is_one_line() -> None:
