@@ -190,6 +190,16 @@ def test_standby_is_best_able_server_after_publisher() -> None:
     assert standby_of(log.farm.state, MASTER, TUNING) is None
 
 
+def test_standby_stays_while_equal_candidates_alternate() -> None:
+    log = Log()
+    log.append(report(1), report(2), report(3))
+    found = []
+    for percent in range(20):
+        log.append(report(2 + percent % 2, cpu_percent=percent), report(3 - percent % 2, cpu_percent=20))
+        found.append(standby_of(log.farm.state, MASTER, TUNING))
+    assert (log.publisher, set(found)) == (1, {2})
+
+
 @pytest.mark.parametrize(("lag_ms", "expected"), [(333, 3), (334, 2), (1_000, 2)])
 def test_reported_standby_is_kept_below_margin(lag_ms: int, expected: int) -> None:
     log = Log()

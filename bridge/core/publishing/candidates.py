@@ -119,7 +119,10 @@ def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
     if not able:
         return None
     best = max(able, key=rank)
-    current = max((each for each in able if each.standby), key=rank, default=best)
+    # Scores of equal servers change order with each report. The first server by id does not.
+    alike = (each for each in able if each.preferred is best.preferred)
+    near = next(each for each in alike if best.score - each.score < tuning.margin_points)
+    current = max((each for each in able if each.standby), key=rank, default=near)
     leads = best.preferred > current.preferred or best.score - current.score >= tuning.margin_points
     return best.server_id if leads else current.server_id
 
