@@ -16,10 +16,8 @@ All times come from trio's clock, so that a test's clock controls the core, its 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import trio
-from msgspec import Struct
 
 from consensus.core.effects import Effect
 from consensus.core.events import DeadlineReached, Event
@@ -45,37 +43,12 @@ def next_tick_s(period_s: float, pause_s: float = 0.0) -> float:
     return tick_s if tick_s > earliest_s else tick_s + period_s
 
 
-class _Tick(Struct, eq=False):
-    """One moment, and the tasks that sleep until then."""
-
-    due_s: float
-    sleepers: trio.lowlevel.ParkingLot
-
-
-_TICKS: Final[trio.lowlevel.RunVar[dict[float, _Tick]]] = trio.lowlevel.RunVar("ticks")
-
-
 async def sleep_to_tick(period_s: float, pause_s: float = 0.0) -> None:
     """Sleep until the next multiple of the period after a pause.
 
-    One timer wakes all sleepers of a moment. Use it for facts without an event, such as files of other programs.
+    Use it for facts without an event, such as files of other programs.
     """
-    try:
-        ticks = _TICKS.get()
-    except LookupError:
-        _TICKS.set(ticks := {})
-    due_s = next_tick_s(period_s, pause_s)
-    tick = ticks.get(due_s)
-    if tick is None:
-        tick = ticks[due_s] = _Tick(due_s, trio.lowlevel.ParkingLot())
-        trio.lowlevel.spawn_system_task(_wake_sleepers, ticks, tick)
-    await tick.sleepers.park()
-
-
-async def _wake_sleepers(ticks: dict[float, _Tick], tick: _Tick) -> None:
-    await trio.sleep_until(tick.due_s)
-    del ticks[tick.due_s]
-    tick.sleepers.unpark_all()
+    await trio.sleep_until(next_tick_s(period_s, pause_s))
 
 
 class EventLoop:

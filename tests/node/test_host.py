@@ -105,6 +105,13 @@ async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> 
     assert lag.mean_ms() == pytest.approx(1.4, abs=1e-2)
 
 
+async def test_lag_is_measured_at_moments_of_checks(mock_clock: trio.testing.MockClock) -> None:
+    lag = LoopLag(interval_s=1.0)
+    mock_clock.jump(0.4)
+    await wake_loop(lag, mock_clock, [0.6])
+    assert lag.mean_ms() == pytest.approx(0, abs=1e-2)
+
+
 async def test_lag_of_blocked_loop_is_mean_wait_of_job(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=120)
     # given a loop that is blocked for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
@@ -116,5 +123,5 @@ async def test_lag_of_blocked_loop_is_mean_wait_of_job(mock_clock: trio.testing.
 
 async def test_stall_leaves_bounded_window(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=10)
-    await wake_loop(lag, mock_clock, [3600.05, *(3600.0501 + number / 10 for number in range(1, 11))])
+    await wake_loop(lag, mock_clock, [3600.05, *(3600.0001 + number / 10 for number in range(1, 11))])
     assert lag.mean_ms() == pytest.approx(0.1, abs=1e-2)

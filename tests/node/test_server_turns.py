@@ -263,25 +263,6 @@ async def test_periodic_checks_share_moments(autojump_clock: MockClock) -> None:
     assert len(moments) == 6 + 6 + 3 + 12
 
 
-async def test_sleepers_of_one_moment_share_one_timer(autojump_clock: trio.testing.MockClock) -> None:
-    del autojump_clock
-    wake_ups: list[float] = []
-
-    async def sleep() -> None:
-        await sleep_to_tick(1.0)
-        wake_ups.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery, trio.open_nursery() as cancelled:
-        cancelled.start_soon(sleep)
-        for _ in range(3):
-            nursery.start_soon(sleep)
-        tasks = trio.lowlevel.current_statistics().tasks_living
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.lowlevel.current_statistics().tasks_living == tasks + 1
-        cancelled.cancel_scope.cancel()
-    assert wake_ups == [1.0] * 3
-
-
 @pytest.mark.parametrize("period_s", [0.1, 0.24, 1 / 3, 1.0, 5.0])
 async def test_next_tick_is_after_now_and_pause(autojump_clock: MockClock, period_s: float) -> None:
     for pause_s in (0.0, 0.7 * period_s, 3 * period_s):

@@ -10,6 +10,10 @@ measured from the previous wake-up, a stall of a second would count once, like a
 that stalls half of the time would show almost no lag. With the grid, the mean is the delay of a job that arrives at a
 random moment.
 
+Periodic checks use the same moments (`sleep_to_tick`), so that a measurement does not need its own wake-up. Checks of
+the same moment run before or after the measurement. So on average the lag contains half of their time, although few
+jobs arrive at such a moment.
+
 An unreadable figure is unknown, and never ends the node: without a free descriptor not even /proc can be opened.
 """
 
@@ -24,9 +28,10 @@ import psutil
 import trio
 
 from bridge.core.log.figures import RouterStatus
+from consensus import next_tick_s
 
 LAG_INTERVAL_S: Final = 1.0
-"""Seconds. Each measurement wakes the node."""
+"""Seconds."""
 LAG_WINDOW: Final = 60
 """Number of measurements in the window: one minute."""
 
@@ -47,8 +52,8 @@ class LoopLag:
     async def run(self) -> None:
         """Measure until cancelled."""
         window_s = self._interval_s * (self._lags_ms.maxlen or 1)
-        due_s = trio.current_time() + self._interval_s
         while True:
+            due_s = next_tick_s(self._interval_s)
             await trio.sleep_until(due_s)
             now_s = trio.current_time()
             # Limited, because a machine that slept for a night has missed far more moments than the window has.
