@@ -354,6 +354,21 @@ def test_commit_notice_sent_to_idle_follower() -> None:
     assert bench.appends(TWO) == []
 
 
+def test_heartbeats_to_all_followers_share_times() -> None:
+    """The leader needs one timer, although a commit notice went to one follower only."""
+    # Given a follower with a later heartbeat than the other
+    bench = Bench(voters=3)
+    bench.lead()
+    bench.matched(TWO, bench.appends(TWO)[0])
+    bench.expire()
+    assert [len(bench.appends(each)) for each in (TWO, THREE)] == [1, 0]
+    for _ in range(5):
+        # When the earlier heartbeat is due
+        bench.expire()
+        # Then both are sent
+        assert [len(bench.appends(each)) for each in (TWO, THREE)] == [1, 1]
+
+
 def test_next_append_replaces_commit_notice() -> None:
     """Under load a separate notice would double the number of appends."""
     bench = Bench()

@@ -34,6 +34,9 @@ from consensus.core.replication.progress import (
 from consensus.core.snapshots import read_next_chunk
 from consensus.core.status import FollowerProgress
 
+EARLY_SHARE = 8
+"""A heartbeat may be early by this part of the heartbeat interval."""
+
 
 class AppendLeader:
     """The leader's side of the strategy, in one term."""
@@ -79,12 +82,19 @@ class AppendLeader:
         self.appended()
 
     def expire(self) -> None:
-        """Retry and send heartbeats as they are due."""
+        """Retry and send heartbeats as they are due.
+
+        If one heartbeat is due, others that are almost due are sent, too: otherwise each follower would have its own
+        times, and the leader a timer for each of them.
+        """
+        early_ms = 0
+        if any(map(self._is_due, self._followers.values())):
+            early_ms = self._replica.options.heartbeat_ms // EARLY_SHARE
         for peer, progress in self._followers.items():
             self._check_overdue(progress)
-            if self._is_due(progress) or progress.state is ProgressState.SNAPSHOT:
+            if self._is_due(progress, early_ms) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
-            if self._is_due(progress) and self._may_send_request(progress):
+            if self._is_due(progress, early_ms) and self._may_send_request(progress):
                 self._send(peer, progress, ())
             self._send_commit_index(peer, progress)
 
@@ -344,9 +354,9 @@ class AppendLeader:
         else:
             self._tracker.wake_by(progress.commit_due_ms)
 
-    def _is_due(self, progress: Progress) -> bool:
+    def _is_due(self, progress: Progress, early_ms: Milliseconds = 0) -> bool:
         replica = self._replica
-        return progress.sent_ms is None or replica.now >= progress.sent_ms + self._pause_ms(progress)
+        return progress.sent_ms is None or replica.now + early_ms >= progress.sent_ms + self._pause_ms(progress)
 
     def _pause_ms(self, progress: Progress) -> Milliseconds:
         options = self._replica.options
