@@ -417,6 +417,23 @@ async def test_requests_and_replies_do_not_make_cancel_scopes(stage: Stage, monk
     assert len(answers) == 10
 
 
+async def test_heartbeats_do_not_make_cancel_scopes(
+    stage: Stage, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[wire.Reply | Lost] = []
+    connection, theirs = await connection_against(stage.nursery, [])
+    with monkeypatch.context() as patched:
+        patched.setattr(trio, "CancelScope", lambda **_: pytest.fail("a heartbeat made a cancel scope"))
+        for _ in range(20):
+            assert connection.post(b"request", answers.append)
+            await wait_all_tasks_blocked()
+            await theirs.send_all(REPLY)
+            mock_clock.jump(0.4)
+            await wait_all_tasks_blocked()
+    assert connection.open
+    assert len(answers) == 20
+
+
 async def test_unsent_requests_are_distinguished_from_unanswered_ones(stage: Stage) -> None:
     answers: list[tuple[int, wire.Reply | Lost]] = []
     connection, theirs = await connection_against(stage.nursery, [], window=2)

@@ -82,7 +82,9 @@ class ClientConnection:
         self._expires_s = inf
         """The deadline of `_patience`.
 
-        If a reply has postponed the deadline, `_read` opens another scope. So messages do not need separate scopes.
+        If a reply has postponed the deadline, `_read` opens another scope. So messages do not need separate scopes. If
+        a request postpones it by half of the timeout, the scope gets a new deadline. So regular heartbeats do not end
+        a scope.
         """
         self._fault: GarlicFarmError | None = None
         self.open = True
@@ -214,7 +216,7 @@ class ClientConnection:
 
     def _expect_reply(self) -> None:
         due_s = self._deadline()
-        if due_s < self._expires_s:
+        if due_s < self._expires_s or due_s > self._expires_s + self._reply_timeout_s / 2:
             self._patience.deadline = self._expires_s = due_s
 
     def _deadline(self) -> float:
