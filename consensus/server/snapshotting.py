@@ -19,6 +19,7 @@ of entries.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from math import inf
 
 import trio
 
@@ -75,13 +76,21 @@ class Snapshotting:
 
     async def run(self) -> None:
         """Take snapshots when they are due, until cancelled."""
-        while True:
-            await sleep_to_tick(self._options.snapshot_check_ms / 1000)
-            if self._is_due():
-                try:
+        try:
+            while True:
+                await sleep_to_tick(self._options.snapshot_check_ms / 1000)
+                if self._is_due():
                     await self.take()
-                except ServerStoppedError:
-                    return  # the owner of the core raises the error
+                elif not self._feeds_a_follower():
+                    await self._until_grown_or_old()
+        except ServerStoppedError:
+            return  # the owner of the core raises the error
+
+    async def _until_grown_or_old(self) -> None:
+        """Wait until the state machine has applied another entry, or the last snapshot becomes old."""
+        left_ms = self._taken_ms + self._options.snapshot_age_ms - now_ms()
+        with trio.move_on_after(left_ms / 1000 if left_ms > 0 else inf):
+            await self._applying.wait_applied(self._applying.applied + 1)
 
     async def take(self) -> SnapshotDescription | None:
         """Store a snapshot of the state machine now; None without new entries, without space, or if outdated."""

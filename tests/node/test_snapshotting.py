@@ -18,6 +18,7 @@ from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
 from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
+from consensus.server.snapshotting import Snapshotting
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries, encoded
@@ -142,6 +143,23 @@ async def test_snapshot_by_age_needs_new_entries(autojump_clock: MockClock, nurs
     assert node.server.describe().snapshots_taken == 1
     await trio.sleep(200)
     assert node.server.describe().snapshots_taken == 1
+
+
+async def test_snapshot_checks_rest_without_new_entries(
+    autojump_clock: MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[float] = []
+    is_due = Snapshotting._is_due
+    monkeypatch.setattr(Snapshotting, "_is_due", lambda self: checks.append(trio.current_time()) or is_due(self))
+    node = await leader_alone(nursery, MemoryDisk(), ServerOptions(snapshot_age_ms=60_000))
+    await node.server.propose((b"news",))
+    await trio.sleep(10)
+    before = len(checks)
+    await trio.sleep(30)
+    assert len(checks) == before
+    await node.server.propose((b"more",))
+    await trio.sleep(10)
+    assert len(checks) == before + 1
 
 
 async def test_proposals_during_snapshot_commit_outside_it(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
