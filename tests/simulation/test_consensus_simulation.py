@@ -43,7 +43,7 @@ FOUND_AT = {
     "heartbeat-behind-the-disk": 0,
     "hung-disk-keeps-its-leader": 0,
     "new-proposals-keep-a-stalled-leader": 2,
-    "append-not-sent-counts": 93,
+    "append-not-sent-counts": 99,
     "refusal-of-a-stranger-counts": 0,
     "zmq-heartbeat-beside-a-request": 0,
     "zmq-probe-behind-the-match": 0,
