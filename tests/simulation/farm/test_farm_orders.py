@@ -1,38 +1,23 @@
 """Each changing command at nodes that do not lead: a follower, and a learner, which cannot lead.
 
-A thread runs the command line, while virtual time does not advance. Its requests go to the node on virtual time. A
-command either succeeds, or its refusal names the voters.
+A command either succeeds, or its refusal names the voters.
 """
 
 import json
-import queue
 import re
 import shlex
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
-import pytest
 import trio
-from click.testing import CliRunner, Result
 
 from bridge.api.control_routes import DEBUG, ROUTES
-from bridge.api.json import DOCUMENT_LIMIT_BYTES
 from bridge.api.view import FarmView
-from bridge.cli import farm as farm_module
-from bridge.cli import node_queries
-from bridge.cli.main import cli
-from bridge.node.control.client import ControlClient
-from bridge.node.inviting import inviting as inviting_module
-from bridge.node.inviting.listener import PORT
-from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.client_key import new_client_key
 from tests.node.test_cli_spelling import commands
+from tests.simulation.farm.command_line import CommandLine
 from tests.simulation.farm.fault_walk import FORMED_S
 from tests.simulation.farm.settings import Profile
 from tests.simulation.farm.world import World, simulate
@@ -106,78 +91,6 @@ JOINING: Final = {"node approve node-4", "servers restore node-4"}
 """Commands that add the learner to the group."""
 
 
-class RecordedClient(ControlClient):
-    """A client that records the paths of its POST requests."""
-
-    def __init__(self, address: Path, posted: set[str]) -> None:
-        super().__init__(address)
-        self._posted = posted
-
-    async def request(
-        self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
-    ) -> tuple[int, bytes]:
-        if method == "POST":
-            self._posted.add(target.partition("?")[0])
-        return await super().request(method, target, body, limit_bytes=limit_bytes)
-
-
-@dataclass(slots=True)
-class CommandLine:
-    """The command line of an operator in a world. Its requests are served on virtual time, one at a time."""
-
-    world: World
-    posted: set[str] = field(default_factory=set)
-    """The paths of the sent POST requests."""
-    _questions: "queue.SimpleQueue[Callable[[], Awaitable[object]] | Result]" = field(default_factory=queue.SimpleQueue)
-    _replies: "queue.SimpleQueue[object]" = field(default_factory=queue.SimpleQueue)
-
-    async def run(self, *arguments: str) -> Result:
-        thread = Thread(target=lambda: self._questions.put(CliRunner().invoke(cli, arguments)), daemon=True)
-        thread.start()
-        while not isinstance(question := self._questions.get(timeout=20), Result):
-            try:
-                self._replies.put(await question())
-            except Exception as error:  # noqa: BLE001 - the command handles it
-                self._replies.put(error)
-        thread.join(20)
-        return question
-
-    async def at(self, name: str, *arguments: str) -> Result:
-        return await self.run(*arguments, "--node", str(self.world.hosts[name].directory / SOCKET_NAME))
-
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Replace the requests and the clock of the commands, and the search for the leader on the same machine."""
-        patch.setattr(node_queries, "send_request", self._send)
-        patch.setattr(node_queries, "call_blocking", self._call)
-        patch.setattr(node_queries, "ask_blocking", self._send)
-        patch.setattr(node_queries, "_beside", lambda first: (first,))
-        patch.setattr(inviting_module, "_free_port", lambda _: PORT)
-        patch.setattr(
-            farm_module,
-            "time",
-            SimpleNamespace(
-                monotonic=lambda: self.world.time_s, sleep=lambda each: self._ask(partial(trio.sleep, each))
-            ),
-        )
-
-    def _ask(self, question: Callable[[], Awaitable[object]]) -> Any:
-        self._questions.put(question)
-        reply = self._replies.get(timeout=20)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def _send(self, address: Any, question: Callable[[ControlClient], Awaitable[object]], *_timeouts: float) -> Any:
-        async def conversation() -> object:
-            async with RecordedClient(address, self.posted) as client:
-                return await question(client)
-
-        return self._ask(conversation)
-
-    def _call(self, address: Any, route: Any, body: Any = None, *_timeouts: float) -> Any:
-        return self._send(address, lambda client: client.call(route, body))
-
-
 def path_of(case: Case) -> str:
     return max((each for each in TO_A_NODE if f"{case.line} ".startswith(f"{each} ")), key=len)
 
@@ -213,20 +126,20 @@ def words_of(case: Case, view: FarmView, made: str, primary: str, directory: Pat
     return [*shlex.split(line), *(["--yes"] if asks else [])]
 
 
-async def run_cases(directory: Path, patch: pytest.MonkeyPatch) -> set[str]:
+async def run_cases(directory: Path) -> set[str]:
     """Run each case at a follower and at the learner; return the paths of all POST requests."""
     async with World.open(SEED, hosts=2, profile=Profile(admit="ask", voters_max=1)) as world:
-        line = CommandLine(world)
-        line.install(patch)
         await world.start_all()
         await trio.sleep(FORMED_S)
         await world.join(4)
         await trio.sleep(3)
-        for number, (place, cases) in enumerate(ROUNDS):
-            (files := directory / str(number)).mkdir()
-            await run_at(line, place, cases, files)
-            if place == FOLLOWER and EVICT not in cases:
-                await check_own_writes(line, files)
+        line = CommandLine(world)
+        with line.installed():
+            for number, (place, cases) in enumerate(ROUNDS):
+                (files := directory / str(number)).mkdir()
+                await run_at(line, place, cases, files)
+                if place == FOLLOWER and EVICT not in cases:
+                    await check_own_writes(line, files)
         return line.posted
 
 
@@ -274,8 +187,8 @@ async def check_own_writes(line: CommandLine, directory: Path) -> None:
         assert {load_farm_key(file).era for file in written.values()} == {number + 2}, f"replaced at {writer}"
 
 
-def test_each_changing_command_works_at_any_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    posted = simulate(SEED, lambda: run_cases(tmp_path, monkeypatch))
+def test_each_changing_command_works_at_any_node(tmp_path: Path) -> None:
+    posted = simulate(SEED, lambda: run_cases(tmp_path))
     assert posted == {each.path for each in ROUTES.values() if each.method == "POST"} - {DEBUG.path}
 
 

@@ -155,9 +155,9 @@ class _Trial:
                     self._violate("healing", f"not healthy after {HEAL_S:g} s: {self._verdicts()}")
                 else:
                     if self._plan.has_operator:
-                        remedies = Remedies(world, driver.operator)
+                        remedies = Remedies(world)
                         self._outcome.violations += await remedies.apply()
-                        self._outcome.figures["remedies"] = remedies.typed
+                        self._outcome.figures |= remedies.figures
                     await self._compare_views()
                 trouble.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
