@@ -313,10 +313,15 @@ simulate-farm: $(VENV)/all.stamp
 	nice $(BIN)/python -m tests.simulation.farm --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
 
 # Compares ten thousand members, with thirty peers each, with a thousand members: a quarter of an hour. Then ten thousand
-# trials of farms in chunks: days. After an interruption it continues.
-simulate-large: $(VENV)/all.stamp
-	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000
-	@mkdir -p build
+# trials of farms in chunks: about 19 hours of processor time. An interrupted run continues: it repeats neither the
+# comparison in build/gossip-large.txt nor the finished chunks in build/farm-trials.json. Delete both to begin again.
+build/gossip-large.txt: | $(VENV)/all.stamp
+	@mkdir -p $(@D)
+	nice $(BIN)/garlicfarm simulate gossip --members 10000 --capacity 30 --churn 0.2 --periods 200 --compare 1000 >$@.new
+	@mv $@.new $@
+
+simulate-large: build/gossip-large.txt
+	@cat $<
 	nice $(BIN)/python -m tests.simulation.farm --seeds 0:10000 --jobs $(JOBS) --minimize --resume build/farm-trials.json
 
 # Visits every state of bounded groups in the model of consensus: a quarter of an hour of processor time.

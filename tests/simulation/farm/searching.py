@@ -1,7 +1,7 @@
-"""Searches seeds for faults: `python -m tests.simulation.farm.searching --seeds 0:1000 --resume FILE`.
+"""Searches seeds for faults: `python -m tests.simulation.farm.searching --seeds 0:1000 --minimize`.
 
     --seed N                      one trial; `--nodes`, `--trouble` and `--fault` replace choices of the seed
-    --seeds FROM:TO               trials of a range; `--resume FILE` continues after the last finished seed
+    --seeds FROM:TO               trials of a range; `python -m tests.simulation.farm` resumes an interrupted search
     --minimize                    make the plan of a failing seed smaller, and print the command that replays it
     --planted NAME                with a planted fault (`planted.py`)
 
@@ -10,10 +10,11 @@ status is 1 after a failure.
 """
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from tests.simulation.farm.minimizing import command_of, minimized
@@ -22,6 +23,7 @@ from tests.simulation.farm.planted import PLANTED
 from tests.simulation.farm.trial import Outcome, run_trial
 
 STORY_LINES: Final = 40
+_SUMMARY: Final = re.compile(r"^\d+ seeds, \d+ failed(?: \(([\d ]+)\))?, ([\d.]+) virtual hours", re.MULTILINE)
 _CHOICES: Final = {
     "routers": "each machine has a router",
     "operator": "an operator changes the farm",
@@ -32,34 +34,44 @@ _CHOICES: Final = {
 
 def main() -> None:
     """Run the trials of the command line."""
-    options = _options()
+    options = _options(sys.argv[1:])
     planted = nullcontext() if options.planted is None else PLANTED[options.planted].planting()
-    failed = 0
+    failed: list[str] = []
     virtual_s = spent_s = 0.0
     seeds = (
         range(options.seed, options.seed + 1) if options.seeds is None else range(*map(int, options.seeds.split(":")))
     )
     with planted:
-        for seed in range(max(seeds.start, _resumed(options.resume)), seeds.stop):
-            plan = _plan(options, seed)
-            outcome = run_trial(plan)
+        for seed in seeds:
+            outcome = run_trial(_plan(options, seed))
             virtual_s, spent_s = virtual_s + outcome.virtual_s, spent_s + outcome.spent_s
             _print(_line(outcome))
             if outcome.violations:
-                failed += 1
+                failed.append(str(seed))
                 _print_failure(outcome, minimize=options.minimize)
             if options.trace:
                 _print("\n".join(outcome.trace))
-            if options.resume is not None:
-                options.resume.write_text(f"{seed + 1}\n", encoding="utf-8")
+    which = f" ({' '.join(failed)})" if failed else ""
     _print(
-        f"{len(seeds)} seeds, {failed} failed, {virtual_s / 3600:.2f} virtual hours,"
+        f"{len(seeds)} seeds, {len(failed)} failed{which}, {virtual_s / 3600:.2f} virtual hours,"
         f" {virtual_s / max(spent_s, 0.001):.0f} virtual seconds per second of processor time"
     )
     sys.exit(1 if failed else 0)
 
 
-def _options() -> argparse.Namespace:
+def read_summary(output: str) -> tuple[tuple[int, ...], float] | None:
+    """Return the failed seeds and the virtual hours of a search; None without a last line."""
+    found = _SUMMARY.search(output)
+    return None if found is None else (tuple(map(int, (found[1] or "").split())), float(found[2]))
+
+
+def plan_of(words: Sequence[str]) -> Plan:
+    """Return the plan of a command that `command_of` has printed."""
+    options = _options(words)
+    return _plan(options, options.seed)
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.farm.searching", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="FROM:TO")
@@ -68,11 +80,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fault", action="append", help="NEMESIS:AT:UNTIL:HOST+HOST:AMOUNT, or none")
     for name, meaning in _CHOICES.items():
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=meaning)
-    parser.add_argument("--resume", type=Path, metavar="FILE")
     parser.add_argument("--minimize", action="store_true")
     parser.add_argument("--planted", choices=sorted(PLANTED))
     parser.add_argument("--trace", action="store_true", help="print the trace")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
@@ -81,10 +92,6 @@ def _plan(options: argparse.Namespace, seed: int) -> Plan:
     if options.fault:
         plan = replace(plan, faults=tuple(read_fault(each) for each in options.fault if each != "none"))
     return plan
-
-
-def _resumed(file: Path | None) -> int:
-    return int(file.read_text(encoding="utf-8")) if file is not None and file.exists() else 0
 
 
 def _line(outcome: Outcome) -> str:
