@@ -43,7 +43,7 @@ from bridge.core.log.records import (
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
-from bridge.wire.i2p.destination_keys import new_demo_leaf
+from bridge.wire.i2p.structures import PADDING_SEED_BYTES, ed25519_destination
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from tests.authored import CLUSTER_ID, key_of, node_id, signed
@@ -53,7 +53,11 @@ BASE_MS = 1_767_225_600_000
 PERIOD_MS = 30_000
 FOUNDERS = tuple(node_id(number) for number in range(1, 4))
 LATE_MS = BASE_MS + 600_000
-MASTER, LEAF = new_demo_leaf().base64, new_demo_leaf().base64
+MASTER, LEAF = (
+    ed25519_destination(key_of(number).public_key().public_bytes_raw(), bytes(PADDING_SEED_BYTES)).base64
+    for number in (101, 102)
+)
+"""Destinations, equal in each process: a trial with entries about them has the same trace."""
 EXTREMES: tuple[Any, ...] = (
     0,
     1,

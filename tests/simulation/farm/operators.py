@@ -100,16 +100,17 @@ class Operator:
         self.wrong: list[str] = []
         """Results that an operator does not expect."""
         self.completed: Counter[str] = Counter()
-        """Number of completed actions, by kind."""
+        """Number of completed actions, by kind, and of dropped actions."""
 
     async def run(self, trouble_s: float) -> None:
-        """Carry out the actions; drop actions that cannot begin within the trouble."""
+        """Carry out the actions; count actions that cannot begin within the trouble as dropped."""
         began_s = self._world.time_s
-        for fault in self._faults:
+        for number, fault in enumerate(self._faults):
             await trio.sleep_until(began_s + fault.at_s)
             with trio.move_on_at(began_s + trouble_s) as late:
                 await self._settle()
             if late.cancelled_caught or self._world.time_s >= began_s + trouble_s:
+                self.completed["dropped actions"] = len(self._faults) - number
                 return
             self._active.append(fault)
             self._world.note(None, f"operator: {' '.join(fault.hosts)}: {fault.nemesis.value}")
@@ -183,10 +184,10 @@ class Operator:
                 for host in self._world.members.values():  # A directory refuses earlier structures, as a router does.
                     for file in host.directory.glob("published/*"):
                         file.unlink()
-            case nemesis if nemesis in ends:
+            case Nemesis.NEW_KEYS:
+                pass  # complete at its beginning
+            case nemesis:
                 await ends[nemesis](name)
-            case _:
-                pass
 
     async def _leave(self, name: str) -> None:
         """Have a node leave. If it cannot, its machine is switched off, and `_settle` removes its server."""

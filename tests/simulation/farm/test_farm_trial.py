@@ -1,17 +1,26 @@
 """Trials of whole farms: seeds without violations, planted faults that are found, and plans that become smaller."""
 
-from dataclasses import replace
-from itertools import pairwise
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.effort import few_of, over_seeds
+from tests.simulation.farm.found import FOUND
+from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.minimizing import command_of, minimized
 from tests.simulation.farm.nemeses import OF_OPERATORS, OF_ROUTERS, Fault, Nemesis
-from tests.simulation.farm.plans import Plan, draw_plan, read_fault
+from tests.simulation.farm.operators import Operator
+from tests.simulation.farm.plans import Plan, draw_plan
 from tests.simulation.farm.planted import PLANTED
-from tests.simulation.farm.searching import story_of
+from tests.simulation.farm.searching import plan_of, story_of
 from tests.simulation.farm.trial import run_trial
+from tests.simulation.farm.world import World
 
 DISK_S = 80.0
 
@@ -33,6 +42,56 @@ def test_trial_of_plan_succeeds(plan: Plan) -> None:
     assert not plan.has_routers or outcome.figures["publications"] > 0
 
 
+SAME_TRACE = {
+    "routers, operator, power cut": Plan(
+        33,
+        3,
+        12.0,
+        (
+            Fault(2.0, 6.0, Nemesis.ROUTER_DOWN, ("node-1",)),
+            Fault(3.0, 7.0, Nemesis.POWER_CUT, ("node-2",)),
+            Fault(4.0, 5.0, Nemesis.NEW_KEYS, ("node-3",)),
+        ),
+        has_routers=True,
+        has_operator=True,
+        has_snapshots=True,
+    ),
+    "hostile member, joins, rot": Plan(
+        34,
+        3,
+        90.0,
+        (
+            Fault(5.0, 10.0, Nemesis.INVITE_AND_LEAVE, ("node-4",)),
+            Fault(8.0, 14.0, Nemesis.ROUTER_REFUSES, ("node-2",)),
+            Fault(12.0, 20.0, Nemesis.LOSSY, (), 0.1),
+            Fault(15.0, 25.0, Nemesis.HOSTILE, ("node-5",)),
+            Fault(30.0, 40.0, Nemesis.ROT, ("node-1",)),
+            Fault(35.0, 45.0, Nemesis.POWER_CUT, ("node-1", "node-2", "node-3")),
+            Fault(45.0, 50.0, Nemesis.RESTORE, ("node-3",)),
+            Fault(55.0, 65.0, Nemesis.ROTATE, ("node-2",)),
+            Fault(60.0, 70.0, Nemesis.SLOW_DISK, ("node-1",), 0.2),
+            Fault(70.0, 75.0, Nemesis.CLIENT_KEY, ("node-1",)),
+        ),
+        has_routers=True,
+        has_operator=True,
+        has_snapshots=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("plan", few_of(SAME_TRACE, "routers, operator, power cut"))
+def test_trial_gives_the_same_trace_in_two_processes(plan: Plan) -> None:
+    """This process has another hash seed, unless its environment sets one."""
+    command = [sys.executable, *command_of(plan).split()[1:], "--trace"]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    other = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False).stdout
+    outcome = run_trial(plan)
+    assert not outcome.violations, story_of(outcome)
+    assert other.splitlines()[1:-1] == outcome.trace
+    actions = {each.nemesis.name.lower() for each in plan.faults if each.nemesis in OF_OPERATORS}
+    assert actions <= outcome.figures.keys()
+
+
 @pytest.mark.soak
 @over_seeds(200)
 def test_trial_of_seed_succeeds(seed: int) -> None:
@@ -40,25 +99,10 @@ def test_trial_of_seed_succeeds(seed: int) -> None:
     assert not outcome.violations, story_of(outcome)
 
 
-FOUND = (
-    500_021,  # A snapshot with an unhealthy leaf was refused.
-    500_041,
-    500_039,  # The alarm about a router that had refused a structure did not end.
-    940_014,  # A lost voter of level 1 prevented its removal by command.
-)
-"""Seeds whose trials found a fault of the product."""
-
-
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", FOUND)
-def test_fault_found_by_seed_is_corrected(seed: int) -> None:
-    outcome = run_trial(draw_plan(seed))
-    assert not outcome.violations, story_of(outcome)
-
-
-@pytest.mark.soak
-def test_leaf_excluded_before_a_slow_commit_is_not_published() -> None:
-    outcome = run_trial(draw_plan(950_203, has_operator=True))
+@pytest.mark.parametrize("name", FOUND)
+def test_fault_found_by_seed_is_corrected(name: str) -> None:
+    outcome = run_trial(plan_of(FOUND[name].split()))
     assert not outcome.violations, story_of(outcome)
 
 
@@ -112,6 +156,32 @@ def test_operator_does_not_mistake_another_fault_for_rot(other: Fault) -> None:
     assert not outcome.violations, story_of(outcome)
 
 
+class WaitingOperator(Operator):
+    """An operator of a farm whose servers never become the members."""
+
+    async def _settle(self) -> None:
+        await trio.sleep_forever()
+
+
+class TimeOnly:
+    """A world without machines."""
+
+    seed = 1
+    directory = Path("unused")
+
+    @property
+    def time_s(self) -> float:
+        return trio.current_time()
+
+
+async def test_actions_that_cannot_begin_are_counted(autojump_clock: MockClock) -> None:
+    faults = tuple(Fault(each, each + 1.0, Nemesis.NEW_KEYS, ("node-1",)) for each in (1.0, 3.0, 5.0))
+    operator = WaitingOperator(cast(World, TimeOnly()), faults, [], Parts())
+    await operator.run(10.0)
+    assert operator.completed == {"dropped actions": 3}
+    assert autojump_clock.current_time() >= 10.0
+
+
 def test_smaller_plan_keeps_the_fault_that_fails() -> None:
     plan = draw_plan(6)
     needed = next(each for each in plan.faults if each.nemesis is not Nemesis.LOSSY)
@@ -122,11 +192,14 @@ def test_smaller_plan_keeps_the_fault_that_fails() -> None:
 
 
 def test_command_replays_a_plan() -> None:
-    plan = draw_plan(6, has_routers=True)
-    words = command_of(plan).split()
-    faults = tuple(read_fault(word) for option, word in pairwise(words) if option == "--fault")
-    assert replace(plan, faults=faults) == plan
-    assert "--routers" in words
+    for plan in (draw_plan(6, has_routers=True), Plan(7, 5, 12.5, (), has_operator=True, has_snapshots=True)):
+        assert plan_of(command_of(plan).split()[3:]) == plan
+
+
+def test_found_plans_have_faults() -> None:
+    plans = [plan_of(each.split()) for each in FOUND.values()]
+    assert [name.partition(":")[0] for name in FOUND] == [str(each.seed) for each in plans]
+    assert all(len(each.faults) > 5 for each in plans)
 
 
 CHEAP = ("an acknowledgement names another index", "structures are not signed")
