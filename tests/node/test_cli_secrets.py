@@ -94,3 +94,9 @@ def test_commands_disable_core_dumps() -> None:
         assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+def test_packaged_services_disable_core_dumps() -> None:
+    services = sorted((Path(__file__).parents[2] / "deploy" / "debian").glob("*.service"))
+    assert len(services) == 2
+    assert [each.name for each in services if "\nLimitCORE=0\n" not in each.read_text()] == []

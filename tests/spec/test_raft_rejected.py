@@ -116,6 +116,19 @@ def test_reply_to_rejected_append_confirms_nothing() -> None:
     assert bench.now < 10_000
 
 
+def test_leader_ignores_reply_from_older_term() -> None:
+    bench = Bench(1, term=3)
+    bench.lead()
+    (append,) = bench.appends(TWO)
+    bench.now += 500
+    bench.receive(TWO, AppendReply(term=3, success=True, next_index=3, correlation=append.correlation))
+    (follower,) = (each for each in bench.about.followers if each.server_id == TWO)
+    assert (follower.contact_ms, follower.match) == (None, 0)
+    assert dict(bench.about.dropped)[Drop.OLDER_TERM_REPLY] == 1
+    bench.matched(TWO, append)
+    assert next(each.match for each in bench.about.followers if each.server_id == TWO) == 2
+
+
 def test_snapshot_refused_by_state_machine_not_installed() -> None:
     bench = Bench(1, term=3)
     bench.receive(
