@@ -3,7 +3,7 @@
 acknowledged        each acknowledged write is committed at its index, and is the first with its request
 linearizable        an order of writes and reads explains the results (`tests.simulation.consensus.linearizability`)
 publications        at most one agreed structure per second and master; acceptable; signed by the master
-exclusions          no structure has a leaf whose exclusion its publisher had applied
+exclusions          no structure has a leaf whose exclusion its publisher had applied, or one of an earlier log entry
 views               the views of all members of a healthy farm agree with each other and with the members
 """
 
@@ -48,6 +48,8 @@ class Publication:
     """The log has this publication; without a quorum each part of a farm publishes alone."""
     excluded: frozenset[str]
     """Leaves that the publisher has known as excluded for `EXCLUSION_S`, in base32."""
+    excluded_before: frozenset[str] = frozenset()
+    """Leaves that earlier entries of the log exclude, if it has this publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,12 @@ def check_publications(
 
 
 def check_exclusions(publications: Iterable[Publication]) -> Iterator[Violation]:
-    """Find structures with a leaf whose exclusion the publisher had applied."""
+    """Find structures with a leaf whose exclusion the publisher had applied, or the log has before the publication."""
     for each in publications:
         named = {base32_of(lease.destination_hash) for lease in decode(each.structure).leases}
-        wrong = sorted(named & each.excluded)
-        if wrong:
-            yield Violation("excluded leaf", f"{each.host} at {each.at_s:.1f} s publishes {wrong[0]}")
+        for check, excluded in (("excluded leaf", each.excluded), ("earlier exclusion", each.excluded_before)):
+            if wrong := sorted(named & excluded):
+                yield Violation(check, f"{each.host} at {each.at_s:.1f} s publishes {wrong[0]}")
 
 
 def objection_to_views(views: Mapping[str, FarmView], members: Collection[str]) -> str | None:

@@ -51,11 +51,15 @@ class Nemesis(Enum):
     LOG_TIME = "most wall clocks are set wrong, then right, and log time is corrected"
     RECOVER = "all but the first lose their disks, then the first is recovered and the others join it"
     OLD_VERSION = "runs a version of this feature level, then the present one"
+    FIRST_CLOCK = "wall clock is wrong at the first start, then right"
+    SMALL_MTU = "larger packets are lost on every link"
 
 
 ENDING: Final = frozenset({Nemesis.KILL, Nemesis.POWER_CUT, Nemesis.STOP})
 """Faults that end a process; its next start is the end of the fault."""
-ON_NETWORK: Final = frozenset({Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART})
+ON_NETWORK: Final = frozenset(
+    {Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.SMALL_MTU, Nemesis.ISOLATE, Nemesis.ONE_WAY, Nemesis.PART}
+)
 OF_ROUTERS: Final = (Nemesis.ROUTER_DOWN, Nemesis.ROUTER_REFUSES, Nemesis.ROUTER_HANGS)
 """Faults of the routers of `routers.py`, which only some farms have."""
 OF_OPERATORS: Final = (
@@ -84,6 +88,14 @@ DISASTERS: Final = (Nemesis.LOG_TIME, Nemesis.RECOVER)
 """Actions that end the others in a part of the trials."""
 DISASTER_SHARE: Final = 1 / 3
 _WEIGHTS: Final = {Nemesis.KILL: 3, Nemesis.POWER_CUT: 4, Nemesis.ISOLATE: 3, Nemesis.ONE_WAY: 2}
+FIRST_CLOCKS_S: Final = (0.0, 315_532_800.0, 2_208_988_800.0, 4_102_444_800.0)
+"""Seconds: wrong clocks at the first start, in 1970, 1980, 2040 and 2100."""
+FIRST_CLOCK_SHARE: Final = 1 / 6
+CLOCK_SET_S: Final = (8.0, 15.0)
+"""Seconds from the first start until the clock is set, as NTP does after a boot."""
+MTU_SHARE: Final = 1 / 5
+MTUS_BYTES: Final = (1428.0, 1280.0, 576.0)
+"""The first lets all datagrams of gossip pass, the others only smaller ones."""
 ACTIONS_MAX: Final = 10
 FIRST_S: Final = 5.0
 SHORTEST_S: Final = 0.5
@@ -99,7 +111,10 @@ class Fault:
     nemesis: Nemesis
     hosts: tuple[str, ...]
     amount: float = 0.0
-    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay, a feature level."""
+    """Seconds of a jump, a rate of drift or loss, seconds of a sync or of a delay, a feature level, bytes of an MTU.
+
+    A first clock has its time in seconds since the Unix epoch.
+    """
 
     @property
     def text(self) -> str:
@@ -114,7 +129,7 @@ def draw_faults(
 
     Faults that end the process of one machine never overlap.
     """
-    others = (*OF_ROUTERS, *OF_OPERATORS, Nemesis.OLD_VERSION)
+    others = (*OF_ROUTERS, *OF_OPERATORS, Nemesis.OLD_VERSION, Nemesis.FIRST_CLOCK, Nemesis.SMALL_MTU)
     kinds = [each for each in Nemesis if each not in others for _ in range(_WEIGHTS.get(each, 1))]
     faults = _draw(Random(f"{seed}/faults"), kinds, names, trouble_s)
     if has_routers:
@@ -127,6 +142,8 @@ def draw_faults(
         # Below the level of the bounds a hostile leader can use up the eras of the keys (docs/how-to/upgrade.md).
         faults = [replace(each, nemesis=_HONEST.get(each.nemesis, each.nemesis)) for each in faults]
     faults += versions
+    faults += _draw_first_clocks(Random(f"{seed}/first clocks"), names)
+    faults += _draw_mtu(Random(f"{seed}/mtu"), trouble_s)
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.nemesis.name, fault.hosts)))
 
 
@@ -214,6 +231,23 @@ def _draw_versions(random: Random, names: Sequence[str], trouble_s: float) -> li
         at_s, until_s = sorted(round(random.uniform(FIRST_S, trouble_s), 1) for _ in range(2))
         return [Fault(at_s, until_s, Nemesis.OLD_VERSION, (random.choice(list(names)),), level)]
     return []
+
+
+def _draw_first_clocks(random: Random, names: Sequence[str]) -> list[Fault]:
+    """Return no fault, or a wrong clock at the first start of each machine of a minority."""
+    if random.random() > FIRST_CLOCK_SHARE:
+        return []
+    wrong = random.sample(list(names), random.randint(1, max(1, (len(names) - 1) // 2)))
+    until_s = round(random.uniform(*CLOCK_SET_S), 1)
+    return [Fault(0.0, until_s, Nemesis.FIRST_CLOCK, (name,), random.choice(FIRST_CLOCKS_S)) for name in wrong]
+
+
+def _draw_mtu(random: Random, trouble_s: float) -> list[Fault]:
+    """Return no fault, or a smaller MTU for a part of the trouble."""
+    if random.random() > MTU_SHARE:
+        return []
+    at_s, until_s = sorted(round(random.uniform(FIRST_S, trouble_s), 1) for _ in range(2))
+    return [Fault(at_s, until_s, Nemesis.SMALL_MTU, (), random.choice(MTUS_BYTES))]
 
 
 def _overlap(fault: Fault, other: Fault) -> bool:

@@ -1,6 +1,7 @@
 """Applies the faults of a plan to a world, and ends them all."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import trio
 
@@ -13,12 +14,30 @@ from tests.simulation.farm.operators import Operator
 from tests.simulation.farm.world import World
 
 
+async def start_first(world: World, faults: tuple[Fault, ...]) -> None:
+    """Start all nodes for the first time, some with an old version or a wrong clock; return with right clocks."""
+    began_s, clocks = world.time_s, [each for each in faults if each.nemesis is Nemesis.FIRST_CLOCK]
+    for fault in faults:
+        if fault.nemesis is Nemesis.OLD_VERSION and fault.at_s == 0:
+            world.hosts[fault.hosts[0]].level = int(fault.amount)
+    for fault in clocks:
+        world.hosts[fault.hosts[0]].jump(fault.amount - EPOCH_S)
+    await world.start_all()
+    for fault in sorted(clocks, key=lambda each: each.until_s):
+        await trio.sleep_until(began_s + fault.until_s)
+        world.note(None, f"{fault.hosts[0]}: the clock is set")
+        world.hosts[fault.hosts[0]].jump(EPOCH_S - fault.amount)
+
+
 class NemesisDriver:
     """The faults of one trial; `active` has the present ones."""
 
     def __init__(self, world: World, faults: tuple[Fault, ...], parts: Parts) -> None:
         self._world = world
-        self._faults = [each for each in faults if each.nemesis not in OF_OPERATORS]
+        self.first_clocks = [each for each in faults if each.nemesis is Nemesis.FIRST_CLOCK]
+        """The faults that `start_first` has begun and ended."""
+        others = (*OF_OPERATORS, Nemesis.FIRST_CLOCK)
+        self._faults = [each for each in faults if each.nemesis not in others]
         self.active: list[Fault] = []
         self.operator = Operator(world, faults, self.active, parts)
         self.changed_s = world.time_s
@@ -114,7 +133,7 @@ class NemesisDriver:
         network = self._world.network
         network.heal()
         network.link = Link()
-        names = list(self._world.hosts)
+        names, mtu_bytes = list(self._world.hosts), None
         for fault in self.active:
             match fault.nemesis:
                 case Nemesis.ISOLATE:
@@ -127,8 +146,12 @@ class NemesisDriver:
                     network.link = Link(loss=fault.amount, duplication=fault.amount, reordering=fault.amount)
                 case Nemesis.SLOW_LINK:
                     network.link = Link(delay_s=fault.amount, jitter_s=fault.amount)
+                case Nemesis.SMALL_MTU:
+                    mtu_bytes = int(fault.amount)
                 case _:
                     pass
+        if mtu_bytes is not None:
+            network.link = replace(network.link, mtu_bytes=mtu_bytes, drops_fragments=True)
 
     def _set(self, fault: Fault, *, begins: bool) -> None:
         """Set the clock, the disk or the process of a machine."""

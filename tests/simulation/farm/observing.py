@@ -72,6 +72,8 @@ class Observer:
         """Active alarms by node and number of its process."""
         self._now_s = now_s
         self._excluded: dict[str, dict[str, float]] = {}
+        self._excluded_at: dict[tuple[str, int], tuple[int, frozenset[str]]] = {}
+        """The index of each accepted publication, and the leaves excluded there, by its master and its second."""
 
     def verdict_of(self, host: Host) -> VerdictChange | None:
         """Return the present verdict of a node; None if its present process has not given one."""
@@ -138,6 +140,7 @@ class Observer:
             del self.committed[index]
         self.clusters.clear()
         self.states.clear()
+        self._excluded_at.clear()
         self.first, self._survivor = None, plan.survivor.farm
 
     def restored(self, state: AppliedState, last: LogId) -> None:
@@ -162,8 +165,12 @@ class Observer:
         now_s = self._now_s()
         known = self._excluded.get(host.name, {})
         excluded = frozenset(leaf for leaf, since_s in known.items() if since_s <= now_s - EXCLUSION_S)
-        agreed = self._is_agreed(host, master, structure)
-        self.publications.append(Publication(now_s, host.name, master, structure, host.wall_s, agreed, excluded))
+        second = (base32_of(master), decode(structure).published_s)
+        agreed = self._is_agreed(host, *second)
+        _, before = self._excluded_at.get(second, (0, frozenset())) if agreed else (0, frozenset())
+        self.publications.append(
+            Publication(now_s, host.name, master, structure, host.wall_s, agreed, excluded, before)
+        )
 
     def taken(self, host: Host, structure: bytes) -> None:
         """Record a structure that a router of `routers` accepted.
@@ -173,13 +180,24 @@ class Observer:
         if all(each.structure != structure for each in self.publications):
             self.published(host, decode(structure).destination.hash, structure)
 
-    def _is_agreed(self, host: Host, master: bytes, structure: bytes) -> bool:
+    def _is_agreed(self, host: Host, master: str, second_s: int) -> bool:
         """Return True if the log of the publisher has the publication of this structure."""
         state = self.states.get(host.name)
         masters = {} if state is None else state.state.masters
-        publications = [each.publication for key, each in masters.items() if hash_of(key) == base32_of(master)]
-        second_s = decode(structure).published_s
+        publications = [each.publication for key, each in masters.items() if hash_of(key) == master]
         return any(each is not None and each.published_s == second_s for each in publications)
+
+    def accepts(self, before: FarmState, after: FarmState) -> None:
+        """Record the excluded leaves if an entry is an accepted publication."""
+        if after.masters is before.masters:
+            return
+        for key, master in after.masters.items():
+            known = before.masters.get(key)
+            accepted = master.publication
+            if accepted is not None and (known is None or known.publication != accepted):
+                second = (hash_of(key), accepted.published_s)
+                found = (after.applied_index, frozenset(after.weights.excluded))
+                self._excluded_at[second] = max(found, self._excluded_at.get(second, found), key=lambda each: each[0])
 
     def digest(self, host: str) -> tuple[int, str]:
         """Return the applied index of a node, and the digest of its state."""
@@ -188,15 +206,25 @@ class Observer:
 
     def owners_of(self, structure: bytes) -> list[str]:
         """Return the names of the servers of a structure's leaves, as the nodes have them."""
-        owners = {
+        owners = self._owners()
+        named = (base32_of(lease.destination_hash) for lease in decode(structure).leases)
+        return sorted(owners[each] for each in named if each in owners)
+
+    def excluded_owners(self) -> set[str]:
+        """Return the names of the servers whose leaves a node has as excluded."""
+        owners = self._owners()
+        excluded = (leaf for state in self.states.values() for leaf in state.state.weights.excluded)
+        return {owners[each] for each in excluded if each in owners}
+
+    def _owners(self) -> dict[str, str]:
+        """Return the name of the server of each leaf."""
+        return {
             hash_of(leaf.destination): state.state.admitted[each.report.server_id].name or ""
             for state in self.states.values()
             for each in state.state.servers.values()
             if each.report.server_id in state.state.admitted
             for leaf in each.report.destinations
         }
-        named = (base32_of(lease.destination_hash) for lease in decode(structure).leases)
-        return sorted(owners[each] for each in named if each in owners)
 
     def leaves(self) -> list[str]:
         """Return the reported leaves, as the first node has them."""
@@ -218,6 +246,7 @@ class Observer:
                 observer.applied(host, index, entry)
                 if state.state.log_time_ms < before.log_time_ms:
                     observer.set_back(host, entry, before, state.state)
+                observer.accepts(before, state.state)
             if host is not None and host.run is not None:
                 observer.excludes(host, state.state.weights.excluded)
 

@@ -4,13 +4,16 @@
     Oracle        the claims of each node (`Claim`), judged by the facts
 
     verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`
+                                          wrong while the node's router has been down for `DELAYS_S`, or another
+                                          server's for `LATE_S`
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
                   UDP to X is blocked     wrong at any time: the faults of trials block TCP, too, or lose single packets
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
-    alarm         of a kind               wrong if none of its causes existed within `LATE_S`
-                  of the disk             missing while the disk has been full, or has hung, for `LATE_S`
+    alarm         of a kind               wrong if none of its causes existed within `LATE_S`; a kind in `OF_MACHINE`
+                                          needs a cause at the machine of the node
+                  of a disk or router     missing while its cause has lasted for `DELAYS_S`
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
     limits        of each node            wrong at any time (`limits.py`)
 
@@ -27,7 +30,9 @@ from typing import Final
 
 import trio
 
+from bridge.node.raft.notices import DISK_PATIENCE_MS
 from bridge.node.raft.refused_connections import QUIET_AFTER_S
+from bridge.node.router.i2cp_connection import ANSWER_TIMEOUT_S
 from tests.simulation.farm.checks import Violation
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import Host
@@ -39,12 +44,26 @@ from tests.simulation.farm.world import World
 
 LATE_S: Final = 60.0
 LOOK_S: Final = 1.0
+REPORTED_S: Final = 10.0
+"""The period of reports in trials. A node queries its router and writes an entry in each."""
+DELAYS_S: Final[Mapping[str, float]] = {
+    "disk-full": LATE_S,
+    "disk-unresponsive": DISK_PATIENCE_MS / 1000 + 2 * REPORTED_S,
+    "router-unreachable": ANSWER_TIMEOUT_S + 2 * REPORTED_S,
+}
+"""Longest delays of alarms without which a fact at their node is hidden.
 
+docs/reference/alarms.md has the 5 s of a disk. A router that hangs does not reply for the timeout of a query.
+"""
+OF_MACHINE: Final = frozenset({*DELAYS_S, "router", "generation-not-stored", "keyring-not-stored", "address-gone"})
+"""Alarms about the machine of their node."""
 
 _DOWN: Final = re.compile(r"(node-\d+) (?:down|left|not seen by gossip|does not answer the leader)")
 _UDP: Final = re.compile(r"UDP to ([^,]*) is blocked")
 _SILENT: Final = re.compile(r"(node-\d+) does not report")
-_NETWORK: Final = (
+_WITHOUT_STOP: Final = (Nemesis.CLIENT_KEY, Nemesis.LOG_TIME, Nemesis.NEW_KEYS)
+"""Actions of the operator that do not stop, add, remove or move a node."""
+_CUTS: Final = (
     Nemesis.ISOLATE,
     Nemesis.ONE_WAY,
     Nemesis.PART,
@@ -55,9 +74,11 @@ _NETWORK: Final = (
     Nemesis.STOP,
     Nemesis.OLD_VERSION,
     Nemesis.PAUSE,
-    *OF_OPERATORS,
+    Nemesis.SMALL_MTU,
 )
-"""Faults that disconnect nodes. An action of the operator does so too: it stops, adds, removes or moves a node."""
+"""Faults that disconnect nodes."""
+_NETWORK: Final = (*_CUTS, *(each for each in OF_OPERATORS if each not in _WITHOUT_STOP))
+"""Faults that disconnect nodes, and actions of the operator that do so: they stop, add, remove or move a node."""
 _KEYS: Final = (Nemesis.RECOVER, Nemesis.ROTATE, Nemesis.NEW_KEYS, Nemesis.JOIN_AND_EVICT, Nemesis.HOSTILE)
 _JOINS: Final = (
     Nemesis.INVITE_AND_LEAVE,
@@ -69,6 +90,8 @@ _JOINS: Final = (
     Nemesis.ROT,
     Nemesis.RECOVER,
 )
+_LOSSES: Final = (Nemesis.LOSSY, Nemesis.SLOW_LINK, Nemesis.SMALL_MTU)
+"""Faults that delay or lose some packets on each link."""
 _SEEDS: Final = (
     Nemesis.REPLACE,
     Nemesis.JOIN_AND_LEAVE,
@@ -86,7 +109,7 @@ _LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
 _WITHOUT_QUORUM: Final = frozenset({"no-quorum", "waiting", "stopping", "foreign-key"})
 _ROUTERS: Final = (*OF_ROUTERS, Nemesis.POWER_CUT)
 """Faults that end sessions of a router, or delay them. A router starts later than the node of its machine."""
-_CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT, Nemesis.LOG_TIME)
+_CLOCKS: Final = (Nemesis.CLOCK_JUMP, Nemesis.CLOCK_DRIFT, Nemesis.FIRST_CLOCK, Nemesis.LOG_TIME)
 _DISKS: Final = (Nemesis.SLOW_DISK, Nemesis.HANGING_DISK, Nemesis.FULL_DISK)
 CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "disk-full": (Nemesis.FULL_DISK,),
@@ -96,25 +119,25 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "clock": (*_CLOCKS, *_NETWORK),
     "other-clocks": (*_CLOCKS, *_NETWORK),
     "log-time": (*_CLOCKS, *_NETWORK, *_DISKS),
-    "isolated": _NETWORK,
+    "isolated": (*_NETWORK, Nemesis.NEW_KEYS),
     "router": (*_DISKS, *_ROUTERS, *_CLOCKS),
     "router-unreachable": _ROUTERS,
-    "structure-not-found": (*OF_ROUTERS, *_NETWORK),
+    "structure-not-found": (*OF_ROUTERS, *_CUTS),
     "no-quorum": (*_NETWORK, *_DISKS),
     "servers-down": (*_NETWORK, *_DISKS),
     "reports-missing": (*_NETWORK, *_DISKS, *_CLOCKS),
     "publishing-without-quorum": (*_NETWORK, *_DISKS),
-    "slow-majority": (*_NETWORK, *_DISKS),
-    "forged-verdicts": _NETWORK,
-    "refused-by-peers": (*_NETWORK, *_CLOCKS),
-    "peers-refused": (*_NETWORK, *_CLOCKS),
+    "slow-majority": (*_CUTS, *_DISKS),
+    "forged-verdicts": (*_NETWORK, Nemesis.NEW_KEYS),
+    "refused-by-peers": (*_NETWORK, *_CLOCKS, Nemesis.NEW_KEYS),
+    "peers-refused": (*_NETWORK, *_CLOCKS, Nemesis.NEW_KEYS),
     "farm-key-file": _KEYS,
     "key-retired": _KEYS,
     "waiting-for-approval": _JOINS,
     "not-admitted": _JOINS,
     "admission": _JOINS,
     "address-gone": (Nemesis.MOVE,),
-    "udp-blocked": (Nemesis.LOSSY, Nemesis.SLOW_LINK, *_SEEDS),
+    "udp-blocked": (*_LOSSES, *_SEEDS),
     "not-published": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
     "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
 }
@@ -124,11 +147,15 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
 class Truth:
     """The facts of each second. A fact is a tuple: its name, and the machines that it concerns."""
 
-    def __init__(self, world: World, driver: NemesisDriver) -> None:
+    def __init__(self, world: World, driver: NemesisDriver, observer: Observer) -> None:
         self._world = world
         self._driver = driver
+        self._observer = observer
         self._since: dict[tuple[str, ...], float] = {}
-        self._seen: dict[Nemesis, float] = {}
+        self._seen: dict[tuple[Nemesis, str | None], float] = {
+            (each.nemesis, name): world.time_s for each in driver.first_clocks for name in (*each.hosts, None)
+        }
+        """The last time of each kind of fault, at a machine and at any."""
         self._farm: dict[str, list[str]] = {}
         """The members and their addresses. A change of either begins all facts again."""
         self._starts: dict[str, int] = {}
@@ -147,16 +174,24 @@ class Truth:
             each: now_s if begun & _processes(each) else self._since.get(each, now_s) for each in self._facts()
         }
         for fault in self._driver.active:
-            self._seen[fault.nemesis] = now_s
+            for name in (*fault.hosts, None):
+                self._seen[fault.nemesis, name] = now_s
 
     def lasts_s(self, *fact: str) -> float:
         """Return the duration of a true fact in seconds; 0 if it is false."""
         since_s = self._since.get(fact)
         return 0.0 if since_s is None else self._world.time_s - since_s
 
-    def had(self, nemeses: tuple[Nemesis, ...], within_s: float) -> bool:
-        """Return True if one of these faults was active recently."""
-        return any(each in self._seen and self._world.time_s - self._seen[each] <= within_s for each in nemeses)
+    def had(self, nemeses: tuple[Nemesis, ...], within_s: float, host: str | None = None) -> bool:
+        """Return True if one of these faults was active recently, at a machine or at any."""
+        return any(self._world.time_s - self._seen.get((each, host), -inf) <= within_s for each in nemeses)
+
+    def is_hidden(self, alarm: str, host: str) -> bool:
+        """Return True if the cause of an alarm has lasted longer than its delay. An idle disk does not hang."""
+        delay_s = DELAYS_S[alarm]
+        if alarm == "disk-unresponsive" and not self.has_quorum(host):
+            delay_s = LATE_S
+        return self.lasts_s(alarm, host) > delay_s
 
     def has_quorum(self, name: str) -> bool:
         """Return True if a node has long been in a majority of working servers that reach all running ones.
@@ -175,6 +210,12 @@ class Truth:
             and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
         )
 
+    def lacks_router(self, name: str, target: str) -> bool:
+        """Return True if a node must know that a router is down: its own, or a server's in the log that it reads."""
+        if name == target:
+            return self.is_hidden("router-unreachable", name)
+        return self.lasts_s("leaf-unhealthy", target) > LATE_S and self.has_quorum(name)
+
     def lacks_quorum(self, name: str) -> bool:
         """Return True if a node has long been cut off from so many servers that a majority is impossible."""
         lost = [each for each in self._world.members if self.lasts_s("lost", name, each) > LATE_S]
@@ -187,13 +228,11 @@ class Truth:
                 yield ("runs", host.name)
                 if _has_disk(host):
                     yield ("works", host.name)
-                if _disk_of(host).full:
-                    yield ("disk-full", host.name)
-                if _disk_of(host).hang:
-                    yield ("disk-unresponsive", host.name)
+                for fault in self._faults_of(host):
+                    yield (fault, host.name)
             else:
                 yield ("down", host.name)
-        is_bad = any(each.nemesis in {Nemesis.LOSSY, Nemesis.SLOW_LINK} for each in self._driver.active)
+        is_bad = any(each.nemesis in _LOSSES for each in self._driver.active)
         for source in hosts:
             for target in hosts:
                 pair = (source.name, target.name)
@@ -203,6 +242,18 @@ class Truth:
                 if source.name < target.name and _runs(source) and _runs(target) and not any(cuts) and not is_bad:
                     yield ("linked", *pair)
 
+    def _faults_of(self, host: Host) -> Iterator[str]:
+        """Yield the faults of a running machine that its node must report, each by the name of its alarm."""
+        if _disk_of(host).full:
+            yield "disk-full"
+        if _disk_of(host).hang:
+            yield "disk-unresponsive"
+        router = self._world.routers.get(host.name)
+        if router is not None and _has_disk(host) and (router.unresponsive or not router.up):
+            yield "router-unreachable"
+            if host.name not in self._observer.excluded_owners():
+                yield "leaf-unhealthy"
+
 
 class Oracle:
     """Judgment of the verdicts and alarms, each second."""
@@ -210,7 +261,7 @@ class Oracle:
     def __init__(self, world: World, observer: Observer, driver: NemesisDriver) -> None:
         self._world = world
         self._observer = observer
-        self._truth = Truth(world, driver)
+        self._truth = Truth(world, driver, observer)
         self._limits = Limits(world, observer)
         self._found: set[tuple[str, str]] = set()
         self._judged = 0
@@ -244,18 +295,18 @@ class Oracle:
             for claim in self._false_claims(host.name, verdict.kind, verdict.text):
                 self._violate("true verdict", host.name, f"{verdict.text!r}, although {claim}")
         alarms = self._observer.alarms_of(host)
-        for kind in ("disk-full", "disk-unresponsive"):
-            if kind not in alarms and self._truth.lasts_s(kind, host.name) > LATE_S:
-                self._violate("missing alarm", host.name, f"{kind} has been true for a minute")
+        for kind in DELAYS_S:
+            if kind not in alarms and self._truth.is_hidden(kind, host.name):
+                self._violate("missing alarm", host.name, f"{kind} has been true for longer than its delay")
         for kind in alarms:
-            if not self._truth.had(CAUSES.get(kind, ()), _LASTING.get(kind, LATE_S)):
+            place = host.name if kind in OF_MACHINE else None
+            if not self._truth.had(CAUSES.get(kind, ()), _LASTING.get(kind, LATE_S), place):
                 self._violate("true alarm", host.name, f"{kind} is active, and none of its causes has existed")
 
     def _false_claims(self, name: str, kind: str, text: str) -> Iterator[str]:
         truth = self._truth
-        for target in self._world.members:
-            if kind == "healthy" and truth.lasts_s("lost", name, target) > LATE_S:
-                yield f"{target} has been lost to it for a minute"
+        if kind == "healthy":
+            yield from self._unhealthy(name)
         if kind not in _WITHOUT_QUORUM and truth.lacks_quorum(name):
             yield "it has not reached a majority for a minute"
         if kind == "no-quorum" and truth.has_quorum(name):
@@ -263,7 +314,7 @@ class Oracle:
         for target in _DOWN.findall(text):
             if truth.lasts_s("works", target) > LATE_S and truth.lasts_s("linked", *sorted((name, target))) > LATE_S:
                 yield f"{target} has worked and has been linked for a minute"
-        if _UDP.search(text) and not truth.had((Nemesis.LOSSY, Nemesis.SLOW_LINK, *_SEEDS), LATE_S):
+        if _UDP.search(text) and not truth.had((*_LOSSES, *_SEEDS), LATE_S):
             yield "UDP alone is never blocked"
         for target in _SILENT.findall(text):
             others = [each for each in self._world.members if each != target]
@@ -271,6 +322,14 @@ class Oracle:
                 truth.lasts_s("linked", *sorted((target, each))) > LATE_S for each in others
             ):
                 yield f"{target} has worked and has been linked with all for a minute"
+
+    def _unhealthy(self, name: str) -> Iterator[str]:
+        """Yield the facts that a healthy verdict of a node contradicts."""
+        for target in self._world.members:
+            if self._truth.lasts_s("lost", name, target) > LATE_S:
+                yield f"{target} has been lost to it for a minute"
+            if self._truth.lacks_router(name, target):
+                yield f"the router of {target} has been down"
 
     def _violate(self, check: str, host: str, text: str) -> None:
         if (host, text) not in self._found:

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
 import trio
+from cryptography import x509
 from msgspec.structs import replace
 
 import consensus.core.quorum
 from bridge.api import farm_facts, verdict
-from bridge.api.alarms import DISK_FULL, DISK_UNRESPONSIVE, AlarmType
+from bridge.api.alarms import DISK_FULL, DISK_UNRESPONSIVE, ROUTER_UNREACHABLE, AlarmType
 from bridge.api.control import SubmitOutcome
 from bridge.api.farm_facts import ContactWatch
 from bridge.api.view import VerdictKind
@@ -49,7 +51,10 @@ from bridge.node.raft.submitting import Submitting
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.tasks import publishing
 from bridge.wire.i2p.destination_keys import SigningKey
+from consensus.net import tls, x509_files
+from consensus.net.tls import UntrustedCertificateError
 from consensus.protocols.garlic_farm.node.links import _Link
+from consensus.server.server import ConsensusServer
 from consensus.sessions.table import RequestStatus, SessionTable
 from consensus.storage.directory import Directory
 from consensus.storage.disk import SyncDirectory, SyncFile
@@ -62,6 +67,7 @@ from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import current_host
 from tests.simulation.farm.nemeses import Fault, Nemesis
 from tests.simulation.farm.plans import Plan
+from tests.simulation.farm.workload import Client, Kind
 
 NODES: Final = 3
 TOUR_S: Final = 50.0
@@ -75,6 +81,10 @@ TOUR: Final = (
 LONG_ISOLATION: Final = (Fault(2.0, 22.0, Nemesis.ISOLATE, ("node-3",)),)
 NO_DISK_S: Final = 95.0
 HANGING: Final = (Fault(2.0, 90.0, Nemesis.HANGING_DISK, ("node-2",)),)
+NO_ROUTER: Final = (Fault(2.0, 90.0, Nemesis.ROUTER_DOWN, ("node-2",)),)
+HANGING_ROUTER: Final = (Fault(2.0, 90.0, Nemesis.ROUTER_HANGS, ("node-2",)),)
+WRONG_FIRST_CLOCK: Final = (Fault(0.0, 12.0, Nemesis.FIRST_CLOCK, ("node-2",), 2_208_988_800.0),)
+SLOW_DISKS: Final = tuple(Fault(2.0, 55.0, Nemesis.SLOW_DISK, (f"node-{each}",), 1.5) for each in (1, 2, 3))
 FULL: Final = (Fault(2.0, 90.0, Nemesis.FULL_DISK, ("node-2",)),)
 ONE_CUT_OFF: Final = (Fault(2.0, 82.0, Nemesis.ISOLATE, ("node-1",)),)
 WRONG_CLOCKS: Final = tuple(
@@ -116,10 +126,13 @@ class Planted:
     faults: tuple[Fault, ...] = TOUR
     trouble_s: float = TOUR_S
     has_operator: bool = False
+    has_routers: bool = False
 
     @property
     def plan(self) -> Plan:
-        return Plan(self.seed, NODES, self.trouble_s, self.faults, has_operator=self.has_operator)
+        return Plan(
+            self.seed, NODES, self.trouble_s, self.faults, has_operator=self.has_operator, has_routers=self.has_routers
+        )
 
     @contextmanager
     def planting(self) -> Iterator[None]:
@@ -445,6 +458,53 @@ def _same_cluster(_: Callable[..., Any]) -> Callable[..., Any]:
     return lambda survivor, *_: FormationState(known=survivor.founding)
 
 
+def _dated_by_clock(real: Callable[[], bytes]) -> Callable[[], bytes]:
+    """Return a fault: a new certificate begins at the present date of the machine, and ends in ten years."""
+
+    def new_certificate() -> bytes:
+        host = current_host.get()
+        begins = datetime.fromtimestamp(0 if host is None else host.wall_s, UTC)
+        with patch.multiple(x509_files, _BEGINS=begins, _ENDS=begins + timedelta(days=3650)):
+            return real()
+
+    return new_certificate
+
+
+def _compares_dates(real: Callable[..., None]) -> Callable[..., None]:
+    """Return a fault: a client compares the dates of a pinned certificate with its clock."""
+
+    def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:
+        real(certificate, fingerprint)
+        host, found = current_host.get(), x509.load_der_x509_certificate(certificate or b"")
+        now = datetime.fromtimestamp(0 if host is None else host.wall_s, UTC)
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            raise UntrustedCertificateError("not valid by the clock")
+
+    return check_pinned
+
+
+def _slowest_disk(real: property) -> property:
+    """Return a fault: each server reports the oldest job of all disks as its own."""
+    servers: list[Any] = []
+
+    def disk_pending_ms(self: Any) -> int:
+        if all(each is not self for each in servers):
+            servers.append(self)
+        return max(real.__get__(each) for each in servers)
+
+    return property(disk_pending_ms)
+
+
+def _changes_of_leaves(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a load instead of a fault: exclusions of leaves, and their ends."""
+    return lambda self: self._random.choice([Kind.EXCLUDE, Kind.INCLUDE])
+
+
+def _without_routers(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a fault: unhealthy leaves and the alarms of a node do not count."""
+    return lambda facts: (each for each in real(facts) if not each.startswith(("leaf of", "alarm ")))
+
+
 PLANTED: Final[Mapping[str, Planted]] = {
     "files are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncFile)),)),
     "names are not synced": Planted(1, "healing", ((Directory, "perform", _without(SyncDirectory)),)),
@@ -641,6 +701,41 @@ PLANTED: Final[Mapping[str, Planted]] = {
         LOST_MAJORITY,
         60.0,
         has_operator=True,
+    ),
+    "certificates have the dates of the clock": Planted(
+        1,
+        "formation",
+        (
+            (x509_files, "new_certificate", _dated_by_clock),
+            (tls, "_FIXED_DATES", lambda _: b""),
+            (tls, "check_pinned", _compares_dates),
+        ),
+        WRONG_FIRST_CLOCK,
+        10.0,
+    ),
+    "an alarm is raised at another machine": Planted(
+        1, "true alarm", ((ConsensusServer, "disk_pending_ms", _slowest_disk),), HANGING, NO_DISK_S
+    ),
+    "an unreachable router is not an alarm": Planted(
+        1,
+        "missing alarm",
+        ((Alarms, "set", _without_alarm(ROUTER_UNREACHABLE)),),
+        NO_ROUTER,
+        NO_DISK_S,
+        has_routers=True,
+    ),
+    "a verdict ignores a dead router": Planted(
+        1, "true verdict", ((verdict, "_troubles", _without_routers),), NO_ROUTER, NO_DISK_S, has_routers=True
+    ),
+    "an exclusion before the agreement does not count": Planted(
+        1,
+        "earlier exclusion",
+        (
+            (publishing.PublishingTask, "_lists_excluded_leaf", lambda _: lambda *_: False),
+            (Client, "_kind", _changes_of_leaves),
+        ),
+        SLOW_DISKS,
+        60.0,
     ),
     "a recovered farm has the id of the lost one": Planted(
         1, "completed action", ((recovering, "_created_alone", _same_cluster),), LOST_MAJORITY, 60.0, has_operator=True

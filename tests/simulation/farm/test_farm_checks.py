@@ -1,5 +1,6 @@
 """The plans and the checks of trials, without a farm: each check finds the fault that it is for."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -43,10 +44,12 @@ def read(found: dict[int, int], called: int, answered: int) -> Call:
     return Call("d", Kind.READ, called, 0.0, found=found, answered=answered)
 
 
-def publication(after_s: int = 0, excluded: frozenset[str] = frozenset(), cost: int = 3) -> Publication:
+def publication(after_s: int = 0, cost: int = 3) -> Publication:
     second_s = NOW_S + after_s
     structure = encode(KEY.sign(second_s, (MetaLease(LEAF.hash, cost=cost, ends_s=second_s + 900),)))
-    return Publication(0.0, "node-1", MASTER.destination.hash, structure, second_s, is_agreed=True, excluded=excluded)
+    return Publication(
+        0.0, "node-1", MASTER.destination.hash, structure, second_s, is_agreed=True, excluded=frozenset()
+    )
 
 
 @over_seeds(20)
@@ -112,7 +115,9 @@ def test_wrong_structures_are_found() -> None:
 
 def test_published_excluded_leaf_is_found() -> None:
     assert not list(check_exclusions([publication()]))
-    assert list(check_exclusions([publication(excluded=frozenset({base32_of(LEAF.hash)}))]))
+    leaves = frozenset({base32_of(LEAF.hash)})
+    for fault, check in (({"excluded": leaves}, "excluded leaf"), ({"excluded_before": leaves}, "earlier exclusion")):
+        assert [each.check for each in check_exclusions([dataclasses.replace(publication(), **fault)])] == [check]
 
 
 def test_failures_of_other_faults_are_not_reports_of_damage() -> None:

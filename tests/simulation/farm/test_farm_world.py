@@ -13,6 +13,7 @@ from tests.simulation.farm.fault_walk import farm_with_faults
 from tests.simulation.farm.host import Run
 from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemesis_driver import NemesisDriver
+from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import LATE_S, Truth
 from tests.simulation.farm.world import World, simulate
 
@@ -41,7 +42,7 @@ def test_world_removes_its_directory() -> None:
 
 async def facts_after_restarts() -> None:
     async with World.open(SEED, disk=Disk) as world:
-        truth = Truth(world, NemesisDriver(world, (), Parts()))
+        truth = Truth(world, NemesisDriver(world, (), Parts()), Observer(lambda: world.time_s))
         first, second, third = hosts = tuple(world.hosts.values())
         for host in hosts:
             host.run = Run()

@@ -37,7 +37,7 @@ from tests.simulation.farm.disk import Disk, disk_calls
 from tests.simulation.farm.host import EPOCH_S, current_host
 from tests.simulation.farm.hostile import Parts
 from tests.simulation.farm.nemeses import Nemesis
-from tests.simulation.farm.nemesis_driver import NemesisDriver
+from tests.simulation.farm.nemesis_driver import NemesisDriver, start_first
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
 from tests.simulation.farm.plans import Plan
@@ -126,10 +126,7 @@ class _Trial:
         for host in world.hosts.values():
             assert isinstance(host.disk, Disk)
             host.disk.flush()
-        for fault in self._plan.faults:
-            if fault.nemesis is Nemesis.OLD_VERSION and fault.at_s == 0:
-                world.hosts[fault.hosts[0]].level = int(fault.amount)
-        await world.start_all()
+        await start_first(world, self._plan.faults)
         if await self._healthy_within(FORM_S) is None:
             self._violate("formation", f"not healthy after {FORM_S:g} s: {self._verdicts()}")
             return
