@@ -75,7 +75,8 @@ class MemoryDatagrams:
         listening = self._listening.get(target)
         if listening is not None:
             for each in listening:
-                self._deliver(source, datagram, each.host, target, each)
+                if each.host is host or each.host.public is host.public is None:  # A NAT does not forward broadcasts.
+                    self._deliver(source, datagram, each.host, target, each)
             return True
         owner = host if is_own(host, target.host) else self.network.owner(target.host)
         if owner is not None:
@@ -98,9 +99,12 @@ class MemoryDatagrams:
         listening: "DatagramSocket | None" = None,
     ) -> None:
         origin = source.address
+        if listening is None and not is_own(source.host, target.host):
+            origin = Address(self.network.outside(source.host, origin.host), origin.port)
+        inside = Address(self.network.inside(owner, target.host), target.port)
 
         def deliver() -> None:
-            receiver = self._bound.get((owner.name, target)) if listening is None else listening
+            receiver = self._bound.get((owner.name, inside)) if listening is None else listening
             if receiver is not None:
                 receiver.arrive(datagram, origin)
 

@@ -70,6 +70,8 @@ class Host:
     def __init__(self, name: str, seed: int, addresses: list[str], disk: HostDisk, time_s: Callable[[], float]) -> None:
         self.name = name
         self.addresses = addresses
+        self.public: str | None = None
+        """The address of the NAT in front of the machine, which forwards each port to it; None without a NAT."""
         self.disk = disk
         self.random = Random(f"{seed}/{name}")
         self.number = int(name.rpartition("-")[2]) if name[-1].isdigit() else 0

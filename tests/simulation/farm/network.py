@@ -1,6 +1,7 @@
 """The network between the machines: the owner of each address, and the arrival time of each packet.
 
-    Network.arrival(source, target)   ──▶ the time of arrival, or None for a lost packet
+    Network.send_datagram(…)              a packet, which arrives later, twice or never
+    outside(host, address) · inside       the addresses that a static NAT (`Host.public`) replaces
     block(a, b) · part(groups) · heal()   one-way blocks between machines
 
 Both datagrams and streams use it. A link has a delay, jitter, and rates of loss, duplication and reordering. The random
@@ -53,12 +54,12 @@ class Network:
     def add(self, host: Host) -> None:
         """Connect a machine with its addresses."""
         self._hosts[host.name] = host
-        for address in host.addresses:
+        for address in _reached(host):
             self._owners[address] = host
 
     def move(self, host: Host, addresses: list[str]) -> None:
         """Replace the addresses of a machine."""
-        for address in host.addresses:
+        for address in _reached(host):
             self._owners.pop(address, None)
         host.addresses = addresses
         self.add(host)
@@ -70,6 +71,16 @@ class Network:
 
     def hosts(self) -> Collection[Host]:
         return self._hosts.values()
+
+    @staticmethod
+    def outside(host: Host, address: str) -> str:
+        """Return the source address that other machines see: a NAT replaces the machine's own."""
+        return host.public if host.public is not None and address in host.addresses else address
+
+    @staticmethod
+    def inside(host: Host, address: str) -> str:
+        """Return the address of a machine to which its NAT forwards packets for a target address."""
+        return host.addresses[0] if address == host.public else address
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
@@ -128,3 +139,8 @@ class Network:
                     deliver()
 
             self.clock.call_at(self.clock.now_s + self.delay_s(link), arrive)
+
+
+def _reached(host: Host) -> list[str]:
+    """Return the addresses at which other machines reach a machine."""
+    return host.addresses if host.public is None else [host.public]

@@ -46,6 +46,8 @@ class Profile:
     """Number of seeds in each file; None: all founders; 0: discovery by broadcast."""
     fixed_address: bool = True
     """False: no address in the settings, so that the node chooses the machine's and follows its changes."""
+    behind_nat: frozenset[int] = frozenset()
+    """Numbers of the machines behind a NAT. Their nodes advertise its address."""
     has_routers: bool = False
     """True: each machine has a router of `routers.py`, Java or i2pd; False: a router with files."""
     leaf: bool = True
@@ -102,6 +104,9 @@ def _toml(farm_key: Path, host: Host, seeds: list[str], key: Path, profile: Prof
     address = host.addresses[0]
     gossip = f'bind = "{address}:{GOSSIP_PORT}"\n' if profile.fixed_address else ""
     raft = f'bind = "{address}:{RAFT_PORT}"\n' if profile.fixed_address else ""
+    if host.public is not None:
+        gossip += f'advertise = "{host.public}:{GOSSIP_PORT}"\n'
+        raft += f'advertise = "{host.public}:{RAFT_PORT}"\n'
     router = f'kind = "file"\ndirectory = {_quoted(host.directory / "published")}\n'
     if profile.has_routers:
         router = f'kind = "i2cp"\nsoftware = "{"i2pd" if is_i2pd(host) else "java"}"\ni2cp = "127.0.0.1:{I2CP_PORT}"\n'

@@ -370,12 +370,14 @@ class MemoryStreams:
             retry_s = min(2 * retry_s, 64.0)
             target = network.owner(other[0])
         await trio.sleep(network.delay_s(network.link_of(host, target)))
-        listening = self._find(target, other)
+        inside = network.inside(target, other[0]), other[1]
+        listening = self._find(target, inside)
         if listening is None:
             await trio.sleep(network.delay_s(network.link_of(target, host)))
             raise failure(errno.ECONNREFUSED)
         end = End(self, host, own, other, current_service.get())
-        far = End(self, target, other, own, listening.service)
+        outside = own if is_own(host, other[0]) else (network.outside(host, own[0]), own[1])
+        far = End(self, target, inside, outside, listening.service)
         end.join(far)
         far.join(end)
         self._ends[end] = self._ends[far] = None
