@@ -4,7 +4,7 @@
     PLANTED["name"].check        the check that fails in the trial of its `plan`
 
 Trials without violations do not prove anything if the checks cannot detect faults. A planted fault shows that a check
-detects it. Earlier faults of the product, found by trials or reported by others, are planted again.
+detects it. Some earlier faults of the product, found by trials or reported by others, are planted again.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -29,6 +29,9 @@ PLANS = {
     "routers and operator": draw_plan(19, nodes=3, trouble_s=15.0, has_routers=True, has_operator=True),
     "operator": draw_plan(67, nodes=3, trouble_s=20.0, has_operator=True),
     "routers": draw_plan(3, nodes=3, trouble_s=20.0, has_routers=True),
+    "first clocks": Plan(
+        1, 5, 10.0, tuple(Fault(0.0, 12.0, Nemesis.FIRST_CLOCK, (f"node-{each}",)) for each in (1, 2))
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.fault_walk import farm_with_faults
 from tests.simulation.farm.host import Run
 from tests.simulation.farm.hostile import Parts
+from tests.simulation.farm.nemeses import Fault, Nemesis
 from tests.simulation.farm.nemesis_driver import NemesisDriver
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import LATE_S, Truth
@@ -62,3 +64,22 @@ async def facts_after_restarts() -> None:
 
 def test_start_between_two_looks_begins_facts_again() -> None:
     simulate(SEED, facts_after_restarts)
+
+
+async def arrived_sizes() -> tuple[list[int], list[int]]:
+    """Return the sizes of the datagrams that arrive during a small MTU, and after it."""
+    arrived: list[list[int]] = [[], []]
+    async with World.open(SEED, hosts=2, disk=Disk) as world:
+        small = Fault(0.0, 1.0, Nemesis.SMALL_MTU, (), 576.0)
+        driver = NemesisDriver(world, (small,), Parts())
+        await driver._begin(small)
+        for found in arrived:
+            for size in (548, 549):
+                world.network.send_datagram(*world.hosts.values(), size, partial(found.append, size))
+            await trio.sleep(1)
+            await driver.heal()
+    return arrived[0], arrived[1]
+
+
+def test_small_mtu_drops_larger_datagrams_until_it_ends() -> None:
+    assert simulate(SEED, arrived_sizes) == ([548], [548, 549])
