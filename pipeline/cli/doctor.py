@@ -28,7 +28,7 @@ from pipeline.output.data_files import cache_directory
 from pipeline.serve.printing import echo, print_json
 from pipeline.spark.java import NoJavaError, find_java
 from pipeline.spark.scratch import ScratchError, scratch_directory
-from pipeline.spark.versions import installed
+from pipeline.spark.versions import OF_STORES, installed
 
 WARN_FREE_BYTES = 5 * 1024**3
 LEAST_FREE_BYTES = 512 * 1024**2
@@ -52,7 +52,7 @@ def examine(output: Output, node: str | None, environment: dict[str, str]) -> li
     """Make all checks; leave nothing except a small directory of this user below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
-        _packages,
+        lambda: _packages(output),
         lambda: _java(environment),
         _loopback,
         _memory,
@@ -105,14 +105,16 @@ def _python() -> Iterator[Finding]:
         yield Finding("Python", "ok", version)
 
 
-def _packages() -> Iterator[Finding]:
-    for each in installed():
-        if each.version is None:
-            yield Finding(each.name, "problem", "not installed", INSTALL)
-        elif each.is_supported:
-            yield Finding(each.name, "ok", each.version)
-        else:
-            yield Finding(each.name, "problem", f"{each.version}, wanted {each.supported}", INSTALL)
+def _packages(output: Output) -> Iterator[Finding]:
+    of_store = () if isinstance(output, Path) else (OF_STORES[output.scheme],)
+    for packages, remedy in ((None, INSTALL), *of_store):
+        for each in installed(packages):
+            if each.version is None:
+                yield Finding(each.name, "problem", "not installed", remedy)
+            elif each.is_supported:
+                yield Finding(each.name, "ok", each.version)
+            else:
+                yield Finding(each.name, "problem", f"{each.version}, wanted {each.supported}", remedy)
 
 
 def _java(environment: dict[str, str]) -> Iterator[Finding]:

