@@ -347,7 +347,8 @@ def start_query(
     writes: WriteBatch = write
     if entries is None and SERVERS in settings.source:
         farm = refuse_other_farm(session, settings.source, lake.farms, settings.interrupt.check)
-        entries, writes = kafka_stream(session, settings.source, farm), _while_farm(session, settings, farm, write)
+        entries = kafka_stream(session, settings.source, farm, lake.first_entries.get(farm))
+        writes = _while_farm(session, settings, farm, write)
     found = found_in_log(session, source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
     return _started(found, writes, settings, CHECKPOINT, available_now=available_now)
 

@@ -14,6 +14,7 @@ of another farm's topic, for example after `garlicfarm recover` during the run. 
 cluster: read each farm's topic into a separate output.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -54,13 +55,16 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
-def kafka_stream(session: SparkSession, options: Mapping[str, str], farm: str) -> DataFrame:
+def kafka_stream(
+    session: SparkSession, options: Mapping[str, str], farm: str, first_entry: int | None = None
+) -> DataFrame:
     """Return the log as an unbounded table with the columns of the source `farm`.
 
     `options`: `kafka.bootstrap.servers`, `subscribe`, and others of Spark's connector (`kafka.security.protocol`,
-    `maxOffsetsPerTrigger`). `farm`: the cluster id (`refuse_other_farm`).
+    `maxOffsetsPerTrigger`). `farm`: the cluster id (`refuse_other_farm`). `first_entry`: the first entry without a
+    checkpoint; by default the options determine it.
     """
-    records = session.readStream.format(FORMAT).options(**options_of(options)).load()
+    records = session.readStream.format(FORMAT).options(**options_of(options, first_entry)).load()
     chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
     return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
 
@@ -109,12 +113,20 @@ def _wait(seconds: float, check: Callable[[], None], is_over: Callable[[], bool]
         time.sleep(polls.next_s())
 
 
-def options_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of Spark's connector: its own ones, completed by the options of any source."""
+def options_of(options: Mapping[str, str], first_entry: int | None = None) -> dict[str, str]:
+    """Return the options of Spark's connector: its own ones, completed by the options of any source.
+
+    `first_entry` replaces every option about the start.
+    """
     named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
     of_run = {"subscribe": TOPIC, "startingOffsets": "earliest", **named}
     theirs = {name: value for name, value in options.items() if name != MOST_ENTRIES}
-    return {**of_run, **theirs, "includeHeaders": "true"}
+    found = {**of_run, **theirs, "includeHeaders": "true"}
+    if first_entry is None:
+        return found
+    start = json.dumps({found["subscribe"]: {"0": first_entry - _OFFSET_TO_INDEX}})
+    kept = {name: value for name, value in found.items() if not name.startswith(("startingOffsets", "startingTime"))}
+    return {**kept, "startingOffsets": start}
 
 
 def rows_of_records(farm: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

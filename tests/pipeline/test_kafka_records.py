@@ -73,6 +73,14 @@ def test_connector_option_overrides_general_option() -> None:
     assert "maxEntriesPerBatch" not in options
 
 
+def test_repaired_tables_of_topic_are_continued_at_next_offset() -> None:
+    given = {SERVERS: "a:1", "subscribe": "log", "startingOffsets": "latest", "startingTimestamp": "5"}
+    assert options_of(given)["startingTimestamp"] == "5"
+    options = options_of(given, 27)
+    assert options["startingOffsets"] == '{"log": {"0": 26}}'
+    assert "startingTimestamp" not in options
+
+
 def test_topic_requires_connector_and_rejects_submission() -> None:
     place = Topic(servers="127.0.0.1:9092", settings=(("subscribe", "log"),))
     assert place.options() == {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "log"}
