@@ -185,7 +185,7 @@ _DERIVED_COLUMNS = {
     "detections": """observer STRING, member STRING, member_id STRING, server_id BIGINT, last_contact TIMESTAMP,
         suspect_at TIMESTAMP, dead_at TIMESTAMP, back_at TIMESTAMP, contact_to_suspect_ms BIGINT,
         contact_to_dead_ms BIGINT, suspect_to_dead_ms BIGINT, dead_to_back_ms BIGINT, outcome STRING,
-        noticed_ms BIGINT, is_over BOOLEAN""",
+        noticed_ms BIGINT, is_over BOOLEAN, is_dated BOOLEAN""",
     "convergence": """member STRING, status STRING, first_at TIMESTAMP, last_at TIMESTAMP, observers BIGINT,
         nodes BIGINT, converged_ms BIGINT, seen_by ARRAY<STRING>""",
     "members": "member STRING, server_id BIGINT, first_event_at TIMESTAMP, last_event_at TIMESTAMP",

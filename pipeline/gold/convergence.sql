@@ -3,13 +3,15 @@
 -- Reports of the same change to the same member that are a minute apart are about two changes. `nodes` counts the nodes
 -- of the farm that have a trace: if there are fewer observers, some did not see the change, or one is the member itself.
 --
+-- Only events with a log time count: the clocks of two nodes are not compared.
+--
 -- `known` is what the table has, and newer events are put to it: one that comes late may make one change of two.
 WITH pieces AS (
   SELECT farm, member, status, first_at, last_at, seen_by FROM known
   UNION ALL
   SELECT farm, member, status, log_time AS first_at, log_time AS last_at, collect_list(node) AS seen_by
   FROM member_events
-  WHERE member IS NOT NULL
+  WHERE member IS NOT NULL AND is_dated
   GROUP BY farm, member, status, log_time
 ),
 apart AS (

@@ -16,6 +16,9 @@
 -- The distances within an episode are those of the observer's own clock. Its offset to log time is measured anew with
 -- each batch of events, and badly for a node that has just started: so only the notice is dated in log time.
 --
+-- A row is `is_dated` if its notice has a log time. Without one its times are by the observer's clock, so there is no last
+-- contact, which is a log time.
+--
 -- Last contact is the last report of the member that the log holds from before the notice, of that day or the day
 -- before; to search all of history for it would cost more with each week. It is the best estimate of when the member
 -- was last alive that does not come from the detector itself; its resolution is the reporting period.
@@ -34,20 +37,20 @@ going_on AS (
   SELECT k.*, least(suspect_at, dead_at) AS noticed_at FROM known k WHERE NOT is_over
 ),
 news AS (
-  SELECT farm, node AS observer, life, member, status, time_ms, cursor, log_time, member_id,
+  SELECT farm, node AS observer, life, member, status, time_ms, cursor, log_time, is_dated, member_id,
     CAST(NULL AS BIGINT) AS server_id, CAST(NULL AS TIMESTAMP) AS last_contact
   FROM lives
   WHERE member IS NOT NULL
   UNION ALL
   SELECT farm, observer, 0 AS life, member, 'suspect' AS status,
     noticed_ms + unix_millis(suspect_at) - unix_millis(noticed_at) AS time_ms, -1 AS cursor, suspect_at AS log_time,
-    member_id, server_id, last_contact
+    is_dated, member_id, server_id, last_contact
   FROM going_on
   WHERE suspect_at IS NOT NULL
   UNION ALL
   SELECT farm, observer, 0 AS life, member, 'dead' AS status,
     noticed_ms + unix_millis(dead_at) - unix_millis(noticed_at) AS time_ms, -1 AS cursor, dead_at AS log_time,
-    member_id, server_id, last_contact
+    is_dated, member_id, server_id, last_contact
   FROM going_on
   WHERE dead_at IS NOT NULL
 ),
@@ -64,6 +67,7 @@ grouped AS (
   SELECT farm, observer, life, member, episode,
     max(member_id) AS member_id, max(server_id) AS server_id, max(last_contact) AS last_contact,
     min(notice_ms) AS noticed_ms, min_by(log_time, notice_ms) AS noticed_at,
+    min_by(is_dated, notice_ms) AS is_dated,
     min(CASE WHEN status = 'suspect' THEN time_ms END) AS suspect_ms,
     min(CASE WHEN status = 'dead' THEN time_ms END) AS dead_ms,
     min(CASE WHEN status = 'alive' THEN time_ms END) AS alive_ms,
@@ -80,7 +84,7 @@ reckoned AS (
   WHERE noticed_ms IS NOT NULL
 ),
 episodes AS (
-  SELECT r.farm, observer, member, member_id, server_id, last_contact, noticed_ms, noticed_at,
+  SELECT r.farm, observer, member, member_id, server_id, last_contact, noticed_ms, noticed_at, is_dated,
     CASE WHEN suspect_at_ms BETWEEN 0 AND $latest_ms THEN timestamp_millis(suspect_at_ms) END AS suspect_at,
     CASE WHEN dead_at_ms BETWEEN 0 AND $latest_ms THEN timestamp_millis(dead_at_ms) END AS dead_at,
     CASE WHEN back_at_ms BETWEEN 0 AND $latest_ms THEN timestamp_millis(back_at_ms) END AS back_at,
@@ -97,7 +101,7 @@ episodes AS (
   LEFT JOIN newest_lives n ON n.farm IS NOT DISTINCT FROM r.farm AND n.node = r.observer
   UNION ALL
   SELECT farm, observer, member, member_id, server_id, last_contact, noticed_ms, least(suspect_at, dead_at) AS noticed_at,
-    suspect_at, dead_at, back_at, suspect_to_dead_ms, dead_to_back_ms, outcome, is_over
+    is_dated, suspect_at, dead_at, back_at, suspect_to_dead_ms, dead_to_back_ms, outcome, is_over
   FROM known
   WHERE is_over
 ),
@@ -122,9 +126,10 @@ dated AS (
   SELECT i.*, greatest(i.last_contact, c.found) AS contact_at
   FROM identified i
   LEFT JOIN contacts c ON c.farm = i.farm AND c.raft_id = i.raft_id AND c.noticed_at = i.noticed_at
+    AND i.is_dated
 )
 SELECT farm, observer, member, member_id, raft_id AS server_id, contact_at AS last_contact, suspect_at, dead_at, back_at,
   unix_millis(suspect_at) - unix_millis(contact_at) AS contact_to_suspect_ms,
   unix_millis(dead_at) - unix_millis(contact_at) AS contact_to_dead_ms,
-  suspect_to_dead_ms, dead_to_back_ms, outcome, noticed_ms, is_over
+  suspect_to_dead_ms, dead_to_back_ms, outcome, noticed_ms, is_over, is_dated
 FROM dated

@@ -1,12 +1,12 @@
 -- Who the nodes' traces tell of: a row a member, by name, with its Raft id if any event told it, and from when to when
--- the table `events` has a trace of its own.
+-- the table `events` has a trace of its own, by its events with a log time.
 --
 -- `known` is what the table has, and newer events are put to it.
 WITH told AS (
   SELECT farm, member, CAST(server_id AS STRING) AS server_id, first_event_at, last_event_at FROM known
   UNION ALL
   SELECT farm, node AS member, get_json_object(data, '$.raftId') AS server_id,
-    log_time AS first_event_at, log_time AS last_event_at
+    CASE WHEN is_dated THEN log_time END AS first_event_at, CASE WHEN is_dated THEN log_time END AS last_event_at
   FROM told_events
   WHERE batch_id > $made AND batch_id <= $through
   UNION ALL

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from pipeline.gold.sources import Sources, literal
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
-from pipeline.tables.delta import StoredFile, Table, TableSpec
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
 from pipeline.tables.specs import EVENTS
 
 MEMBERS = "members"
@@ -50,11 +50,11 @@ SELECT * FROM in_time SEMI JOIN (
 """
 """New events and their copies; only the names of the new events are held in memory."""
 _CONTACT_DAYS = """
-SELECT DISTINCT CAST(log_time AS DATE) FROM member_events WHERE status IN ('suspect', 'dead')
+SELECT DISTINCT CAST(log_time AS DATE) FROM member_events WHERE status IN ('suspect', 'dead') AND is_dated
 UNION
 SELECT DISTINCT CAST(least(k.suspect_at, k.dead_at) AS DATE)
 FROM known k LEFT JOIN members m ON m.farm IS NOT DISTINCT FROM k.farm AND m.member = k.member
-WHERE (k.server_id IS NULL AND m.server_id IS NOT NULL) OR least(k.suspect_at, k.dead_at) >= $since
+WHERE k.is_dated AND ((k.server_id IS NULL AND m.server_id IS NOT NULL) OR least(k.suspect_at, k.dead_at) >= $since)
 """
 """The days of notices with new information."""
 
@@ -115,7 +115,9 @@ def fold_traces(sources: Sources, tables: Mapping[str, Table], traced: TraceTabl
     `since`: the oldest window that the log touched since the last refresh, or None.
     """
     table, query, through = tables[traced.spec.name], traced.query, sources.batch(EVENTS, EVENTS)
-    made, known = table.committed(query), table.rows()
+    made = table.committed(query)
+    # After a change of the text, all events are read again.
+    known = table.spec.schema.empty_table() if made == NOTHING_COMMITTED else table.rows()
     touched_since = since if "reports" in traced.sources else None
     if made >= through and (touched_since is None or not _notices_since(known, touched_since)):
         return

@@ -314,7 +314,7 @@ class _Page:
             f"""SELECT *, count(*) OVER () AS total FROM detections
                 ORDER BY coalesce(suspect_at, dead_at) DESC LIMIT {DETECTIONS_SHOWN}"""  # noqa: S608 - own names
         )
-        plotted = [row for row in reversed(rows) if row["suspect_at"] is not None]
+        plotted = [row for row in reversed(rows) if row["suspect_at"] is not None and row["is_dated"] is not False]
         series = [
             Series("to suspect", [(row["suspect_at"], _seconds(row["contact_to_suspect_ms"])) for row in plotted]),
             Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
@@ -326,7 +326,7 @@ class _Page:
                 (
                     row["observer"],
                     row["member"],
-                    None if row["suspect_at"] is None else f"{row['suspect_at']:%m-%d %H:%M:%S}",
+                    _suspected(row["suspect_at"], is_dated=row["is_dated"] is not False),
                     maybe(_seconds(row["contact_to_suspect_ms"]), "{:,.1f}".format),
                     maybe(_seconds(row["contact_to_dead_ms"]), "{:,.1f}".format),
                     maybe(_seconds(row["dead_to_back_ms"]), "{:,.1f}".format),
@@ -445,6 +445,11 @@ def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
 
 def _gap(gap_ms: int | None) -> str:
     return "no earlier entry" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the previous one"
+
+
+def _suspected(moment: datetime | None, *, is_dated: bool) -> str | None:
+    """Return the time of a suspicion, marked if it is by the clock of the observer."""
+    return None if moment is None else f"{moment:%m-%d %H:%M:%S}{'' if is_dated else ' (own clock)'}"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -17,9 +17,9 @@ CHECKSUMS = {
     "router_health": "de5d31de",
     "destination_health": "03124342",
     "data_quality": "1beb4941",
-    "members": "2321b5e8",
-    "detections": "05790100",
-    "convergence": "4c995d85",
+    "members": "cd940754",
+    "detections": "da2cd262",
+    "convergence": "5585e997",
 }
 
 

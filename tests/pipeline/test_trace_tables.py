@@ -5,6 +5,7 @@ Random traces are processed in random batches, with kills between them. The tabl
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -14,12 +15,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.gold import traces
+from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
+from pipeline.serve.query import documents
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS_SPEC, LOG
 from tests.effort import few_of, over_seeds
-from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, write_batch, write_current_state
+from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, rows_of, write_batch, write_current_state
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE_MS = 60_000
@@ -317,12 +320,55 @@ def test_event_from_node_and_file_counts_once(
         derived_rows(tmp_path, "detections", MINUTE_MS)
     made = tables(tmp_path)
     assert [row["outcome"] for row in made["detections"]] == ["came-back"]
-    assert [(row["status"], row["observers"]) for row in made["convergence"]] == [
-        ("alive", 1),
-        ("dead", 1),
-        ("suspect", 1),
+    # The copy that was read first counts, and the clocks of nodes are not compared.
+    is_dated = not is_file_first or dates.get("log_time", NOON) is not None
+    counted = [("alive", 1), ("dead", 1), ("suspect", 1)] if is_dated else []
+    assert [(row["status"], row["observers"]) for row in made["convergence"]] == counted
+    assert [row["is_dated"] for row in made["detections"]] == [is_dated]
+    assert [(row["member"], row["first_event_at"] is not None) for row in made["members"]] == [("a", is_dated)]
+
+
+def test_undated_events_are_not_compared_with_other_nodes(tmp_path: Path) -> None:
+    # given a trace of "b" without any log time, whose clock is an hour slow
+    of_a = [event("a", 1, 10, "member-suspect", member="c", id="33"), event("a", 2, 14, "member-dead", member="c")]
+    of_b = [each | {"node": "b", "time_ms": each["time_ms"] - 3_600_000, "log_time": None} for each in of_a]
+    # when the log has reports of all hours, and the events come in two batches
+    write_batch(tmp_path, "reports", 0, [report(second, 3) for second in range(-7_200, 60, 30)])
+    write_batch(tmp_path, "events", 0, [event("c", 1, 0, "founded", raftId=3), of_a[0], of_b[0]])
+    derived_rows(tmp_path, "detections", MINUTE_MS)
+    write_batch(tmp_path, "events", 1, [of_a[1], of_b[1]])
+    derived_rows(tmp_path, "detections", MINUTE_MS)
+    # then only the times of "a" are compared
+    made = tables(tmp_path)
+    found = {row["observer"]: row for row in made["detections"]}
+    assert [(row["is_dated"], row["contact_to_suspect_ms"]) for row in (found["a"], found["b"])] == [
+        (True, 10_000),
+        (False, None),
     ]
-    assert [row["member"] for row in made["members"]] == ["a"]
+    assert found["b"]["suspect_to_dead_ms"] == 4_000
+    assert [(row["status"], row["seen_by"]) for row in made["convergence"]] == [("dead", ["a"]), ("suspect", ["a"])]
+    assert {row["nodes"] for row in made["convergence"]} == {2}
+    (of_farm,) = (row for row in documents(tmp_path, answer_sql("detection")) if row["kind"] == "farm")
+    assert of_farm["suspicions"] == 1
+
+
+def test_tables_of_an_earlier_text_are_made_again(tmp_path: Path) -> None:
+    # given an episode that is over, derived by another text and without the column of this version
+    events = [
+        event("a", 1, 10, "member-suspect", member="c", id="33"),
+        event("a", 2, 40, "member-alive", member="c", id="33"),
+    ]
+    write_batch(tmp_path, "events", 0, events)
+    detections = TRACED["detections"]
+    earlier = pa.schema([each for each in detections.spec.schema if each.name != "is_dated"])
+    row = {"farm": FARM, "observer": "a", "member": "c", "suspect_at": NOON, "outcome": "false-suspicion"}
+    table = Table(tmp_path, replace(detections.spec, schema=earlier))
+    table.append("events, text 05790100", 0, rows_of(earlier, [{**row, "noticed_ms": 1, "is_over": True}]))
+    # when this version derives it
+    derived_rows(tmp_path, "detections", MINUTE_MS)
+    assert [(each["suspect_at"], each["is_dated"]) for each in gold_rows(tmp_path, "detections")] == [
+        (NOON + timedelta(seconds=10), True)
+    ]
 
 
 def test_copies_in_one_batch_count_once_with_known_date(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ noticed AS (
     CASE WHEN outcome IN ('dead', 'came-back') THEN 1 ELSE 0 END AS is_dead
   FROM detections
   WHERE outcome <> 'left' AND least(suspect_at, dead_at) IS NOT NULL
+    -- Without a log time the clocks of two nodes would be compared. NULL: an earlier version made the row.
+    AND coalesce(is_dated, TRUE)
 ),
 -- A margin of a minute allows for inaccurate clock offsets, as of a node that has just started.
 returns AS (

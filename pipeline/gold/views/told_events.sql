@@ -1,5 +1,6 @@
--- Events of the nodes' traces, with the farm if it can be known, and with a log time: an event without one, such as out
--- of a file, is taken at the node's own clock. Of the copies of an event that of the first batch counts.
+-- Events of the nodes' traces, with the farm if it can be known. An event without a log time, such as in a file without
+-- any, has the time of the node's own clock instead and is not `is_dated`: it must not be compared with times of other
+-- nodes. Of the copies of an event that of the first batch counts.
 --
 -- An event is named by its farm, node, cursor and time on the node's clock, whatever its log time: a node gives a log
 -- time and a file does not, and a file that was renamed is read again. A copy of which the farm cannot be known is one
@@ -19,7 +20,7 @@ copies AS (
     min(CASE WHEN farm IS NOT NULL THEN batch_id END) OVER (PARTITION BY node, cursor, time_ms) AS first_with_farm
   FROM told t
 )
-SELECT farm, node, cursor, time_ms, log_time, kind, data, batch_id
+SELECT farm, node, cursor, time_ms, log_time, is_dated, kind, data, batch_id
 FROM copies
 WHERE copy = 1
   AND CASE WHEN farm IS NULL THEN coalesce(first_with_farm > batch_id, TRUE)
