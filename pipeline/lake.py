@@ -37,7 +37,7 @@ from pipeline.schemas import EVENTS as EVENTS_SCHEMA
 from pipeline.schemas import arrow_schema
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS
-from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
+from pipeline.tables.batch_notes import BatchNotes, Continuity, Range, noted_batches
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import NOTHING_COMMITTED, Table
 from pipeline.tables.files import BATCH, DAY
@@ -109,7 +109,10 @@ class Lake:
         continuity: Continuity = Continuity.NEXT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Raise TableDamagedError if a table lacks a batch that it had. `clock`: seconds since the epoch."""
+        """Raise TableDamagedError if a table lacks a batch that it had, or if the record of batches does not fit.
+
+        `clock`: seconds since the epoch.
+        """
         self._output = output
         self._clock = clock
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
@@ -124,7 +127,10 @@ class Lake:
         self._uncounted = self._earlier_farms()
         """The farms with rows that an earlier version wrote without counting them."""
         self._notes = BatchNotes(output, LOG, continuity)
-        self._notes.check_tables(self._committed())
+        committed = self._committed()
+        # Versions without a record of batches did not count rows either.
+        is_counted = committed[RANGES_SPEC.name] != NOTHING_COMMITTED
+        self._notes.check_tables(committed, may_be_missing=not is_counted)
 
     def _earlier_farms(self) -> list[dict[str, Any]]:
         is_new = self._ranges.known_batch(LOG) == NOTHING_COMMITTED
@@ -251,10 +257,11 @@ class EventsTable:
     """The writer of the query over the nodes' traces."""
 
     def __init__(self, output: Output, keep_ms: int | None = None) -> None:
-        """Raise TableDamagedError if the table lacks a batch that it had."""
+        """Raise TableDamagedError if the table lacks a batch that it had, or if the record of batches does not fit."""
         self._table = Table(output, EVENTS_SPEC)
         self._notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
-        self._notes.check_tables({EVENTS: self._table.known_batch(EVENTS)})
+        committed = {EVENTS: self._table.known_batch(EVENTS)}
+        self._notes.check_tables(committed, may_be_missing=noted_batches(output, LOG) is None)
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: Iterable[pa.RecordBatch], number: int) -> None:

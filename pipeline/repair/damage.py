@@ -20,18 +20,13 @@ import pyarrow.compute as pc
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import checkpoint_fault
+from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, lost_files, record_of
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
-from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import StoredFile, Table, TableSpec
-from pipeline.tables.files import DAY, TableDamagedError, check_files, read_file
+from pipeline.tables.files import DAY, TableDamagedError, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
-
-CURRENT_FROM_BASE = tuple(spec for name, spec in CURRENT_SPECS.items() if name != "watched")
-"""Tables of the current state that the base tables determine."""
-_COUNTED = pa.schema([("farm", pa.string()), ("index", pa.int64())])
-REPAIRABLE = (*BASE_SPECS.values(), RANGES_SPEC)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,6 +55,8 @@ class Damage:
     """The fault of the table `events` or of its checkpoint."""
     derived: tuple[str, ...] = ()
     """Damaged derived tables."""
+    record: str = ""
+    """The fault of the record of batches; empty if it belongs to the tables."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -70,6 +67,7 @@ class Damage:
             or self.checkpoint
             or self.events
             or self.derived
+            or self.record
         )
 
     def lines(self) -> Iterator[str]:
@@ -82,6 +80,8 @@ class Damage:
             yield f"{spec.name}: commits were lost"
         for each in self.ranges:
             yield f"entries {each.first} to {each.last} of farm {each.farm}: rows are missing or surplus"
+        if self.record:
+            yield f"record of batches: {self.record}"
         if self.checkpoint:
             yield f"checkpoint: {self.checkpoint}"
         if self.events:
@@ -91,8 +91,9 @@ class Damage:
 
 
 def examine(output: Output) -> Damage:
-    """Return the damage of an output directory. Raise TableDamagedError if the record of batches is damaged."""
-    notes = BatchNotes(output, LOG)
+    """Return the damage of an output directory. Raise TableDamagedError if the record of batches cannot be read."""
+    record = record_of(output)
+    notes = record.notes
     # Only some tables have the rows of an interrupted batch. Its repetition completes it.
     begun = {farm: each.first for farm, each in notes.begun_entries().items()}
     unreadable: list[TableSpec] = []
@@ -110,16 +111,25 @@ def examine(output: Output) -> Damage:
         readable = [file for file in table.files() if file not in lost]
         if lost:
             lost_by_table[spec.name] = lost
-        if table.lacks_rows() or table.committed(LOG) < notes.batch_of(spec.name):
+        # A made record is newer than these tables.
+        is_older = table.committed(LOG) < notes.batch_of(spec.name) and not record.fault
+        if table.lacks_rows() or is_older:
             inexact.append(spec)
         if spec.name in BASE_SPECS:
             _count(table, readable, begun, counts)
         elif spec is RANGES_SPEC:
             ranges = _before(table.rows(readable), begun, "first_index")
     found = _lost_ranges(ranges, counts, notes.next_entries())
-    fault = checkpoint_fault(output, CHECKPOINT, notes)
+    fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
-        tuple(unreadable), lost_by_table, tuple(inexact), found, fault, _events_fault(output), _damaged_derived(output)
+        tuple(unreadable),
+        lost_by_table,
+        tuple(inexact),
+        found,
+        fault,
+        _events_fault(output, notes),
+        _damaged_derived(output),
+        record.fault,
     )
 
 
@@ -136,12 +146,8 @@ def is_damaged(output: Output, spec: TableSpec) -> bool:
     return bool(lost_files(table))
 
 
-def lost_files(table: Table) -> tuple[StoredFile, ...]:
-    """Return the missing or damaged data files of a table."""
-    return tuple(file for file in table.files() if not _is_readable(table.root, file.path))
-
-
-def _events_fault(output: Output) -> str:
+def _events_fault(output: Output, log: BatchNotes) -> str:
+    """Return the fault of the table `events`; `log`: the notes of the other query."""
     notes = BatchNotes(output, EVENTS)
     if notes.is_empty and not (output / EVENTS).exists():
         return ""
@@ -153,6 +159,8 @@ def _events_fault(output: Output) -> str:
         return f"{len(lost)} data files are missing or damaged"
     if table.lacks_rows() or table.committed(EVENTS) < notes.batch_of(EVENTS):
         return "commits were lost"
+    if found := notes.fault({EVENTS: table.committed(EVENTS)}, may_be_missing=log.is_empty):
+        return f"record of batches: {found}"
     fault = checkpoint_fault(output, EVENTS_CHECKPOINT, notes)
     return fault and f"checkpoint: {fault}"
 
@@ -165,14 +173,6 @@ def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
     return rows
 
 
-def _is_readable(root: Output, path: str) -> bool:
-    try:
-        check_files(root, [path])
-    except TableDamagedError:
-        return False
-    return True
-
-
 def _count(
     table: Table,
     files: Iterable[StoredFile],
@@ -181,7 +181,7 @@ def _count(
 ) -> None:
     """Add the rows of a base table, by farm and day."""
     for file in files:
-        rows = _before(read_file(table.root, file.path, _COUNTED), begun, "index")
+        rows = _before(read_file(table.root, file.path, COUNTED), begun, "index")
         for each in pc.value_counts(rows.column("farm")).to_pylist():
             key = (each["values"], file.day, table.spec.name)
             counts[key] = counts.get(key, 0) + each["counts"]

@@ -1,6 +1,7 @@
 """`garlicfarm pipeline repair`: read lost entries again, and continue the tables without their checkpoint.
 
-    damage ──▶ unreadable tables are moved aside, lost files leave their table
+    damage ──▶ a record of batches that does not fit is made from the tables
+           ──▶ unreadable tables are moved aside, lost files leave their table
            ──▶ each lost range of entries: its rows are replaced in all base tables and in `ranges`
            ──▶ damaged tables of the current state are made from base tables; derived tables by the next run
            ──▶ a checkpoint that does not fit is moved aside, and new numbers of batches begin
@@ -28,19 +29,19 @@ from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
-from pipeline.repair.damage import CURRENT_FROM_BASE, REPAIRABLE, Damage, LostRange, examine, is_damaged, lost_files
+from pipeline.repair.damage import Damage, LostRange, examine, is_damaged
+from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, WATCH, lost_files, record_of
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, shortened
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, PREFIX, SCHEMAS, last_rows
-from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import BATCH, DAY, TableDamagedError
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.ranges import LOG_NAME, RangeKind, batch_rows, merged, range_rows
 from pipeline.tables.rows import ADDRESS, Pseudonyms, base_rows
-from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
 ENTRIES_AT_ONCE = 100_000
@@ -58,12 +59,17 @@ class _Found:
 
 def refuse_damaged_watch(output: Output) -> None:
     """Raise TableDamagedError if a table of the watch is damaged."""
-    notes = BatchNotes(output, LOG)
-    for spec in (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"]):
+    record = record_of(output)
+    notes = record.notes
+    for spec in WATCH:
         is_missing = not (output / spec.name).exists()
         if is_missing and notes.batch_of(spec.name) < 0:
             continue
-        if is_missing or is_damaged(output, spec) or Table(output, spec).committed(LOG) < notes.batch_of(spec.name):
+        last = notes.batch_of(spec.name)
+        if record.fault and spec is STATE_SPEC and last >= 0:
+            # Only this table has each batch.
+            last = notes.done
+        if is_missing or is_damaged(output, spec) or Table(output, spec).committed(LOG) < last:
             raise TableDamagedError(
                 f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
                 " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
@@ -77,10 +83,8 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
     Raise FarmLogError if a farm with lost entries cannot be read, and TableDamagedError if damage remains.
     """
     refuse_damaged_watch(output)
-    damage = found = examine(output)
-    if found.unreadable or found.lost_files:
-        _remove_unreadable(output, found, notify)
-        damage = examine(output)
+    found = examine(output)
+    damage = _made_readable(output, found, notify)
     notes = BatchNotes(output, LOG)
     begun = notes.begun_entries() if damage.checkpoint else {}
     lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in begun.items())]
@@ -96,8 +100,10 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
         _begin_numbers(output, CHECKPOINT, notes)
         notify("The next run continues after the last entry of the tables, with a new checkpoint.")
     if damage.events:
-        events = BatchNotes(output, EVENTS)
-        _readable_events(output, notify).recount(EVENTS, events.batch_of(EVENTS))
+        events, table = BatchNotes(output, EVENTS), _readable_events(output, notify)
+        if events.fault(committed := {EVENTS: table.committed(EVENTS)}):
+            events.rebuild(committed, {})
+        table.recount(EVENTS, events.batch_of(EVENTS))
         _begin_numbers(output, EVENTS_CHECKPOINT, events)
         notify("The next run reads the traces again, as far back as the nodes have them.")
     if remaining := examine(output):
@@ -136,13 +142,20 @@ def _begin_numbers(output: Output, checkpoint: str, notes: BatchNotes) -> None:
     notes.begin_numbers()
 
 
-def _remove_unreadable(output: Output, damage: Damage, notify: Notify) -> None:
+def _made_readable(output: Output, damage: Damage, notify: Notify) -> Damage:
+    """Make the record of batches, and remove what cannot be read; return the remaining damage."""
+    if not (damage.record or damage.unreadable or damage.lost_files):
+        return damage
+    if damage.record:
+        _begin_numbers(output, CHECKPOINT, record_of(output).notes)
+        notify("The record of batches was made from the tables.")
     for spec in damage.unreadable:
         aside = set_aside(output, spec.name)
         notify(f"{spec.name}: the damaged table is in {aside}")
     for name, files in damage.lost_files.items():
         spec = next(each for each in (*REPAIRABLE, *CURRENT_FROM_BASE) if each.name == name)
         Table(output, spec, is_checked=False).rewrite(files, spec.schema.empty_table())
+    return examine(output)
 
 
 def _logs(farms: StreamFarms, clusters: set[str]) -> Mapping[str, SelectedLog]:

@@ -3,9 +3,9 @@
     ranges ─▶ ranges of each batch in order ─▶ entries between them            ─▶ can be read again by a repair
                                             └▶ rows of kind `gone` of a repair ─▶ cannot be read again
 
-Only the small table `ranges` is read. Rows that a base table lost need not be compared here, because every reader
-refuses such a table. The dates of missing entries are unknown, so a gap has the days of the entries before and after
-it.
+Only the small table `ranges` is read. Rows that a base table lost are not compared here. A query refuses a table whose
+files have another number of rows than its last commit states, or which ends before the record of batches (`query.py`).
+The dates of missing entries are unknown, so a gap has the days of the entries before and after it.
 
 A topic lacks the entries that are not for its readers, also inside a batch. In such a farm only the rows of kind `gone`
 are gaps. Entries before the first one read are not a gap: a run may begin anywhere in the log.

@@ -16,9 +16,13 @@ log of each table once and answers all of them on one connection.
 
 An empty answer does not show why it is empty. So an answer lists the empty tables among the tables that it reads. An
 answer for people also shows the gaps of these tables (`gaps.py`).
+
+A table from a backup is refused. A run records a batch, commits it in the tables, and then records the last batch of
+each table. So a table cannot end before the record that was read before it. No table may have a batch after the record
+that was read after it. The record may be missing only without rows in `ranges`: versions that write them keep it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -35,10 +39,20 @@ from pipeline.output.data_files import CACHE_BYTES, cache_directory, files_on_di
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.serve.gaps import Gap, concerns, gaps_of
 from pipeline.source.daemon_pool import DaemonPool
+from pipeline.tables.batch_notes import NotedBatches, noted_batches, refuse_record
 from pipeline.tables.current import SPECS
-from pipeline.tables.delta import StoredFile, stored_files
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, StoredTables, stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
-from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, STATES_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import (
+    ALERTS_SPEC,
+    BASE_SPECS,
+    EVENTS,
+    EVENTS_SPEC,
+    LOG,
+    RANGES_SPEC,
+    STATES_SPEC,
+    TRANSITIONS_SPEC,
+)
 from pipeline.tables.upkeep import MIB
 
 Read = TypeVar("Read")
@@ -117,19 +131,30 @@ def query_result(output: Output, sql: str, *, with_gaps: bool = False) -> Iterat
         gaps = gaps_of(lambda each: [*tables.answer(each).documents()]) if is_concerned else ()
         return replace(tables.answer(sql), gaps=gaps)
 
-    with _retried(output, {*names, RANGES_SPEC.name} if is_concerned else names, answered) as answer:
+    # `completeness`, and other queries that read `ranges` with base tables, show the missing rows themselves.
+    compared = frozenset(BASE_SPECS) if RANGES_SPEC.name in named else frozenset[str]()
+    all_names = {*names, RANGES_SPEC.name} if is_concerned else names
+    with _retried(output, all_names, answered, compared) as answer:
         yield answer
 
 
 @contextmanager
-def _retried(output: Output, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
-    """Yield the result of `begin`, repeated with newer versions of the tables when a file is gone."""
+def _retried(
+    output: Output,
+    names: Collection[str],
+    begin: Callable[["_OpenTables"], Read],
+    compared: Collection[str] = frozenset(),
+) -> Iterator[Read]:
+    """Yield the result of `begin`, repeated with newer versions of the tables when a file is gone.
+
+    Tables older than the record of batches are refused, except those in `compared`.
+    """
     refuse_without_tables(output)
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
         with database(MEMORY_LIMIT) as connection:
             try:
-                result = begin(_OpenTables(connection, output, names))
+                result = begin(_OpenTables(connection, output, names, compared))
             except (duckdb.Error, FileNotFoundError, TableDamagedError) as error:
                 is_bucket, is_gone = not isinstance(output, Path), isinstance(error, _IS_GONE)
                 if is_bucket or not is_gone:
@@ -171,10 +196,16 @@ class _OpenTables:
     A view is made when a question names its table first: to make all of them would open every file of every table.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, output: Output, names: Collection[str]) -> None:
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        output: Output,
+        names: Collection[str],
+        compared: Collection[str],
+    ) -> None:
         self._connection = connection
         self._roots = {name: output.resolve() / name for name in TABLES if name in names}
-        self._files = dict(zip(self._roots, _listed(output, [*self._roots.values()]), strict=True))
+        self._files = _listed(output.resolve(), [*self._roots], compared)
         self._downloaded_bytes = 0
         self._without_view = set(self._files)
         _lock(
@@ -233,12 +264,38 @@ class _OpenTables:
         )
 
 
-def _listed(output: Output, roots: Sequence[Output]) -> Iterable[list[StoredFile]]:
-    """Return the files of several tables; a bucket gets the requests for several tables at a time."""
+def _listed(output: Output, names: Sequence[str], compared: Collection[str]) -> dict[str, list[StoredFile]]:
+    """Return the files of these tables; a bucket gets the requests for several tables at a time.
+
+    Raise TableDamagedError for a table older than the record of batches, except those in `compared`.
+    """
+    records = {query: noted_batches(output, query) for query in (LOG, EVENTS)}
+    noted = {
+        name: (query, batch)
+        for query, record in records.items()
+        for name, batch in (() if record is None else record.tables.items())
+        if name not in compared
+    }
+    tables = StoredTables(output, noted)
     if isinstance(output, Path):
-        return map(stored_files, roots)
-    with DaemonPool(LISTED_AT_ONCE) as pool:
-        return [*pool.map(stored_files, roots)]
+        found = dict(zip(names, map(tables.files, names), strict=True))
+    else:
+        with DaemonPool(LISTED_AT_ONCE) as pool:
+            found = dict(zip(names, pool.map(tables.files, names), strict=True))
+    _refuse_other_record(output, records, found)
+    return found
+
+
+def _refuse_other_record(
+    output: Output, records: Mapping[str, NotedBatches | None], found: Mapping[str, Iterable[StoredFile]]
+) -> None:
+    """Raise TableDamagedError if a table has a batch that its record lacks."""
+    for query, name in ((LOG, RANGES_SPEC.name), (EVENTS, EVENTS)):
+        batches = (each.batch for each in found.get(name, ()) if each.batch is not None)
+        last, record = max(batches, default=NOTHING_COMMITTED), records[query]
+        if last < 0 or (record is not None and last <= record.begun) or (query == EVENTS and records[LOG] is None):
+            continue
+        refuse_record(output, query, noted_batches(output, query), last)
 
 
 @lru_cache(maxsize=64)

@@ -72,12 +72,52 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
 
 
+class NotedBatches(Struct, frozen=True):
+    """The part of the notes that a reader of the tables compares with them."""
+
+    begun: int
+    tables: dict[str, int]
+
+
+def noted_batches(output: Output, query: str) -> NotedBatches | None:
+    """Return the last batches of a query, for a reader; None without a record. Raise TableDamagedError."""
+    path = _path(output, query)
+    content = Document(path).read()
+    try:
+        return None if content is None else msgspec.json.decode(content, type=NotedBatches)
+    except msgspec.MsgspecError as error:
+        raise _damaged(path, error) from error
+
+
+def refuse_older(root: Output, batch: int, noted: int) -> None:
+    """Raise TableDamagedError if a table ends with an earlier batch than its record states."""
+    if batch < noted:
+        end = "is missing or empty" if batch < 0 else f"ends with batch {batch}"
+        raise TableDamagedError(
+            f"{root} {end} and had batch {noted} before: it is older than the other tables, or its last commit was"
+            f" lost; {RESTORE}"
+        )
+
+
+def refuse_record(output: Output, query: str, record: NotedBatches | None, last: int) -> None:
+    """Raise TableDamagedError if a record cannot belong to tables with the last batch `last`."""
+    if found := _fault(None if record is None else record.begun, last):
+        raise _other_record(_path(output, query), found)
+
+
+def _fault(begun: int | None, last: int, *, may_be_missing: bool = False) -> str:
+    """Return the fault of a record with the last batch `begun`; each batch is recorded before a table commits it."""
+    if begun is None:
+        return "" if last < 0 or may_be_missing else "it is missing"
+    return "" if last <= begun else f"it ends with batch {begun}, and the tables have batch {last}"
+
+
 class BatchNotes:
     """The notes about the batches of one query."""
 
     def __init__(self, output: Output, query: str, continuity: Continuity = Continuity.NEXT) -> None:
         """Raise TableDamagedError if the file cannot be read."""
-        self.path = output / f"batches-{query}.json"
+        self.path = _path(output, query)
         self._document = Document(self.path)
         self._continuity = continuity
         self._noted = self._load()
@@ -127,16 +167,31 @@ class BatchNotes:
             starts = _json({farm: each + 1 for farm, each in through.items()})
             self._store(_Noted(noted.begun, noted.begun, _NONE, _json(through), noted.tables, noted.begun + 1, starts))
 
-    def check_tables(self, committed: Mapping[str, int]) -> None:
-        """Raise TableDamagedError if a table lacks a batch that it had; `committed` has the last batch of each."""
-        if self._noted is None:
-            return
-        for name, batch in self._noted.tables.items():
-            if committed.get(name, batch) < batch:
-                raise TableDamagedError(
-                    f"{self.path.parent / name} ends with batch {committed[name]} and had batch {batch} before: it is"
-                    f" older than the other tables, or its last commit was lost; {RESTORE}"
-                )
+    def check_tables(self, committed: Mapping[str, int], *, may_be_missing: bool = False) -> None:
+        """Raise TableDamagedError if a table lacks a batch that it had, or has a batch that the record lacks.
+
+        `committed`: the last batch of each table. `may_be_missing`: as for `fault`.
+        """
+        if found := self.fault(committed, may_be_missing=may_be_missing):
+            raise _other_record(self.path, found)
+        for name, batch in (self._noted.tables if self._noted is not None else {}).items():
+            refuse_older(self.path.parent / name, committed.get(name, batch), batch)
+
+    def fault(self, committed: Mapping[str, int], *, may_be_missing: bool = False) -> str:
+        """Return the fault of the record; empty if it can belong to the tables, whose last batches are `committed`.
+
+        `may_be_missing`: an earlier version wrote the tables without a record.
+        """
+        begun = None if self._noted is None else self._noted.begun
+        return _fault(begun, max(committed.values(), default=-1), may_be_missing=may_be_missing)
+
+    def rebuild(self, committed: Mapping[str, int], last_entries: Mapping[str, int]) -> None:
+        """Replace the notes by those of complete batches: the last batch of each table, the last entry of each farm.
+
+        They are stored by `begin_numbers`, because no checkpoint is known to fit them.
+        """
+        last = max(committed.values(), default=-1)
+        self._noted = _Noted(last, last, _NONE, _json(last_entries), dict(committed))
 
     def begin(self, batch: int, ranges: Mapping[str, Range]) -> None:
         """Record a batch's ranges before the first table commits it. Raise TableDamagedError if it does not fit."""
@@ -190,12 +245,24 @@ class BatchNotes:
             noted = msgspec.json.decode(content, type=_Noted)
             _through(noted), _indexes(noted.starts)
         except msgspec.MsgspecError as error:
-            raise TableDamagedError(f"{self.path} is damaged ({error}): {_FROM_BACKUP}") from error
+            raise _damaged(self.path, error) from error
         return noted
 
     def _store(self, noted: _Noted) -> None:
         self._document.write(msgspec.json.encode(noted))
         self._noted = noted
+
+
+def _path(output: Output, query: str) -> Output:
+    return output / f"batches-{query}.json"
+
+
+def _other_record(path: Output, fault: str) -> TableDamagedError:
+    return TableDamagedError(f"{path} does not belong to the tables: {fault}; {RESTORE}")
+
+
+def _damaged(path: Output, error: Exception) -> TableDamagedError:
+    return TableDamagedError(f"{path} is damaged ({error}): {_FROM_BACKUP}")
 
 
 def _through(noted: _Noted) -> dict[str, int]:

@@ -25,7 +25,7 @@ short: commits older than `LOG_KEPT` are deleted at the next checkpoint, and the
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -40,6 +40,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.output.buckets import BucketPath, Output, OvertakenError, bucket_error, delta_options
 from pipeline.output.documents import sync
+from pipeline.tables.batch_notes import refuse_older
 from pipeline.tables.files import (
     BATCH_COLUMNS,
     DAY,
@@ -331,10 +332,14 @@ class Table:
 
 
 class StoredTables:
-    """The tables of an output directory for a reader, each at its version at the first use. Raise TableDamagedError."""
+    """The tables of an output directory for a reader, each at its version at the first use. Raise TableDamagedError.
 
-    def __init__(self, output: Output) -> None:
+    `noted`: the last batch of each table by the record of batches, with its query; an older table is refused.
+    """
+
+    def __init__(self, output: Output, noted: Mapping[str, tuple[str, int]] | None = None) -> None:
         self.output = output
+        self._noted = noted or {}
         self._read: dict[str, tuple[DeltaTable | None, list[StoredFile], dict[str, int]]] = {}
 
     def files(self, table: str) -> list[StoredFile]:
@@ -358,15 +363,23 @@ class StoredTables:
         def read() -> tuple[DeltaTable | None, list[StoredFile], dict[str, int]]:
             root = self.output / table
             found = _opened(root)
+            files = [] if found is None else _files_of(root, found)
+            self._refuse_older(root, found, files)
             if found is None:
                 return None, [], {}
-            files = _files_of(root, found)
             _refuse_lost_rows(root, _transaction(root, found, HELD), files)
             return found, files, {query: _batch_of(root, found, query)} if query else {}
 
         if table not in self._read:
             self._read[table] = _repeated(read)
         return self._read[table]
+
+    def _refuse_older(self, root: Output, table: DeltaTable | None, files: Iterable[StoredFile]) -> None:
+        """Raise TableDamagedError if the table lacks a batch that it had."""
+        query, noted = self._noted.get(root.name, ("", NOTHING_COMMITTED))
+        # Most tables have a row of their last batch, so delta-rs need not read the log.
+        if max((each.batch for each in files if each.batch is not None), default=NOTHING_COMMITTED) < noted:
+            refuse_older(root, _batch_of(root, table, query), noted)
 
 
 def stored_files(root: Output) -> list[StoredFile]:

@@ -1,17 +1,28 @@
 """The query `completeness`: gaps, repeated entries, and lost rows, for tables with a known fault."""
 
 import json
+import os
 import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli.queries import query, report
+from pipeline.cli.what_if import what_if
 from pipeline.gold.answers import answer_sql
 from pipeline.lake import Lake
-from pipeline.serve.query import documents
+from pipeline.serve.gaps import GAPS_SQL
+from pipeline.serve.query import QueryError, documents
 from pipeline.tables import upkeep
+from pipeline.tables.batch_notes import Continuity
+from pipeline.tables.delta import Table
+from pipeline.tables.files import TableDamagedError
+from pipeline.tables.specs import RANGES_SPEC
+from tests.effort import each_case
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, two_days
 from tests.pipeline.made_tables import lake_at, write_entries
 
@@ -24,8 +35,8 @@ def part(log: MadeUpLog, first: int, last: int) -> MadeUpLog:
     return MadeUpLog(entries=log.entries[first - 1 : last])
 
 
-def write(output: Path, *parts: MadeUpLog, begin: int = 0, keep_ms: int | None = None) -> None:
-    lake = lake_at(output, keep_ms=keep_ms)
+def write(output: Path, *parts: MadeUpLog, begin: int = 0, **options: Any) -> None:
+    lake = lake_at(output, **options)
     for batch, each in enumerate(parts, begin):
         write_entries(lake, arrow_entries_of(each), batch)
 
@@ -59,11 +70,9 @@ def test_repeated_batch_is_counted_once(tmp_path: Path) -> None:
 def test_batches_with_gap_or_overlap_are_incomplete(
     ends: tuple[int, int], unread: int, repeated: int, tmp_path: Path
 ) -> None:
-    # given tables whose record of batches is lost, so that the run continues at any entry
     log, (last, begin) = two_days(), ends
     write(tmp_path, part(log, 1, last))
-    (tmp_path / "batches-log.json").unlink()
-    write(tmp_path, part(log, begin, 26), begin=1)
+    write(tmp_path, part(log, begin, 26), begin=1, continuity=Continuity.UNKNOWN)
     first_day = completeness(tmp_path)[FIRST_DAY]
     assert (first_day["unread"], first_day["repeated"], first_day["complete"]) == (unread, repeated, False)
 
@@ -79,26 +88,88 @@ def before_and_after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     return made / "before", made / "after"
 
 
+def restored(after: Path, before: Path, table: str, directory: Path) -> Path:
+    """Return a copy of `after` with one table of `before`; the table is removed if `before` lacks it."""
+    output = shutil.copytree(after, directory / "tables")
+    shutil.rmtree(output / table)
+    if (before / table).exists():
+        shutil.copytree(before / table, output / table)
+    return output
+
+
 @pytest.mark.parametrize(("table", "missing"), [("reports", 3), ("clocks", 1), ("destination_reports", 6)])
 def test_rows_of_restored_table_are_missing(
     table: str, missing: int, before_and_after: tuple[Path, Path], tmp_path: Path
 ) -> None:
     before, after = before_and_after
-    output = shutil.copytree(after, tmp_path / "tables")
-    shutil.rmtree(output / table)
-    shutil.copytree(before / table, output / table)
+    output = restored(after, before, table, tmp_path)
     rows = completeness(output)
     assert (rows[FIRST_DAY]["missing_rows"], rows[FIRST_DAY]["complete"]) == (missing, False)
     assert rows[SECOND_DAY]["missing_rows"] > missing
 
 
-def test_restored_ranges_show_surplus_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sql", [answer_sql("completeness"), GAPS_SQL], ids=["completeness", "gaps"])
+def test_restored_ranges_are_refused(sql: str, before_and_after: tuple[Path, Path], tmp_path: Path) -> None:
+    before, after = before_and_after
+    output = restored(after, before, "ranges", tmp_path)
+    with pytest.raises(QueryError, match=r"ranges ends with batch 0 and had batch 2 before.*pipeline repair"):
+        documents(output, sql)
+
+
+@each_case(
+    "command, options, table, is_removed",
+    [
+        (query, ("SELECT count(*) FROM reports",), "reports", False),
+        (query, ("SELECT count(*) FROM clocks",), "clocks", True),
+        (query, ("farms",), "current_farm", False),
+        (query, ("factor-steps",), "reports", False),
+        (report, ("--html", os.devnull), "destination_reports", False),
+        (report, ("--html", os.devnull), "reports", True),
+        (what_if, ("--gain", "4"), "reports", False),
+    ],
+)
+def test_answer_from_older_table_is_refused(
+    command: click.Command,
+    options: tuple[str, ...],
+    table: str,
+    before_and_after: tuple[Path, Path],
+    tmp_path: Path,
+    *,
+    is_removed: bool,
+) -> None:
+    before, after = before_and_after
+    output = restored(after, tmp_path if is_removed else before, table, tmp_path)
+    result = CliRunner().invoke(command, [*options, "--output", str(output)])
+    end = "is missing or empty" if is_removed else "ends with batch 0"
+    assert result.exit_code == 1
+    assert f"{table} {end} and had batch 2 before" in result.output
+    assert "run `garlicfarm pipeline repair`" in result.output
+
+
+@each_case("kind", ["missing", "older"])
+def test_tables_without_their_record_are_refused(
+    kind: str, before_and_after: tuple[Path, Path], tmp_path: Path
+) -> None:
+    before, after = before_and_after
+    output = restored(after, before, "reports", tmp_path)
+    record = output / "batches-log.json"
+    if kind == "missing":
+        record.unlink()
+    else:
+        shutil.copy(before / record.name, record)
+    for sql in ("SELECT count(*) FROM reports", "completeness"):
+        result = CliRunner().invoke(query, [sql, "--output", str(output)])
+        assert (result.exit_code, f"{record} does not belong to the tables: it " in result.output) == (1, True)
+    with pytest.raises(TableDamagedError, match=r"does not belong to the tables: it .*`garlicfarm pipeline repair`"):
+        lake_at(output)
+
+
+def test_lost_counts_show_surplus_rows(tmp_path: Path) -> None:
     log = two_days()
-    write(tmp_path, part(log, 1, 9))
-    shutil.copytree(tmp_path / "ranges", tmp_path / "backup")
-    write(tmp_path, part(log, 10, 13), begin=1)
-    shutil.rmtree(tmp_path / "ranges")
-    shutil.move(tmp_path / "backup", tmp_path / "ranges")
+    write(tmp_path, part(log, 1, 9), part(log, 10, 13))
+    table = Table(tmp_path, RANGES_SPEC)
+    (last,) = (each for each in table.files() if each.batch == 1)
+    table.rewrite([last], RANGES_SPEC.schema.empty_table())
     row = completeness(tmp_path)[FIRST_DAY]
     assert (row["surplus_rows"], row["complete"]) == (3 + 1 + 6, False)
 

@@ -14,6 +14,7 @@ from pipeline.cli.what_if import what_if
 from pipeline.gold.tables import Gold
 from pipeline.serve.gaps import FARMS_SHOWN, Gap, lines
 from pipeline.serve.query import stored_gaps
+from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import Table
 from pipeline.tables.ranges import RangeKind
 from pipeline.tables.specs import RANGES_SPEC
@@ -34,8 +35,7 @@ def with_gap(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of two batches without the entries 11 to 15 between them. Tests only read it."""
     log, output = two_days(), tmp_path_factory.mktemp("gap")
     write(output, part(log, 1, 10))
-    (output / "batches-log.json").unlink()
-    write(output, part(log, 16, 26), begin=1)
+    write(output, part(log, 16, 26), begin=1, continuity=Continuity.UNKNOWN)
     return output
 
 
@@ -91,8 +91,7 @@ def test_holes_of_topic_are_not_gaps(tmp_path: Path) -> None:
     first = part(log, 1, 10)
     del first.entries[4]
     write(tmp_path, first)
-    (tmp_path / "batches-log.json").unlink()
-    write(tmp_path, part(log, 12, 26), begin=1)
+    write(tmp_path, part(log, 12, 26), begin=1, continuity=Continuity.LATER)
     assert stored_gaps(tmp_path) == ()
     record_gone(tmp_path, 11, 11)
     assert [(each.first, each.last) for each in stored_gaps(tmp_path)] == [(11, 11)]
@@ -127,8 +126,7 @@ def test_report_shows_gaps_in_verdict_and_section(with_gap: Path, tmp_path: Path
 def test_replay_over_gap_names_missing_entries(tmp_path: Path) -> None:
     log, gold = two_days(), Gold(tmp_path, 60_000)
     tables_of(part(log, 1, 10), tmp_path, gold=gold)
-    (tmp_path / "batches-log.json").unlink()
-    tables_of(part(log, 16, 26), tmp_path, 1, gold=gold)
+    tables_of(part(log, 16, 26), tmp_path, 1, gold=gold, continuity=Continuity.UNKNOWN)
     gold.refresh(0)
     result = CliRunner().invoke(what_if, ["--gain", "4", "--output", str(tmp_path), "--json"])
     assert result.exit_code == 0, result.output

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from pipeline.cli.queries import query
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import WINDOWS_SPEC, Gold
@@ -20,7 +21,7 @@ from pipeline.lake import EventsTable, Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
 from pipeline.run import CONTINUED, EVENTS_CHECKPOINT, LAYOUT, LAYOUT_FILE, claim_layout
-from pipeline.serve.query import documents
+from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import current
@@ -32,6 +33,7 @@ from tests.effort import few_of, over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 
+RECORD = "batches-log.json"
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
 Damaging = Callable[[Path], object]
@@ -117,6 +119,9 @@ DAMAGES = {
     "lost-current-farm": damage_commit("current_farm"),
     "lost-checkpoint": remove("checkpoint"),
     "empty-offsets": empty_offsets(len(BATCHES) - 1),
+    "lost-record": lambda output: (output / RECORD).unlink(),
+    "lost-record-and-table": lambda output: ((output / RECORD).unlink(), remove("clocks")(output)),
+    "lost-record-and-ranges": lambda output: ((output / RECORD).unlink(), damage_commit("ranges")(output)),
 }
 
 
@@ -141,7 +146,10 @@ def undamaged_rows(undamaged: Path) -> Rows:
     return rows_in(undamaged)
 
 
-@pytest.mark.parametrize("damage", few_of(DAMAGES, "damaged-file", "damaged-log-of-ranges", "lost-checkpoint"))
+@pytest.mark.parametrize(
+    "damage",
+    few_of(DAMAGES, "damaged-file", "damaged-log-of-ranges", "lost-checkpoint", "lost-record-and-table"),
+)
 def test_damaged_tables_are_refused_and_repaired(
     damage: Damaging, undamaged: Path, undamaged_rows: Rows, tmp_path: Path
 ) -> None:
@@ -245,6 +253,44 @@ def test_tables_older_than_checkpoint_are_read_up_to_it(states: list[Path], tmp_
     repair_from(output, two_days())
     lake = Lake(output, 60_000)
     assert (lake.first_batch, lake.first_entries) == (2, {two_days().cluster_id: 10})
+
+
+def test_record_and_checkpoint_older_than_tables_are_replaced(
+    states: list[Path], undamaged_rows: Rows, tmp_path: Path
+) -> None:
+    # given a checkpoint that gives known numbers to other entries, and a record that agrees with it
+    output = shutil.copytree(states[-1], tmp_path / "tables")
+    shutil.copy(states[1] / RECORD, output)
+    remove("checkpoint")(output)
+    shutil.copytree(states[1] / "checkpoint", output / "checkpoint")
+    with pytest.raises(TableDamagedError, match="it ends with batch 1, and the tables have batch 3"):
+        write(output, 2)
+    assert "record of batches: it ends with batch 1, and the tables have batch 3" in [*examine(output).lines()]
+    repair_from(output, two_days())
+    assert (rows_in(output), Lake(output, 60_000).first_batch) == (undamaged_rows, len(BATCHES))
+
+
+def test_older_watch_without_record_is_refused(watched: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(watched, tmp_path / "tables")
+    tables_of(MadeUpLog(entries=two_days().entries[9:]), output, 2, watch=True)
+    (output / RECORD).unlink()
+    remove("watch_state")(output)
+    shutil.copytree(watched / "watch_state", output / "watch_state")
+    with pytest.raises(TableDamagedError, match="watch_state lost commits or files"):
+        repair_from(output, two_days())
+
+
+def test_lost_record_of_traces_is_made_from_their_table(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    write_events(tmp_path)
+    (tmp_path / "batches-events.json").unlink()
+    result = CliRunner().invoke(query, ["SELECT * FROM events", "--output", str(tmp_path)])
+    assert "batches-events.json does not belong to the tables: it is missing" in result.output
+    with pytest.raises(TableDamagedError, match=r"batches-events\.json does not belong"):
+        EventsTable(tmp_path)
+    assert examine(tmp_path).events == "record of batches: it is missing"
+    repair_from(tmp_path, two_days())
+    assert EventsTable(tmp_path)._notes.base == 1
 
 
 def test_interrupted_batch_is_not_damage(states: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,12 +416,24 @@ def test_damaged_notes_of_batches_are_restored_not_repaired(content: str, tmp_pa
         examine(tmp_path)
 
 
-@pytest.mark.soak
-@over_seeds(8)
+def rows_or_refusal(output: Path, spec: TableSpec) -> list[dict[str, Any]] | None:
+    """Return all rows of a table as `pipeline query` does; None if it refuses, or reports a gap."""
+    try:
+        with query_result(output, f"FROM {spec.name}", with_gaps=True) as answer:
+            return None if answer.gaps else [*answer.documents()]
+    except QueryError:
+        return None
+
+
+@pytest.mark.search
+@over_seeds(40, quick=2)
 def test_no_restored_state_loses_rows_silently(
     seed: int, states: list[Path], undamaged_rows: Rows, tmp_path: Path
 ) -> None:
-    """Some tables, or the checkpoint, return to an earlier state: the tables are right, or refused and repaired."""
+    """Some tables, the checkpoint or the record return to an earlier state, or the record is lost.
+
+    Queries and a run refuse the tables, or they are right. After the repair they are right.
+    """
     choice, output = random.Random(seed), tmp_path / "tables"
     shutil.copytree(states[-1], output)
     names = [*BASE_SPECS, RANGES_SPEC.name, "current_farm", "current_routers", "checkpoint"]
@@ -383,8 +441,24 @@ def test_no_restored_state_loses_rows_silently(
     for name, earlier in chosen.items():
         shutil.rmtree(output / name)
         shutil.copytree(earlier / name, output / name)
-    note = f"seed {seed}: {', '.join(f'{name} of batch {earlier.name}' for name, earlier in chosen.items())}"
-    if not examine(output):
+    record = choice.choice([None, "lost", *states[:-1]])
+    if record == "lost":
+        (output / RECORD).unlink()
+    elif record is not None:
+        shutil.copy(Path(record) / RECORD, output)
+    note = f"seed {seed}: {', '.join(f'{name} of batch {earlier.name}' for name, earlier in chosen.items())}, {record}"
+    for spec in BASE_SPECS.values():
+        if (rows := rows_or_refusal(output, spec)) is not None:
+            assert len(rows) == len(undamaged_rows[spec.name]), f"{note}: {spec.name}"
+    found = examine(output)
+    continued = shutil.copytree(output, tmp_path / "continued")
+    try:
+        Lake(continued, 60_000)
+    except TableDamagedError:
+        assert found, note
+    else:
+        assert rows_in(continued) == undamaged_rows, note
+    if not found:
         assert rows_in(output) == undamaged_rows, note
         return
     repair_from(output, two_days())

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from pipeline.cli.queries import report as report_command
-from pipeline.tables.delta import StoredFile, stored_files
+from pipeline.tables import delta
 from pipeline.tables.names import remember_names
 from tests.pipeline.made_tables import write_batch, write_current_state, write_derived
 from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from
@@ -256,11 +257,13 @@ def test_report_opens_each_table_log_once(tmp_path: Path, monkeypatch: pytest.Mo
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
     opened: list[str] = []
 
-    def counted(root: Path) -> list[StoredFile]:
-        opened.append(root.name)
-        return stored_files(root)
+    found = delta._opened
 
-    monkeypatch.setattr(query, "stored_files", counted)
+    def counted(root: Path) -> DeltaTable | None:
+        opened.append(root.name)
+        return found(root)
+
+    monkeypatch.setattr(delta, "_opened", counted)
     make_page(tmp_path)
     assert sorted(opened) == sorted(query.TABLES)
 

@@ -1,0 +1,88 @@
+"""The record of batches of the log for a repair: the stored one, or one made from the tables.
+
+    stored record ──▶ its last batch is not before the tables' last batch ──▶ used
+                  └─▶ missing, or older than the tables ──▶ last batch and last entries of the tables, a new checkpoint
+
+The tables do not prove which checkpoint belongs to them, so a made record always begins new numbers. The last entry of
+a farm is the highest index in any table. So no row is read twice, and `examine` finds the rows before it that a table
+lacks. By the made record, all tables have the last batch, so older ones are counted again or made again.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.output.buckets import Output
+from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.current import SPECS as CURRENT_SPECS
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table
+from pipeline.tables.files import TableDamagedError, check_files, read_file
+from pipeline.tables.specs import BASE_SPECS, LOG, RANGES_SPEC, TRANSITIONS_SPEC
+from pipeline.watch.watching import STATE_SPEC
+
+CURRENT_FROM_BASE = tuple(spec for name, spec in CURRENT_SPECS.items() if name != "watched")
+"""Tables of the current state that the base tables determine."""
+REPAIRABLE = (*BASE_SPECS.values(), RANGES_SPEC)
+WATCH = (TRANSITIONS_SPEC, STATE_SPEC, CURRENT_SPECS["watched"])
+COUNTED = pa.schema([("farm", pa.string()), ("index", pa.int64())])
+_INDEXES = {RANGES_SPEC.name: "last_index"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The notes, and the fault of the stored ones; empty if they are used."""
+
+    notes: BatchNotes
+    fault: str = ""
+
+
+def record_of(output: Output) -> Record:
+    """Return the record of batches of the log. Raise TableDamagedError if its file is damaged."""
+    notes, tables = BatchNotes(output, LOG), dict[str, Table]()
+    for spec in (*REPAIRABLE, *CURRENT_FROM_BASE, *WATCH):
+        if (output / spec.name).exists():
+            with suppress(TableDamagedError):
+                tables[spec.name] = Table(output, spec, is_checked=False)
+    committed = {name: table.committed(LOG) for name, table in tables.items()}
+    # Versions without a record of batches did not count rows either.
+    is_counted = (output / RANGES_SPEC.name).exists() and committed.get(RANGES_SPEC.name) != NOTHING_COMMITTED
+    if not (fault := notes.fault(committed, may_be_missing=not is_counted)):
+        return Record(notes)
+    last = max(committed.values())
+    # The repair completes these tables.
+    complete = dict.fromkeys((each.name for each in (*REPAIRABLE, *CURRENT_FROM_BASE)), last)
+    watch = {each.name: committed[each.name] for each in WATCH if each.name in tables}
+    notes.rebuild({**complete, **watch}, _last_entries(tables))
+    return Record(notes, fault)
+
+
+def lost_files(table: Table) -> tuple[StoredFile, ...]:
+    """Return the missing or damaged data files of a table."""
+    return tuple(file for file in table.files() if not _is_readable(table.root, file.path))
+
+
+def _is_readable(root: Output, path: str) -> bool:
+    try:
+        check_files(root, [path])
+    except TableDamagedError:
+        return False
+    return True
+
+
+def _last_entries(tables: Mapping[str, Table]) -> dict[str, int]:
+    """Return the highest index of each farm in the readable files of these tables."""
+    found: dict[str, int] = {}
+    for name in (*BASE_SPECS, RANGES_SPEC.name, CURRENT_SPECS["farm"].name):
+        if (table := tables.get(name)) is None:
+            continue
+        index, lost = _INDEXES.get(name, "index"), lost_files(table)
+        schema = pa.schema([("farm", pa.string()), (index, pa.int64())])
+        for file in (each for each in table.files() if each not in lost):
+            rows = read_file(table.root, file.path, schema)
+            rows = rows.filter(pc.is_valid(rows.column(index)))
+            for row in rows.group_by("farm").aggregate([(index, "max")]).to_pylist():
+                found[row["farm"]] = max(row[f"{index}_max"], found.get(row["farm"], 0))
+    return found
