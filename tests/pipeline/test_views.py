@@ -1,7 +1,7 @@
 """`garlicfarm pipeline views`: the tables in another program's DuckDB, and the panels of the dashboard.
 
 The views use `delta_scan` of DuckDB's extension `delta`, which DuckDB downloads. A test cannot download it. So here
-delta-rs, which reads the same Delta log, replaces this function. `make interop-tables` uses the extension.
+delta-rs, which reads the same Delta log, replaces this function. No test uses the extension.
 """
 
 import ast

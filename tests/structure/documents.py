@@ -28,6 +28,9 @@ PACKAGE = "(?:gossip|consensus|bridge|pipeline|benchmarks|tests)"
 MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
 MENTIONED_TEST = re.compile(r"`(?:tests/)?(\w+/(?:\w+/)*test_\w+\.py)`")
 READ = {".py", ".toml", ".md", ".txt", ".go", ".java", ".json", ""}
+QUOTED_COMMAND = re.compile(r"`make ([a-z][\w-]*)")
+FENCED_COMMAND = re.compile(r"^make ([a-z][\w-]*)", re.MULTILINE)
+TARGET = re.compile(r"^([a-z][\w-]*):(?!=)", re.MULTILINE)
 GLOSSARY = DOCS / "glossary.md"
 GLOSSARY_WORDS_MIN = 80
 
@@ -93,6 +96,8 @@ def check() -> Iterator[str]:
     for path in tracked():
         if path.suffix in READ and "vectors" not in path.parts and "docs/" in text_of(path):
             yield from wrong_sections(path, _strings(path))
+        if path.suffix in {".md", ".py", ".toml"}:
+            yield from wrong_targets(path, text_of(path))
     yield from _index()
     yield from _site()
     yield from _glossary()
@@ -120,6 +125,14 @@ def wrong_names(document: Path, content: str) -> Iterator[str]:
     for name in sorted(modules):
         if not resolves(name):
             yield missing("module", name)
+
+
+def wrong_targets(path: Path, text: str) -> Iterator[str]:
+    """Yield missing targets of `make` that a text names as code."""
+    blocks = "\n".join(FENCED.findall(text)) if path.suffix == ".md" else ""
+    named = {*QUOTED_COMMAND.findall(text), *FENCED_COMMAND.findall(blocks)}
+    for name in sorted(named - {*TARGET.findall(text_of(ROOT / "Makefile"))}):
+        yield problem(path, line_of(path, f"make {name}"), f"the Makefile does not have the target {name}")
 
 
 def _strings(path: Path) -> list[str]:

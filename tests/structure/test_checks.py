@@ -13,7 +13,7 @@ from tests.structure import __main__ as structure
 from tests.structure import message_fields, modules
 from tests.structure.addresses import fields_of
 from tests.structure.class_names import repeated
-from tests.structure.documents import wrong_names, wrong_sections
+from tests.structure.documents import wrong_names, wrong_sections, wrong_targets
 from tests.structure.english import Line, above, counted, offending, patterns, source_lines
 from tests.structure.growth import growing, powers
 from tests.structure.raft_rules import quotes
@@ -203,6 +203,13 @@ def test_missing_section_is_found(quoted: str) -> None:
     path = ROOT / "README.md"
     assert any("No such section" in line for line in wrong_sections(path, [named]))
     assert not list(wrong_sections(path, [named.replace("No such section", "Glossary")]))
+
+
+@each_case("text", ["run `make {}`", "```\nmake {}\n```"])
+def test_missing_target_of_make_is_found(text: str) -> None:
+    path = ROOT / "README.md"
+    assert any("target no-such" in line for line in wrong_targets(path, text.format("no-such")))
+    assert not list(wrong_targets(path, f"{text.format('soak')}\nmake no-such thing in prose"))
 
 
 def test_rule_is_quoted_by_run_of_its_words() -> None:
