@@ -52,6 +52,8 @@ OPERATOR_KINDS: Final = frozenset(
 """The kinds about the farm itself."""
 _DECODED_BY_THE_FARM: Final = frozenset({APPLICATION, SNAPSHOT})
 ADDRESSES_KEPT: Final = 16_384
+DIGITS_MAX: Final = 19
+"""Maximum number of digits in a request's sequence number."""
 _CLAIMS: Final = {"clock": "clock", "publication": "publication", "factors": "factors", "router": "report"}
 _QUOTED: Final = re.compile(r"""(['"]).*\1""", re.DOTALL)
 _PLACE: Final = re.compile(r" \(byte \d+\)")
@@ -69,6 +71,7 @@ __all__ = [
     "address_of",
     "decoded",
     "parts_of",
+    "repeats",
 ]
 
 
@@ -194,3 +197,21 @@ def _detail(record: Record, body: bytes) -> str | None:
 
 def _text(**members: object) -> str:
     return msgspec.json.encode(members).decode()
+
+
+def repeats(request: str, last: str) -> bool:
+    """Return True if `request` is the same as `last` or older; empty: none.
+
+    A request is named `CLIENT-BORN-SEQUENCE`; only names with the same CLIENT-BORN part are compared.
+    """
+    # The usual case: of two names with the same sender and length, the greater text has the greater number.
+    if len(request) == len(last) and request > last:
+        return False
+    (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
+    if not sender or sender != last_sender:
+        return False
+    return _is_number(number) and _is_number(last_number) and int(number) <= int(last_number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX

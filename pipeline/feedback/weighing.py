@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from bridge.core.state import farm_state
+from pipeline.decode.entries import repeats
 
 FORMULA = "strain-1"
 LAG_WORST_MS = 1_000.0
@@ -270,7 +271,7 @@ class Weighing:
 
     def _report(self, row: ReportRow) -> None:
         known = self._servers.get(row.server_id)
-        if known is not None and _repeats(row.request, known.request):
+        if known is not None and repeats(row.request or "", known.request or ""):
             return
         before = _Server() if known is None else known
         lag = None if row.job_lag_ms is None else min(1.0, max(0.0, row.job_lag_ms / LAG_WORST_MS))
@@ -329,14 +330,6 @@ def _middle(servers: Collection[_Server], setting: Setting) -> float:
     speaking = [server for server in servers if server.illness]
     present = [server for server in speaking if server.absence <= ABSENT]
     return median(median(server.strains(setting).values()) for server in present or speaking)
-
-
-def _repeats(request: str | None, last: str | None) -> bool:
-    """Return True if `CLIENT-BORN-SEQUENCE` repeats the last submission of the same client, or an earlier one."""
-    if request is None or last is None:
-        return False
-    (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
-    return sender == last_sender and int(number) <= int(last_number)
 
 
 def _smoothed(before: float, figure: float | None, weight: float) -> float:

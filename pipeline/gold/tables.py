@@ -18,7 +18,7 @@ nodes' traces (`pipeline/gold/traces.py`).
 import re
 import threading
 import zlib
-from datetime import date
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from pipeline.tables.upkeep import Upkeep
 DEFAULT_WINDOW = "1 minute"
 _WIDTH = re.compile(r"([1-9][0-9]{0,5}) *(second|minute|hour|day|week)s?")
 _UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_LATEST = datetime.max.replace(tzinfo=UTC)
 _WIDEST_MS = 366 * _UNITS_MS["day"]
 HOUR_MS = 3_600_000
 REACH_MS = 2 * HOUR_MS
@@ -218,17 +219,20 @@ def window_ms(window: str) -> int:
 
 def last_rows(output: Output, count: int) -> list[dict[str, Any]]:
     """Return the last rows of the routers' health, by windows, farms and servers. Raise TableDamagedError."""
-    root = output / ROUTER_HEALTH
-    schema, files = GOLD[ROUTER_HEALTH].spec.schema, stored_files(root)
+    root, schema = output / ROUTER_HEALTH, GOLD[ROUTER_HEALTH].spec.schema
     order = [(each, "ascending") for each in ("window_start", "farm", "server_id")]
-    rows: list[dict[str, Any]] = []
-    for day in sorted({each.day or date.min for each in files}, reverse=True):
-        of_day = [read_file(root, each.path, schema, each.day) for each in files if each.day == day]
-        found = pa.concat_tables(of_day).sort_by(order)
-        rows = found.slice(max(0, found.num_rows - (count - len(rows)))).to_pylist() + rows
-        if len(rows) >= count:
+    found = schema.empty_table()
+    newest_first = sorted(stored_files(root), key=_youngest, reverse=True)
+    for file in newest_first:
+        if found.num_rows >= count and _youngest(file) < found.column("window_start")[0].as_py():
             break
-    return rows
+        both = pa.concat_tables([found, read_file(root, file.path, schema, file.day)]).sort_by(order)
+        found = both.slice(max(0, both.num_rows - count))
+    return list(found.to_pylist())
+
+
+def _youngest(file: StoredFile) -> datetime:
+    return file.youngest or _LATEST
 
 
 def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int) -> pa.Table:

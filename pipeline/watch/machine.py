@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pipeline.decode.entries import repeats
+
 SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
-DIGITS_MAX = 19
-"""Maximum number of digits in a request's sequence number."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
 _WITHOUT_LIMIT = (SILENT, UNKNOWN)
 
@@ -88,7 +88,7 @@ class RouterWatch(Struct, frozen=True, gc=False):
 
     def after_report(self, seen: ReportFacts, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
         """Return the watch after one more report, and the resulting transitions."""
-        if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
+        if self.state and (seen.index <= self.last_index or repeats(seen.request, self.request)):
             return self, []
         watch, changes = self.after_silence_until(seen.at_ms, rules)
         watch, begun = _begin(watch, seen)
@@ -138,24 +138,6 @@ def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
         return watch, ""
     fresh = replace(watch, bad_in_a_row=0, good_in_a_row=0, session_started_ms=seen.at_ms, session_reports=0)
     return fresh, reason
-
-
-def _repeats(request: str, last: str) -> bool:
-    """Return True if `request` is the same as `last` or older.
-
-    A request is named `CLIENT-BORN-SEQUENCE`; only names with the same CLIENT-BORN part are compared.
-    """
-    # The usual case: of two names with the same sender and length, the greater text has the greater number.
-    if len(request) == len(last) and request > last:
-        return False
-    (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
-    if not sender or sender != last_sender:
-        return False
-    return _is_number(number) and _is_number(last_number) and int(number) <= int(last_number)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
 
 
 def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: int | None) -> Transition:

@@ -22,11 +22,12 @@ from pipeline.gold.tables import GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
 from pipeline.gold.traces import TRACED
 from pipeline.tables import farm_files
 from pipeline.tables.delta import StoredFile, Table, stored_files, stored_rows
+from pipeline.tables.files import read_file
 from pipeline.tables.names import SALT_FILE
 from pipeline.tables.specs import LOG
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import gold_rows, lake_at, tables_of, tables_of_entries, write_entries
+from tests.pipeline.made_tables import gold_rows, lake_at, tables_of, tables_of_entries, write_derived, write_entries
 
 MINUTE_MS = 60_000
 HALF_HOUR_MS = 30 * MINUTE_MS
@@ -270,6 +271,22 @@ def test_last_rows_are_in_order(grown_days: Path) -> None:
     rows = gold_rows(grown_days, "router_health")
     assert last_rows(grown_days, 8) == rows[-8:]
     assert last_rows(grown_days, 1_000) == rows
+
+
+def test_last_rows_read_only_newest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noon, read = datetime(2026, 1, 1, 12, tzinfo=UTC), list[str]()
+    for batch in range(4):
+        start = noon + batch * timedelta(minutes=1)
+        rows = [{"window_start": start, "server_id": server} for server in (2, 1)]
+        write_derived(tmp_path, "router_health", rows, batch)
+
+    def counted(root: Path, path: str, *more: Any) -> pa.Table:
+        read.append(path)
+        return read_file(root, path, *more)
+
+    monkeypatch.setattr("pipeline.gold.tables.read_file", counted)
+    found = [(row["window_start"].minute, row["server_id"]) for row in last_rows(tmp_path, 3)]
+    assert (found, len(read)) == ([(2, 2), (3, 1), (3, 2)], 2)
 
 
 @pytest.mark.soak
