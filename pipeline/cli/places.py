@@ -250,6 +250,8 @@ def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, 
     for name, is_one, _value in found:
         if not is_one or not name:
             raise click.BadParameter(f"{name!r} is not an option of Spark's connector: write NAME=VALUE.")
+        if name.lower() == "failondataloss":
+            raise click.BadParameter(f"{name} is not supported: a run must stop if the topic has lost records.")
     return tuple((name, value) for name, _is, value in found)
 
 

@@ -8,7 +8,9 @@ files have another number of rows than its last commit states, or which ends bef
 The dates of missing entries are unknown, so a gap has the days of the entries before and after it.
 
 A topic lacks the entries that are not for its readers, also inside a batch. In such a farm only the rows of kind `gone`
-are gaps. Entries before the first one read are not a gap: a run may begin anywhere in the log.
+are gaps. Spark reads a topic's offsets without a gap, and stops if the topic has lost records. The record of batches
+refuses a checkpoint with other numbers than the tables. Entries before the first one read are not a gap: a run may
+begin anywhere in the log.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from pipeline.cli.queries import query, report
 from pipeline.cli.what_if import what_if
 from pipeline.gold.tables import Gold
+from pipeline.repair.damage import examine
 from pipeline.serve.gaps import FARMS_SHOWN, Gap, lines
 from pipeline.serve.query import stored_gaps
 from pipeline.tables.batch_notes import Continuity
@@ -93,6 +94,7 @@ def test_holes_of_topic_are_not_gaps(tmp_path: Path) -> None:
     write(tmp_path, first)
     write(tmp_path, part(log, 12, 26), begin=1, continuity=Continuity.LATER)
     assert stored_gaps(tmp_path) == ()
+    assert examine(tmp_path).ranges == ()
     record_gone(tmp_path, 11, 11)
     assert [(each.first, each.last) for each in stored_gaps(tmp_path)] == [(11, 11)]
 

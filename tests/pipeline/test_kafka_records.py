@@ -81,6 +81,11 @@ def test_repaired_tables_of_topic_are_continued_at_next_offset() -> None:
     assert "startingTimestamp" not in options
 
 
+def test_run_does_not_skip_lost_records_of_topic() -> None:
+    result = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--kafka-option", "failOnDataLoss=false"])
+    assert (result.exit_code, "a run must stop if the topic has lost records" in result.output) == (2, True)
+
+
 def test_topic_requires_connector_and_rejects_submission() -> None:
     place = Topic(servers="127.0.0.1:9092", settings=(("subscribe", "log"),))
     assert place.options() == {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "log"}
