@@ -69,6 +69,7 @@ PIPELINE_PARTS = (
     "pipeline-refresh",
     "pipeline-farms",
     "pipeline-backfill",
+    "pipeline-contenders",
     "pipeline-floodfills",
 )
 """Parts that run only on request: they need the extra `pipeline`, and a quarter of an hour."""

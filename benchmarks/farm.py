@@ -37,6 +37,7 @@ POLL_S = 0.02
 STOP_GRACE_S = 10.0
 _CONSENSUS_TIMING = re.compile(r'(?s)(\[consensus\].*?)timing = "[a-z]+"')
 _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
+_PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
 
 
 class BenchmarkError(Exception):
@@ -276,6 +277,14 @@ async def running_farm(
     with Farm(files, [Server(node, environment=environment) for node in files.nodes], timing) as farm:
         await farm.settle()
         yield farm
+
+
+def with_reporting_period(settings: str, period_ms: int) -> str:
+    """Return the settings of `up` with another reporting period."""
+    settings, count = _PERIOD.subn(f"reporting_period_ms = {period_ms}", settings)
+    if count != 1:
+        raise BenchmarkError("the settings of `up` do not have a reporting period")
+    return settings
 
 
 def _prepare(directory: Path, timing: Timing) -> LocalFarm:

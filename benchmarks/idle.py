@@ -25,7 +25,7 @@ import trio
 
 from benchmarks import serf, task_times
 from benchmarks.child import Child
-from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm
+from benchmarks.farm import SERVERS, BenchmarkError, Farm, Server, running_farm, with_reporting_period
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Member, processes
 from bridge.node.security.key_files import save_master_key
@@ -53,7 +53,6 @@ BUDGET_TASKS = 14
 """Number of tasks in the budget of a node."""
 SERVICE = Path(__file__).resolve().parents[1] / "deploy" / "debian" / "garlicfarm.service"
 _ENVIRONMENT = re.compile(r"(?m)^Environment=(\w+)=(.*)$")
-_PERIOD = re.compile(r"(?m)^reporting_period_ms = \d+$")
 _ROUTER = re.compile(r"(?m)^\[router\]\n(?:.+\n)*")
 _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
@@ -170,11 +169,10 @@ async def _restarted_farm(directory: Path, change: Callable[[str], str], program
 
 def as_on_a_lan(settings: str) -> str:
     """Return the settings of `up` with the reporting period and gossip timing of a node on a LAN."""
-    settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
     settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
-    if (periods, timings) != (1, 1):
-        raise BenchmarkError("the settings of `up` do not have a reporting period and a gossip timing")
-    return settings
+    if timings != 1:
+        raise BenchmarkError("the settings of `up` do not have a gossip timing")
+    return with_reporting_period(settings, REPORTING_PERIOD_MS)
 
 
 def with_router(settings: str, port: int) -> str:

@@ -12,6 +12,8 @@
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES sets another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
+    pipeline-contenders a backfill of 175,683 entries by each engine, in turns with short scripts for DuckDB, Polars and
+                        plain Spark; goal 20 s
 
 The log is the fictional farm of `pipeline generate`. Each part generates its own log, so it can run alone.
 """
@@ -21,16 +23,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_farms, pipeline_floodfills, pipeline_latency, pipeline_refresh
-from benchmarks.child import Child, ChildError
+from benchmarks import pipeline_contenders, pipeline_farms, pipeline_floodfills, pipeline_latency, pipeline_refresh
 from benchmarks.figures import Figure
-from benchmarks.pipeline_latency import Resident, resident_memory
+from benchmarks.measured_command import run_measured
 from benchmarks.processor_time import Took, measured
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
@@ -48,7 +48,6 @@ ENTRIES_PER_FILE = 50_000
 BACKFILL_VARIABLE = "GARLICFARM_BACKFILL_ENTRIES"
 BACKFILL_ENTRIES = 10_000_000
 BACKFILL_ROUTERS = 1_000
-SAMPLE_S = 1.0
 MASTER = "local[2]"
 
 
@@ -66,6 +65,8 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
     }
     if part in blocking:
         return await trio.to_thread.run_sync(blocking[part])
+    if part == "pipeline-contenders":
+        return await pipeline_contenders.measure(place, few)
     return await (pipeline_latency.measure(place) if part == "pipeline-latency" else _backfill(place))
 
 
@@ -162,8 +163,8 @@ async def _backfill(directory: Path) -> list[Figure]:
         *("backfill", "--directory", str(log), "--from", "1", "--to", str(entries)),
         *("--output", str(directory / "tables"), "--master", MASTER),
     ]
-    base = await _run_measured([*command, "--no-derived"], directory / "base.txt")
-    derived = await _run_measured(command, directory / "derived.txt")
+    base = await run_measured("the backfill", [*command, "--no-derived"], directory / "base.txt")
+    derived = await run_measured("the backfill", command, directory / "derived.txt")
     group = f"pipeline: {entries} entries backfilled, start and end of Spark included"
     whole_s = base.seconds + derived.seconds
     return [
@@ -190,28 +191,3 @@ async def _backfill(directory: Path) -> list[Figure]:
             for name, each in (("base tables", base), ("derived tables", derived))
         ),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    seconds: float
-    peak: Resident
-
-
-async def _run_measured(command: list[str], output_file: Path) -> _Command:
-    """Run a command to its end. Raises ChildError if it fails."""
-    began = time.perf_counter()
-    child = await Child.start_foreign("the backfill", command, output_file)
-    peak = Resident(0, 0, 0)
-    try:
-        while child.running:
-            peak = max(peak, resident_memory(child.pid), key=lambda each: each.total_bytes)
-            await trio.sleep(SAMPLE_S)
-        status = await child.receive_line()
-    finally:
-        # It also ends if this process is interrupted or killed.
-        await child.end()
-    if status != "0":
-        text = await trio.Path(output_file).read_text()
-        raise ChildError(f"the backfill ended with {status}: {text[-2000:]}")
-    return _Command(time.perf_counter() - began, peak)

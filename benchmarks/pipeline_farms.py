@@ -4,11 +4,11 @@
                                           └── the part of the driver ──────────┘
 
 The farms are not processes: their logs are one generated log with another cluster id and other destinations. So the
-figures exclude the requests to the nodes, and include all work of the pipeline: planning, decoding, rows, commits, the
-watch, and with `DERIVED_MAX` farms at most the derived tables. The batches have the default maximum of entries, so many
-farms take turns. A run keeps up if the batches of a reporting period take less time than it; this is then the lag. Each
-number of farms has its own process, whose peak memory is the figure of the driver. The tasks are in other processes, as
-with Spark.
+figures exclude the requests to the nodes, and include all work of the pipeline: planning, decoding, rows, commits and
+the watch. With `DERIVED_MAX` farms at most, they include the derived tables and the report. The batches have the
+default maximum of entries, so many farms take turns. A run keeps up if the batches of a reporting period take less time
+than it; this is then the lag. Each number of farms has its own process, whose peak memory is the figure of the driver.
+The tasks are in other processes, as with Spark.
 """
 
 import json
@@ -19,14 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from benchmarks.figures import Figure
-from benchmarks.processor_time import measured
+from benchmarks.processor_time import Took, measured
 from pipeline import ignore
 from pipeline.cli.entry import save_memory
 from pipeline.decode.columns import Row
@@ -60,26 +62,28 @@ _PROOF = b',"proof":"' + b"A" * 43 + b".1." + b"A" * 86 + b'"}'
 """A proof of the right form: the pipeline cannot verify it, and refuses entries without one."""
 
 
-class _Template(NamedTuple):
-    rows: tuple[tuple[int, int | None, bytes | None], ...]
-    """The term, log time and value of each entry; no value: a configuration."""
-    ends: tuple[int, ...]
-    """The last index of each reporting period."""
-
-
-@cache
-def _template() -> _Template:
-    rows: list[tuple[int, int | None, bytes | None]] = []
-    ends: list[int] = []
+def _template() -> Iterator[tuple[int, int | None, bytes | None]]:
+    """Yield the term, log time and value of each entry; no value: a configuration."""
     log_time_ms: int | None = None
     for entry in LoadModel(NODES, (PERIODS + 1) * PERIOD_MS / 86_400_000).entries():
         clock = None if entry.value is None or not entry.value.startswith(b'{"clock"') else json.loads(entry.value)
-        if clock is not None:
-            log_time_ms = int(clock["clock"]["time"])
-            ends += [len(rows)] if log_time_ms >= EPOCH_MS + PERIOD_MS else []
+        log_time_ms = log_time_ms if clock is None else int(clock["clock"]["time"])
         value = entry.value
-        rows.append((entry.term, log_time_ms, value and (value if entry.author is None else value[:-1] + _PROOF)))
-    return _Template(tuple(rows), tuple(ends))
+        yield entry.term, log_time_ms, value and (value if entry.author is None else value[:-1] + _PROOF)
+
+
+@cache
+def _rows() -> tuple[tuple[int, int | None, bytes | None], ...]:
+    """Return the entries, which only the tasks need."""
+    return tuple(_template())
+
+
+@cache
+def _ends() -> tuple[int, ...]:
+    """Return the last index of each reporting period."""
+    times_ms = [log_time_ms or 0 for _, log_time_ms, _ in _template()]
+    changes = [index for index, (before, now) in enumerate(pairwise(times_ms), start=1) if before != now]
+    return tuple(index for index in changes if times_ms[index] >= EPOCH_MS + PERIOD_MS)
 
 
 def _cluster(number: int) -> str:
@@ -97,7 +101,7 @@ class MadeRanges:
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
         """Return the range of the log."""
         del cluster, of_all
-        return LogStatus(_cluster(self._number), 1, _template().ends[self._periods - 1])
+        return LogStatus(_cluster(self._number), 1, _ends()[self._periods - 1])
 
     def oldest(self, cluster: str) -> int:
         """Return the first index."""
@@ -122,7 +126,7 @@ class MadeRanges:
             raise FarmLogError("a generated farm does not have a snapshot")
         own = f"{self._number:0{_OWN_CHARACTERS}d}".encode().translate(_LETTERS)
         for index in range(partition.first, partition.end):
-            term, log_time_ms, value = _template().rows[index - 1]
+            term, log_time_ms, value = _rows()[index - 1]
             if value is None:
                 yield index, term, "configuration", log_time_ms, b'{"voters": [{"id": 1}]}'
                 continue
@@ -187,6 +191,8 @@ class ManyFarmsCost(NamedTuple):
     record_bytes: int
     derived_s: float
     driver_mib: float
+    report: Took
+    """The cost of a report over all farms, if they have derived tables."""
 
 
 def measure(directory: Path) -> list[Figure]:
@@ -237,7 +243,11 @@ def _figures(farms: int, cost: ManyFarmsCost) -> list[Figure]:
         ),
     ]
     if farms <= DERIVED_MAX:
-        rows.append(Figure(group, "all derived tables", "s", (cost.derived_s,), f"of {PERIODS} periods"))
+        rows += [
+            Figure(group, "all derived tables", "s", (cost.derived_s,), f"of {PERIODS} periods"),
+            Figure(group, "the report: elapsed", "s", (cost.report.seconds,), "goal for 1,000 farms: at most 5"),
+            Figure(group, "the report: processor time", "s", (cost.report.processor_s,)),
+        ]
     return rows
 
 
@@ -265,7 +275,19 @@ def run(directory: Path, farms: int) -> ManyFarmsCost:
         gold.refresh(gold.noted_through(LOG), None)
     derived_s = time.perf_counter() - began
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
-    return ManyFarmsCost(tuple(periods), (directory / f"batches-{LOG}.json").stat().st_size, derived_s, peak_mib)
+    record_bytes = (directory / f"batches-{LOG}.json").stat().st_size
+    return ManyFarmsCost(
+        tuple(periods), record_bytes, derived_s, peak_mib, _report(directory) if has_derived else Took()
+    )
+
+
+def _report(directory: Path) -> Took:
+    """Make the report of all farms as `garlicfarm pipeline report` does, without the start of Python."""
+    with measured() as took:
+        from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads Vega, which is no part of the driver
+
+        make_report(directory, datetime.now(UTC), show_destinations=False)
+    return took
 
 
 def _period(
@@ -296,7 +318,7 @@ def _period(
 
 
 def _warm_up(_: int) -> None:
-    _template()
+    _rows()
 
 
 def _read(work: tuple[FarmStreamReader, object]) -> list[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The elapsed time and the processor time of a block of code, in this process and its descendants.
+"""The elapsed time and the processor time of a block of code, in a process and its descendants.
 
 The system adds the time of an ended process to its parent only if the parent waits for it. Parents of Spark's workers
 end before the workers, so that time would be lost. Therefore the times of every process are read several times a
@@ -25,15 +25,15 @@ class Took:
 
 
 @contextmanager
-def measured() -> Iterator[Took]:
-    """Measure the processor time of this process and its children during the block."""
+def measured(pid: int | None = None) -> Iterator[Took]:
+    """Measure the processor time of a process and its descendants during the block; without `pid`, of this process."""
     took, ended = Took(), threading.Event()
-    before_s = _processor_s()
+    before_s = _processor_s(pid)
     seen_s = dict(before_s)
 
     def watch() -> None:
         while not ended.wait(SAMPLE_S):
-            seen_s.update(_processor_s())
+            seen_s.update(_processor_s(pid))
 
     watcher = threading.Thread(target=watch, name="processor time")
     began = time.perf_counter()
@@ -44,15 +44,16 @@ def measured() -> Iterator[Took]:
         took.seconds = time.perf_counter() - began
         ended.set()
         watcher.join()
-    seen_s.update(_processor_s())
+    seen_s.update(_processor_s(pid))
     took.processor_s = sum(had_s - before_s.get(process, 0.0) for process, had_s in seen_s.items())
 
 
-def _processor_s() -> dict[tuple[int, float], float]:
+def _processor_s(pid: int | None) -> dict[tuple[int, float], float]:
     """Return the processor seconds of each of these processes itself, by number and start."""
     spent_s: dict[tuple[int, float], float] = {}
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            spent_s[process.pid, process.create_time()] = times.user + times.system
+    with suppress(psutil.NoSuchProcess):
+        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                spent_s[process.pid, process.create_time()] = times.user + times.system
     return spent_s

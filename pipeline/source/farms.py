@@ -23,10 +23,10 @@ reports each farm's problem.
 import json
 import time
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -36,7 +36,7 @@ from msgspec import Struct
 from consensus.net.backoff import Backoff
 from pipeline.source import log_client
 from pipeline.source.daemon_pool import DaemonPool
-from pipeline.source.endpoint import CredentialError, load_credentials
+from pipeline.source.endpoint import CredentialError, Credentials, load_credentials
 from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus, shortened
 from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
@@ -50,6 +50,7 @@ UNLISTED_MAX = 1_000
 """The limit of recorded names that have left the file."""
 AGAIN_SECONDS, AGAIN_MAX_SECONDS = 2.0, 60.0
 OLDEST, SNAPSHOT = "oldest", "snapshot"
+_Load = Callable[[Path | None, Path | None], Credentials]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _nodes(farm: _FarmInFile, path: Path) -> FarmNodes:
     return FarmNodes(tuple(each if "://" in each else str(beside / each) for each in farm.nodes), *files)
 
 
-def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
+def _place(name: str, farm: _FarmInFile, path: Path, page_size: int, load: _Load) -> Place:
     if bool(farm.nodes) == bool(farm.directory):
         raise FarmLogError(f"farms.{name} in {path} needs either `nodes`, a list of control endpoints, or `directory`")
     is_index = farm.start.isascii() and farm.start.isdecimal() and int(farm.start) > 0
@@ -143,7 +144,7 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
         return Place(name, DirectoryRanges(directory, farm.committed_through), farm.start)
     nodes = _nodes(farm, path)
     try:
-        credentials = load_credentials(nodes.token_file, nodes.certificate)
+        credentials = load(nodes.token_file, nodes.certificate)
     except CredentialError as error:
         raise FarmLogError(f"farms.{name} in {path}: {error}") from error
     return Place(name, NodeRanges(nodes.addresses, credentials, page_size), farm.start)
@@ -166,7 +167,8 @@ class _FarmState:
     first_log: SelectedLog | None = None
     question: "Future[SelectedLog] | None" = None
     requested_at_s: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS))
+    backoff: Backoff | None = None
+    """The pauses after failures; None after a reply, since most farms reply."""
     due_s: float = 0.0
     problem: str = ""
 
@@ -323,9 +325,11 @@ class ManyFarms:
             if changed == self._changed:
                 return
             farms = _read_farms(self._path)
+            # Farms with the same files share the credentials, which are read once.
+            load = cache(load_credentials)
             known = {name: each for name, each in self._farms.items() if farms.get(name) == each.settings}
             new = {
-                name: _FarmState(farm, _place(name, farm, self._path, self._page_size))
+                name: _FarmState(farm, _place(name, farm, self._path, self._page_size, load))
                 for name, farm in farms.items()
                 if name not in known
             }
@@ -399,12 +403,13 @@ def _answer(each: _FarmState) -> SelectedLog | None:
     try:
         log = question.result()
     except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
+        each.backoff = each.backoff or Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS)
         each.due_s = time.monotonic() + each.backoff.next_s()
         is_refusal = isinstance(error, FarmLogError)
         each.problem = str(error) if is_refusal else f"cannot be queried, because of a fault of the pipeline: {error!r}"
         return None
     if each.first_log is None:
         each.first_log = log
-    each.backoff.reset()
+    each.backoff = None
     each.problem = ""
     return log

@@ -11,8 +11,8 @@ import pyspark
 import pytest
 from pyspark import SparkConf
 
-from benchmarks import pipeline as benchmark
-from benchmarks.pipeline_latency import Resident
+from benchmarks import measured_command
+from benchmarks.measured_command import Resident
 from pipeline.run import RunSettings, await_end
 from pipeline.spark import session
 from pipeline.spark.interrupt import Interrupt, deferred
@@ -126,7 +126,7 @@ async def test_interrupted_benchmark_ends_its_command(tmp_path: Path, monkeypatc
         started.append(pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(benchmark, "resident_memory", interrupt)
+    monkeypatch.setattr(measured_command, "resident_memory", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        await benchmark._run_measured(["sleep", "600"], tmp_path / "output.txt")
+        await measured_command.run_measured("sleep", ["sleep", "600"], tmp_path / "output.txt")
     assert not psutil.pid_exists(started[0])

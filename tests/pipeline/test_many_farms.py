@@ -33,6 +33,7 @@ from pipeline.source.farm import FarmDataSource, FarmStreamReader
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import SHOWN_MAX, FarmLog, FarmLogError, FarmSilentError, LogStatus
 from pipeline.source.offsets import WHOLE_FARMS, Offset
+from pipeline.source.ranges import NodeRanges
 from pipeline.source.shares import SHARE_LEAST, TASKS_MAX, Span, fair_shares, in_turn, packed
 from pipeline.tables import offset_shards
 from pipeline.tables.batch_notes import BatchNotes, Range
@@ -559,3 +560,14 @@ def test_progress_of_many_farms_is_numbers(tmp_path: Path, monkeypatch: pytest.M
     assert stream.reportLatestOffset() == {"totals": totals, "removed": [removed.cluster_id]}
     source["latestOffset"] = json.dumps(stream.reportLatestOffset())
     assert removed_in(progress) == frozenset({removed.cluster_id})
+
+
+def test_farms_with_equal_files_share_credentials(tmp_path: Path) -> None:
+    token, file = tmp_path / "read.token", tmp_path / "farms.json"
+    token.write_text("secret")
+    nodes = {
+        f"farm-{number}": {"nodes": [f"https://127.0.0.1:{number}"], "token_file": token.name} for number in (1, 2)
+    }
+    file.write_text(json.dumps({"farms": nodes}))
+    ranges = [each.place.ranges for each in ManyFarms(file, 1)._farms.values()]
+    assert len({id(each._log.credentials) for each in ranges if isinstance(each, NodeRanges)}) == 1
