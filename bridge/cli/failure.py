@@ -97,7 +97,7 @@ def interruptible(state: Callable[[], str] = str) -> Iterator[None]:
 
 @contextmanager
 def failures(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn exceptions of these kinds into reasons for people, also those of tasks; others are bugs with a traceback."""
+    """Turn exceptions of these kinds, also of tasks, into reasons for people; others are bugs with a traceback."""
     ends: list[str] = []
     try:
         yield

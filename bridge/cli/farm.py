@@ -264,7 +264,7 @@ def remove(
 ) -> None:
     """Remove SERVER (name or Raft id) from the Raft group; it may be the leader."""
     order = CommandRequest(removal=RemovalOrder(server, removed=True))
-    confirm_order(node, order, f"Remove {server} from the farm? Its leaves will no longer be listed.", yes=yes)
+    confirm_order(node, order, f"Remove {server} from the farm, and no longer list its leaves?", yes=yes)
     submit_command(node, order, as_json=as_json)
 
     limit_s = wait_s if former_wait_s is None else former_wait_s

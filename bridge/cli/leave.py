@@ -55,7 +55,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Withdraw a node's promise to create a farm, when an alarm advises it."""
     name = query_node(node, _name)
-    confirm(f"{name} withdraws its promise to the other founders. Does an alarm advise it?", yes=yes)
+    confirm(f"Withdraw the promise and the endorsement of {name}, so that it searches for founders again?", yes=yes)
     call_node(node, WITHDRAW)
     if as_json:
         print_json(WithdrawOutput(withdrawn=True, node=name))

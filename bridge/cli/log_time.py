@@ -64,6 +64,9 @@ def _offset(clock: ServerClock) -> str:
 def back(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Bring log time back to the clocks of a majority of the voters, for the whole farm."""
     order = CommandRequest(correction=CorrectionOrder())
-    question = "Are the clocks of the voters right? Log time goes back to them, for the whole farm."
+    question = (
+        "Set the farm's log time back to the majority of the voters' clocks, although routers may refuse new lists"
+        " for hours?"
+    )
     confirm_order(node, order, question, yes=yes)
     submit_command(node, order, as_json=as_json)

@@ -75,11 +75,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     """
     if not yes:
         query_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
-    confirm(
-        f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
-        " retired permanently. Continue?",
-        yes=yes,
-    )
+    confirm(f"Approve {which}, and permanently retire another identity that has its name?", yes=yes)
     done = query_leader(nodes, lambda client: client.call(NODES_APPROVE, NodeRequest(which)))
     if as_json:
         print_json(done)
@@ -104,7 +100,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     """
     if not yes:
         query_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
-    confirm(f"{which} is evicted permanently, and the keys of the farm are replaced. Continue?", yes=yes)
+    confirm(f"Evict {which} permanently, and replace all keys of the farm?", yes=yes)
     done = query_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)

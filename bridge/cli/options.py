@@ -50,7 +50,7 @@ class DashedCommand(click.Command):
     """A command whose arguments can begin with a dash, as options do: numbers, and one of 64 destinations."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, those with a dash as text."""
+        """Parse the arguments; an argument with a dash is text."""
         return super().parse_args(ctx, [_Text(each) if _DASHED.fullmatch(each) else each for each in args])
 
 

@@ -123,9 +123,9 @@ def recover(
         if dry_run:
             _show(plan, as_json=as_json)
             return
-        if not as_json and (not yes or cut_after is not None or resets):
+        if not as_json:
             _explain(plan)
-        confirm("Are the other voters permanently lost?", yes=yes)
+        confirm(_question(plan), yes=yes)
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             era = 0 if reset.era else farm_key.era
@@ -162,6 +162,12 @@ def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -
     if cut_after is not None:
         fail("--cut-after needs a state directory: a backup contains the state at the end of the log, not the log")
     return trio.run(plan_recovery_of_backup, source, new.absolute(), reset)
+
+
+def _question(plan: RecoveryPlan) -> str:
+    others = " and ".join(plan.left_behind)
+    loss = f" without {others}, and lose all entries that only they acknowledged" if others else ""
+    return f"Create a new cluster from {plan.survivor.source}{loss}?"
 
 
 def _explain(plan: RecoveryPlan) -> None:

@@ -124,11 +124,19 @@ def test_command_names_left_out_nodes_and_needs_confirmation(tmp_path: Path) -> 
     code, output = called("--from", directory, answer="n\n")
     assert code == 1
     assert "Servers left out: server 2, c." in output
+    assert f"{directory} without server 2 and c, and lose all entries that only they acknowledged?" in output
     assert "nothing was done" in output
     assert trio.run(read_directory, directory).founding == FOUNDING
     code, output = called("--from", directory, answer="y\n")
     assert code == 0, output
     assert "mv STATE_DIR STATE_DIR.old" in output
+
+
+def test_yes_option_prints_left_out_nodes_without_prompt(tmp_path: Path) -> None:
+    code, output = called("--from", node_directory(tmp_path / "node"), "--yes")
+    assert code == 0, output
+    assert "Servers left out: server 2, c." in output
+    assert "[y/N]" not in output
 
 
 def test_json_output_needs_yes_option_and_has_both_cluster_ids(tmp_path: Path) -> None:

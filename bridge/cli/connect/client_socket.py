@@ -57,7 +57,7 @@ async def serve_socket(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve clients of this user until cancelled; started when the socket accepts. Raise `ClientSocketError`."""
+    """Serve clients of this user until canceled; started when the socket accepts. Raise `ClientSocketError`."""
 
     async def serve_trusted(stream: trio.SocketStream) -> None:
         if is_trusted_user(peer_user_id(stream.socket)):

@@ -231,7 +231,7 @@ async def _serve(options: ClientOptions, deadline: StopDeadline) -> None:
     async with AsyncExitStack() as stack:
         opened = [(line, await stack.enter_async_context(_open_farm(line, options))) for line in options.links]
         nursery = await stack.enter_async_context(trio.open_nursery())
-        nursery.start_soon(deadline.within_when_cancelled)
+        nursery.start_soon(deadline.within_when_canceled)
         await nursery.start(on_signals, nursery.cancel_scope.cancel)
         for line, farm in opened:
             if line.listen is not None:

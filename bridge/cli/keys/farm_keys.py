@@ -316,7 +316,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 
     KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
-    confirm(f"Every member will refuse the key {key} permanently. Continue?", yes=yes)
+    confirm(f"Remove key {key}, so that every member refuses it permanently?", yes=yes)
     query_node(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))

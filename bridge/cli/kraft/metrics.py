@@ -76,7 +76,7 @@ async def serve_metrics(
     *,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer until cancelled; report the port when started. Raise `OSError` if it cannot listen."""
+    """Answer until canceled; report the port when started. Raise `OSError` if it cannot listen."""
     places = trio.CapacityLimiter(_CONNECTIONS)
 
     async def answer(stream: trio.SocketStream) -> None:

@@ -207,7 +207,7 @@ async def _serve(arguments: VoterArguments, reporter: VoterReporter, deadline: S
         stopping.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(deadline.within_when_cancelled)
+        nursery.start_soon(deadline.within_when_canceled)
         await nursery.start(on_signals, stop, nursery.cancel_scope.cancel)
         options = replace(arguments.options, address_refused=reporter.address_refused)
         async with protocol.open_voter(arguments.settings, options=options, observe=reporter.notice) as voter:

@@ -71,7 +71,7 @@ def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | Non
     """Make a voter an observer, and wait until the change is committed. The leader may remove itself."""
     with needs_kafka(), failures(kafka.KafkaWireError):
         directory = None if voter_directory_id is None else kafka.uuid_of_text(voter_directory_id)
-    confirm(f"Remove voter {voter_id} from the quorum?", yes=yes)
+    confirm(f"Remove voter {voter_id} from the quorum, so that it becomes an observer without a vote?", yes=yes)
     done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.patience_s))
     _print(done, as_json=as_json)
 

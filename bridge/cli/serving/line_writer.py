@@ -21,7 +21,7 @@ from typing import Final, TextIO
 
 WAITING_BYTES: Final = 1024 * 1024
 CLOSE_SECONDS: Final = 1.0
-"""Seconds for which the end of a process waits for a reader of its last lines."""
+"""Maximum time in seconds that an ending process waits for a reader of its last lines."""
 
 
 def lost_lines(count: int) -> str:

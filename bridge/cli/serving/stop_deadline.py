@@ -4,7 +4,7 @@
     StopDeadline                                                                            any other hanging part
 
 A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
-dead file server. Each part could abandon its threads when it is cancelled, but then a slow write could be completed
+dead file server. Each part could abandon its threads when it is canceled, but then a slow write could be completed
 after a later write. So the parts wait for their threads, but the process has a deadline. A separate thread ends the
 process then, with a line about it and exit code 1. The thread needs neither the event loop nor the disk.
 """
@@ -57,8 +57,8 @@ class StopDeadline:
                     self._thread.start()
             self._changed.notify_all()
 
-    async def within_when_cancelled(self) -> None:
-        """Set the deadline when this task is cancelled: with its nursery, for any reason."""
+    async def within_when_canceled(self) -> None:
+        """Set the deadline when this task is canceled: with its nursery, for any reason."""
         try:
             await trio.sleep_forever()
         finally:

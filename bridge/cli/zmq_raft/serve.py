@@ -1,6 +1,6 @@
 """`garlicfarm zmq-raft serve`: one peer of an ØMQ Raft cluster, until a signal stops it.
 
-The protocol has no authentication. Any program that reaches a peer and has the ident reads the log, writes to it and
+The protocol lacks authentication. Any program that reaches a peer and has the ident reads the log, writes to it and
 takes part in elections. So a URL that is not on loopback needs --allow-network.
 """
 
@@ -215,7 +215,7 @@ def serve(*, as_json: bool, **given: Any) -> None:
 
 async def _serve(options: "protocol.PeerOptions", reporter: PeerReporter, deadline: StopDeadline) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(deadline.within_when_cancelled)
+        nursery.start_soon(deadline.within_when_canceled)
         await nursery.start(on_signals, nursery.cancel_scope.cancel)
         async with protocol.open_peer(options, reporter.notice) as peer:
             reporter.serving(peer)
