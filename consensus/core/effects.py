@@ -55,7 +55,7 @@ class Persist(ComparedInPart, frozen=True, kw_only=True):
     """Make durable, in order: `hard_state`, the truncation from `truncate_from` on, and `entries` from `first` on.
 
     `snapshot` is a change of the stored snapshot; in a Persist with such a change, `truncate_from` is None and
-    `entries` is empty. A field that is None or empty leaves the stored state unchanged.
+    `entries` is empty. A field without a value (None or empty) leaves the stored state unchanged.
     """
 
     REPEATED = frozenset({"encoded"})

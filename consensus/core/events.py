@@ -15,7 +15,7 @@ class Received(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """An append whose entries the state machine cannot take. The append is refused and has no other effect."""
+    """An append whose entries the state machine cannot take. The append is refused, without another effect."""
 
     sender: ServerId
     append: AppendEntries

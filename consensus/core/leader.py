@@ -1,9 +1,9 @@
 """A leader: takes proposals and reads, acknowledges committed ones, and resigns if no majority replies.
 
 The replication strategy transfers the entries to the followers (`replication.port`); `ProgressTracker` counts the
-followers' replies. To commit an entry of its own term, a new leader immediately appends the protocol's no-op, or its
-configuration if the protocol has none. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the no-op
-when a read or a change needs it.
+followers' replies. To commit an entry of its term, a new leader immediately appends the protocol's no-op, or its
+configuration if the protocol lacks a no-op. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the
+no-op when a read or a change needs it.
 
 *Check-quorum.* A leader becomes a follower if no majority replies to it within `check_quorum_ms`. The clients of an
 isolated leader are then redirected, and the leader no longer refuses other candidates.
@@ -148,7 +148,7 @@ class Leader:
             replica.outbox.add(ReadRefused(read_id, ReadRefusal.BUSY, replica.server_id))
 
     def change_configuration(self, request: ChangeConfiguration) -> None:
-        """Begin a change of the members. It is refused until an entry of our own term is committed."""
+        """Begin a change of the members. It is refused until an entry of our term is committed."""
         self._append_no_op_if_needed()
         self.reconfiguration.request(request)
 
@@ -165,7 +165,7 @@ class Leader:
         )
 
     def _append_no_op_if_needed(self) -> None:
-        """Append the protocol's first entries if the log does not have an entry of our own term yet."""
+        """Append the protocol's first entries if the log does not have an entry of our term yet."""
         if self._replica.log.last_term != self._replica.term:
             self._replica.append(_first_entries(self._replica, self._granted_by))
             self.replication.appended()
@@ -215,9 +215,9 @@ class Leader:
             self._find_deadline()
 
     def _knows_commit_index(self) -> bool:
-        """Return True if an entry of our own term is committed.
+        """Return True if an entry of our term is committed.
 
-        A leader has every committed entry, but only a committed entry of its own term shows which entries are
+        A leader has every committed entry, but only a committed entry of its term shows which entries are
         committed.
         """
         return self._replica.log.term_at(self._replica.applier.commit) == self._replica.term

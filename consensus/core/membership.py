@@ -12,7 +12,7 @@ any step.
 `CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
 
 *One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is
-uncommitted, and before the leader has committed an entry of its own term. Without the last rule, a leader may not know
+uncommitted, and before the leader has committed an entry of its term. Without the last rule, a leader may not know
 an unfinished single-server change of an older leader. Then two majorities without a common server could decide
 differently.
 """
@@ -105,7 +105,7 @@ class CatchUp(Struct):
         return None
 
     def deadline(self, progress: Progress, options: Options) -> Milliseconds:
-        """Return the time at which a server without further progress is refused."""
+        """Return the time when a server without further progress is refused."""
         return max(self.requested_ms, progress.advanced_ms) + options.catch_up_stall_ms
 
 
@@ -133,12 +133,12 @@ class Reconfiguration:
         self.change: Change | None = None
         self._under_way = self._is_uncommitted()
         self.is_settled = False
-        """True if no change is under way, so a step has no work here."""
+        """True if no change is under way, so a step can skip this part."""
         self.adjust_followers()
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """Return the time at which a newcomer without progress is refused, or removed servers are dropped."""
+        """Return the time when a newcomer without progress is refused, or removed servers are dropped."""
         due = [] if self._removal_grace_ms is None else [self._removal_grace_ms]
         if self.change is not None:
             due += [
@@ -271,7 +271,7 @@ class Reconfiguration:
         return True
 
     def has_committed_in_term(self) -> bool:
-        """Return True if an entry of our own term is committed, and with it all earlier entries."""
+        """Return True if an entry of our term is committed, and with it all earlier entries."""
         replica = self._replica
         return replica.log.term_at(replica.applier.commit) == replica.term
 

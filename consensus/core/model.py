@@ -105,8 +105,8 @@ class Configuration(Struct, frozen=True):
     """Raft's member set, which takes effect when appended, not when committed (Raft section 6).
 
     With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
-    one of `old_voters` (C_old). `learners` get the log and count for no majority. A server of C_old that C_new keeps as
-    a learner is in both lists, and votes until C_new is in effect.
+    one of `old_voters` (C_old). `learners` get the log and do not count for a majority. A server of C_old that C_new
+    keeps as a learner is in both lists, and votes until C_new is in effect.
     """
 
     voters: tuple[Server, ...]
@@ -125,7 +125,7 @@ class Configuration(Struct, frozen=True):
 
     @property
     def voter_ids(self) -> frozenset[ServerId]:
-        """The ids that count towards any majority."""
+        """The ids that count toward any majority."""
         return _ids(self.voters) | _ids(self.old_voters)
 
     @property

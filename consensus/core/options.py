@@ -50,7 +50,7 @@ class Options(Struct, frozen=True):
     election_timeout_max_ms: int
     heartbeat_ms: int
     retry_ms: int
-    """Time without a reply after which a request to a follower counts as lost."""
+    """Timeout of a request to a follower; then it counts as lost."""
     commit_notice_ms: int = 0
     """Time that an idle follower may wait for a higher commit index. Under load the next append or fetch reply carries
     it; a separate message would cost as much as a message with entries.
@@ -72,7 +72,7 @@ class Options(Struct, frozen=True):
     catch_up_rounds: int = 10
     """Limit of the rounds for a new server that catches up before it votes."""
     catch_up_stall_ms: int = 30_000
-    """Time without progress after which a new server is refused."""
+    """Maximum time without progress before a new server is refused."""
     max_pending_proposals: int = 4096
     max_pending_bytes: int = 16 * 1024 * 1024
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""

@@ -180,7 +180,7 @@ class Raft:
         )
 
     def soft_state(self) -> SoftState:
-        """Return the values that every message needs; they equal those of `describe`."""
+        """Return the values that every message needs; they equal the values of `describe`."""
         log, announced = self._replica.log, self._announced
         return SoftState(
             role=announced.role,
@@ -319,8 +319,8 @@ class Raft:
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
         """Return True to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
 
-        Such a server has no part in elections: if a later term matters, the voters send it as well. If its term were
-        adopted, any such server could depose us.
+        Such a server does not take part in elections: if a later term matters, the voters send it as well. If its term
+        were adopted, any such server could depose us.
         """
         leader = self._role.as_leader
         if leader is None or sender not in leader.followers:

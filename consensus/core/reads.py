@@ -6,14 +6,14 @@
 
 A leader may have been replaced without its knowledge. So it first records the commit index. Then a majority must
 confirm the leadership by replies to requests sent *later*. An earlier reply may precede the election of a new leader,
-which may have committed entries before this read began. A new leader first commits an entry of its own term. One round
-serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as well.
+which may have committed entries before this read began. A new leader first commits an entry of its term. One round
+serves all reads that wait when it begins. Lost requests are not repeated: any later request counts, too.
 
 *Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for its leader
 stickiness (`PolicyTimes`). If the elapsed times of the clocks differ by less than a stated bound, a leader may answer
 from memory until t + lease - bound. A suspended machine breaks this assumption. A lease requires that voters also
 refuse candidates after a restart and in each later term; servers of this project do. After a TimeoutNow, the leader
-does not use leases for the rest of its term.
+does not use leases until its term ends.
 """
 
 from consensus.core.model import Index, Milliseconds
@@ -83,5 +83,5 @@ class Lease:
         self._until_ms = until_ms if self._until_ms is None else max(self._until_ms, until_ms)
 
     def end(self) -> None:
-        """End leases for the rest of the term, because a voter may soon elect another leader."""
+        """End leases until the term is over, because a voter may soon elect another leader."""
         self._allowed = False

@@ -243,7 +243,7 @@ class Replica:
         """Use the log's new configuration: compute its sets of servers once, because many callers use them."""
         self._configuration = self.log.configuration
         self.voters = self._configuration.voter_ids
-        """The servers that count towards any majority, by the latest configuration in the log."""
+        """The servers that count toward any majority, by the latest configuration in the log."""
         self.members = self._configuration.member_ids
         """The servers that get the log."""
         self.majorities = self._configuration.majorities

@@ -11,15 +11,13 @@ the transition from a message and request it here.
 
 *Leader stickiness* (section 6). Within `leader_stickiness_ms` after contact with a leader, a server refuses every other
 candidate and does not change its own term. It also refuses a leader of a later term that is not a voter of its latest
-or previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from, but does
-not count as contact.
+or previous configuration (`refuses_outsider`).
 
 *A leader that has ended* (`leader_ended`). If the leader's process has ended, a server does not wait for its election
 timeout. It no longer refuses candidates, and campaigns in its own slot. The voters have slots of
-`Options.campaign_slot_ms` in order of id, so that votes are not split. Any message of the leader ends this. Until the
-latest election timeout the slots repeat, because the other voters may get the evidence later. Only pre-votes are early,
-so evidence in one server does not change a term. Leases and peers without pre-vote depend on the timeouts, so with them
-the evidence is ignored.
+`Options.campaign_slot_ms` in order of id, so that votes are not split. Any message of the leader ends this. The slots
+repeat until the latest election timeout. Only pre-votes are early, so evidence in one server does not change a term.
+Leases and peers without pre-vote depend on the timeouts, so with them the evidence is ignored.
 """
 
 from msgspec import Struct

@@ -2,7 +2,7 @@
 
 Peers are authenticated, but a faulty peer, another version or a stolen key must not break a replica. A message with
 numbers out of range, out of order or in another's name is dropped and counted. A request always gets a reply, here a
-refusal, which no leader counts towards its majority (`append_receiver.refuse_leader`). Impossible terms are refused
+refusal, which no leader counts toward its majority (`append_receiver.refuse_leader`). Impossible terms are refused
 here, so they are never adopted.
 """
 

@@ -192,7 +192,7 @@ class AcceptQueue:
         handle: Handle,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept from `listeners`, which this call takes over; handle each connection in a task, until cancelled."""
+        """Accept from `listeners`, which this call takes over; handle each connection in a task, until canceled."""
         listening = [socket.socket(fileno=each.socket.detach()) for each in listeners]
         try:
             async with trio.open_nursery() as nursery:

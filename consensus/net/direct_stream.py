@@ -46,7 +46,7 @@ class DirectStream(trio.abc.Stream):
         """Send everything. Yields only if the kernel does not take it immediately."""
         if self._sending:
             raise trio.BusyResourceError("another task sends on this stream")
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint_if_canceled()
         self._accept(data)
         await self._flush()
 
@@ -80,7 +80,7 @@ class DirectStream(trio.abc.Stream):
         self._unsent = memoryview(bytes(self._unsent) + data)
 
     async def _take(self, limit: int) -> bytes | None:
-        """Wait until the socket is readable and return its bytes: empty at the end, None if it had none after all."""
+        """Wait until the socket is readable and return its bytes: empty at the end, None if it was not readable."""
         await trio.lowlevel.wait_readable(self._socket)
         size = limit if self._was_full else min(limit, FIRST_READ_BYTES)
         try:

@@ -79,7 +79,7 @@ class MemoryTransport:
             self._to(peer).put(lambda _: None)
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry messages until cancelled."""
+        """Carry messages until canceled."""
         async with trio.open_nursery() as nursery:
             self._running = nursery, receiver
             self._network.running[self.server_id] = self

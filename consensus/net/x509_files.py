@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 _COMMON_NAME = "localhost"
 _BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280, section 4.1.2.5: this value means that a certificate has no well-defined expiration date."""
+"""RFC 5280, section 4.1.2.5: a certificate with this value lacks a well-defined expiration date."""
 
 
 class CertificateFacts(NamedTuple):

@@ -113,12 +113,12 @@ class Applying:
         return captured
 
     def end(self) -> None:
-        """Make `wait_commit` and `wait_applied` raise; `run` continues until cancelled."""
+        """Make `wait_commit` and `wait_applied` raise; `run` continues until canceled."""
         self._ended = True
         self._wake()
 
     async def run(self, read: Reader, read_state: StateReader) -> None:
-        """Feed the state machine until cancelled."""
+        """Feed the state machine until canceled."""
         while True:
             while self._is_idle:
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Errors of a server's requests, which its callers turn into replies of their own protocol."""
+"""Errors of a server's requests, which its callers turn into replies of their protocol."""
 
 from consensus.core.model import ServerId
 

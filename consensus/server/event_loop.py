@@ -5,8 +5,8 @@
     a turn                  everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
 
 A turn never waits, and a turn does not begin within another one. Events during a turn, such as a submission by a
-callback, stay in the mailbox until the next turn. So the core needs no lock, and its effects are carried out in its
-order.
+callback, stay in the mailbox until the next turn. So the core works without a lock, and its effects are carried out in
+its order.
 
 The simpler design wakes the owner task for each event. But a round of trio's loop costs more than a step of the core.
 An entry would need five more rounds in a leader and its followers.

@@ -97,7 +97,7 @@ class Executor:
         self._reads.append((request, self._emitted))
 
     def next_job(self) -> Job | None:
-        """Return the next job of the disk; None while one is under way, or if there is no work."""
+        """Return the next job of the disk; None while one is under way, or without work."""
         if self._job is not None:
             return None
         self._job = self._choose() if self._blocked is None else self._choose_while_blocked()

@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Hold a connection to each of these members, and to other servers only on demand."""
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry messages until cancelled, which ends every connection. The server runs it, once."""
+        """Carry messages until canceled, which ends every connection. The server runs it, once."""
 
 
 class StateMachine(Protocol):

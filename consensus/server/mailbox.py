@@ -49,7 +49,7 @@ class JobBlocked(Struct, frozen=True):
 
 
 POSTPONED_S: Final = 0.2
-"""Least delay in seconds for which a set deadline is replaced by a later one."""
+"""Least delay in seconds that replaces a set deadline with a later one."""
 
 Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions | PeerEnded
 Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace

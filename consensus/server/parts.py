@@ -31,7 +31,7 @@ class ServerParts:
     """The directory of the log, the vote and the snapshots of this server."""
     server_id: ServerId
     configuration: Configuration | Callable[[], Awaitable[Configuration]]
-    """The members while the log names none; empty for a server that will be added later.
+    """The members until the log has a configuration; empty for a server that will be added later.
 
     A function is called only if the recovered log does not name members. It may wait for other servers: servers that
     know each other from their logs start without it.

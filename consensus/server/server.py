@@ -177,7 +177,7 @@ class ConsensusServer:
         return self.applying.applied
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled, or until the disk, the core or the state machine fails; then raise the error."""
+        """Work until canceled, or until the disk, the core or the state machine fails; then raise the error."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._worker.run)
@@ -198,7 +198,7 @@ class ConsensusServer:
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Submit commands and wait until they are committed, refused, or of unknown fate.
 
-        Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
+        Raises `ValueError` for commands that can never be stored. If canceled, their fate is unknown.
         """
         result = CallbackResult[ProposalResolved]()
         proposal = self.submit(commands, result.give)
@@ -588,6 +588,6 @@ class ConsensusServer:
                 self._executor.written(event.job)
         operations = self._storage.plan_close()
         if operations:
-            # Shielded: the disk itself bounds its work for a cancelled caller (`STOP_SECONDS`).
+            # Shielded: the disk itself bounds its work for a canceled caller (`STOP_SECONDS`).
             with trio.move_on_after(CLEAN_STOP_SECONDS, shield=True), suppress(OutOfSpaceError):
                 await self._disk.perform_all(operations)

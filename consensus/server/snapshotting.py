@@ -75,7 +75,7 @@ class Snapshotting:
         self.given_up = 0
 
     async def run(self) -> None:
-        """Take snapshots when they are due, until cancelled."""
+        """Take snapshots when they are due, until canceled."""
         try:
             while True:
                 await sleep_to_tick(self._options.snapshot_check_ms / 1000)
@@ -132,7 +132,7 @@ class Snapshotting:
         self._granted = effect
 
     def written(self, job: SnapshotWrite) -> None:
-        """Complete a disk job; ignore a job of a cancelled snapshot."""
+        """Complete a disk job; ignore a job of a canceled snapshot."""
         if self._side is not None and self._side[0] is job:
             self._side[1].give(job)
 

@@ -14,7 +14,7 @@ class TaskOwner:
     _nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the tasks of this object until cancelled."""
+        """Run the tasks of this object until canceled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()

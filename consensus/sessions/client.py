@@ -58,7 +58,7 @@ Seal = Callable[[RequestId, bytes], bytes]
 class ExactlyOnceClient:
     """A client that uses one session after the other, over a protocol's client whose `run` must be running.
 
-    `name` is unique to this run of the client; `limits` are those of the table on the servers.
+    `name` is unique to this run of the client; `limits` are the limits of the table on the servers.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class DedupStateMachine:
         restore: Restore | None = None,
         clock_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Wrap a service. Without `snapshot` and `restore` it has no state except the results of requests.
+        """Wrap a service. Without `snapshot` and `restore` its only state is the results of requests.
 
         `clock_s` is the local clock for the age of log time; the state does not depend on it.
         """

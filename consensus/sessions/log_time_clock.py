@@ -68,7 +68,7 @@ class SessionClock:
         self._led.set()
 
     async def run(self) -> None:
-        """Write clock entries until cancelled."""
+        """Write clock entries until canceled."""
         while True:
             self._led = trio.Event()
             if self._leads():

@@ -18,7 +18,7 @@ OpenSession = Callable[[], Awaitable[Index | None]]
 
 
 class RequestNumbers:
-    """Request numbers; `name` is unique to this run of the client, `limits` are those of the table on the servers."""
+    """Request numbers; `name` is unique to this run of the client, `limits` equal the limits of the servers' table."""
 
     def __init__(self, name: str, open_session: OpenSession, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self._name = name

@@ -219,7 +219,7 @@ class ThreadedDisk:
         self._thread = DiskThread("garlicfarm-disk")
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations in the thread. A call that has begun is finished even if it is cancelled."""
+        """Carry out operations in the thread. A call that has begun is finished even if it is canceled."""
         await self._thread.run(lambda: self._directory.perform_all(operations, start))
 
     def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
@@ -236,7 +236,7 @@ class ThreadedDisk:
         self._directory.close()
 
     async def aclose(self) -> None:
-        """Close all files and release the lock, even if cancelled; raises `DiskHangsError` if the disk hangs.
+        """Close all files and release the lock, even if canceled; raises `DiskHangsError` if the disk hangs.
 
         In that case the thread releases the lock when the disk responds, if ever: the lock is held while a write may be
         under way.

@@ -8,7 +8,7 @@ fixed thread a call costs 41 µs instead of 67 µs of processor time (docs/refer
 such calls, on the leader and on the quicker follower. So `begin` uses a callback instead of a task, which would have to
 be woken before and after each call. The thread begins with the first call and ends with `run_last`, `end` or `close`.
 
-A call that has begun is finished even if its caller is cancelled, since otherwise its progress would be unknown. Only a
+A call that has begun is finished even if its caller is canceled, since otherwise its progress would be unknown. Only a
 call to a hung disk is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`. The time is
 measured by the machine's clock, because a test's clock is independent of the thread. The thread is a daemon, so it does
 not prevent the end of the process.
@@ -42,12 +42,12 @@ class DiskThread:
         """Start time of the call under way."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return or raise the result of `work`, run in the thread; `DiskHangsError` if cancelled and not done."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        """Return or raise the result of `work`, run in the thread; `DiskHangsError` if canceled and not done."""
+        await trio.lowlevel.checkpoint_if_canceled()
         return await self._run(work, [])
 
     async def run_last(self, work: Callable[[], object]) -> None:
-        """Run `work` last, even if cancelled, and end the thread; raise `DiskHangsError` if that takes too long."""
+        """Run `work` last, even if canceled, and end the thread; raise `DiskHangsError` if that takes too long."""
         with trio.CancelScope(shield=True):
             try:
                 await self._run(work, [self._left_s()])

@@ -92,7 +92,7 @@ class DiskWorker:
             self._jobs.send_nowait(job)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the disk fails; a write under way is finished.
+        """Work until canceled, or until the disk fails; a write under way is finished.
 
         Raises `DiskHangsError` if that takes longer than `STOP_SECONDS`.
         """
@@ -164,7 +164,7 @@ class DiskWorker:
         self._report_blocked(job, error.resume_at)
 
     async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
-        """Perform operations that need no space, except on file systems that never overwrite in place."""
+        """Perform operations that do not need space, except on file systems that never overwrite in place."""
         start = 0
         while True:
             try:

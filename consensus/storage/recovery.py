@@ -118,7 +118,7 @@ class _Scanner:
     def run(self) -> Scan:
         covered = self._snapshot.last if self._snapshot is not None else ORIGIN
         if 0 < self._stop <= covered.index:
-            # Only an installation erases entries covered by a snapshot: the rest of the log is dropped.
+            # Only an installation erases entries covered by a snapshot: the remaining log is dropped.
             self.scan.start, self.scan.replaced = covered, True
             return self.scan
         segments = self._open_segments()

@@ -1,4 +1,4 @@
-"""Examines a server's directory without any change: it makes no file.
+"""Examines a server's directory without any change: it does not make a file.
 
 It holds a shared lock only for a moment, to see whether a process owns the directory.
 

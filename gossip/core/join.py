@@ -192,8 +192,8 @@ class Joiner:
         """Handle a datagram of this farm sealed with a key that this node lacks.
 
         A node without peers may have the wrong key. If its key is retired, a member reports that in reply to a JoinReq.
-        A key that the farm never had gets no reply, so the alarm is raised here. The label is in clear, so the datagram
-        may be forged: it causes one JoinReq at most, and few senders are recorded.
+        A datagram with a key that the farm never had stays unanswered, so the alarm is raised here. The label is in
+        clear, so the datagram may be forged: it causes one JoinReq at most, and few senders are recorded.
         """
         if len(self._members.links) > 0:
             return

@@ -216,7 +216,7 @@ class Membership:
         return any(entry.is_live and entry.address == address for entry in self._entries.values())
 
     def insert(self, info: NodeInfo, now: int) -> tuple[MemberRecord | None, NodeId | None]:
-        """Add a live member. Return its entry (None if there is no room) and the id of the replaced member."""
+        """Add a live member. Return its entry (None if all places are taken) and the id of the replaced member."""
         evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
             victim = self._dispensable()

@@ -38,7 +38,7 @@ helpers.
 _PENDING_LIMIT: Final = 1_024
 _NONCE_BITS: Final = 64
 """Number of random bits in a ping to a possible second instance of this node. That instance signs the number in its
-ack, so the number must be one that it never signed before."""
+ack, so it must never have signed the number before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
 """Size in bytes of a ping's number in the etag of a message about a link."""

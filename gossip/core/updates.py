@@ -143,7 +143,7 @@ class Doubts:
         doubt.add(source)
 
     def settle(self, subject: NodeId) -> None:
-        """End the doubt about a member without counting its verdicts: it did not reply, or needs no probe any more."""
+        """End the doubt about a member without counting its verdicts: it did not reply, or is no longer probed."""
         self._open.pop(subject, None)
 
     def contradict(self, subject: NodeId) -> None:
@@ -387,7 +387,7 @@ class Updates:
         if not local.refutations.take(self._context.now):
             self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)
             return
-        # A forged number near the limit would leave no room for further refutations in this generation.
+        # A forged number near the limit would prevent further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             local.adopt(incarnation.generation + 1)
             self._context.emit(AdoptGeneration(local.info.incarnation.generation))

@@ -8,7 +8,8 @@ with a token. Both directions are limited, because a broadcast costs every machi
 *Names.* A seed's name is resolved throughout the run of the node, because names appear late and their addresses change.
 A failed resolution is retried with growing pauses, a successful one is repeated periodically, and only changes are
 passed on. The core itself retries the addresses that it was given. An address that no name resolves to any more is
-withdrawn. Otherwise a name with changing addresses would fill the list of seeds, with no place for its newest address.
+withdrawn. Otherwise a name with changing addresses would fill the list of seeds, without a place for its newest
+address.
 """
 
 from collections.abc import Callable
@@ -120,7 +121,7 @@ class NamesToFollow:
             self._inlet.send_nowait(name)
 
     async def follow(self, network: Network, give: GiveSeeds) -> None:
-        """Resolve all names until cancelled; `give` gets a name's addresses, and the former ones to withdraw."""
+        """Resolve all names until canceled; `give` gets a name's addresses, and the former ones to withdraw."""
         async with trio.open_nursery() as nursery, self._outlet:
             async for host, port in self._outlet:
                 nursery.start_soon(follow_name, host, port, network, partial(self._found, (host, port), give))
@@ -148,7 +149,7 @@ def named_seeds(seeds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
 
 
 async def follow_name(host: str, port: int, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
-    """Resolve one name until cancelled, and pass on changes."""
+    """Resolve one name until canceled, and pass on changes."""
     known: tuple[Address, ...] = ()
     pause_s = RETRY_FIRST_S
     while True:

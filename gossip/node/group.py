@@ -276,7 +276,7 @@ class Group:
     # -- the owner -----------------------------------------------------------------------------------------------------
 
     async def run(self, network: Network) -> None:
-        """Own the core until cancelled; then end the events."""
+        """Own the core until canceled; then end the events."""
         async with trio.open_nursery() as nursery:
             if self._settings.state_directory is not None:
                 nursery.start_soon(remember_peers, self._settings.state_directory, self._peer_addresses)

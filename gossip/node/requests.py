@@ -232,7 +232,7 @@ class OpenQueries:
             self.end(ticket)
 
     async def end_overdue(self) -> None:
-        """Close each query that the core does not end, until cancelled."""
+        """Close each query that the core does not end, until canceled."""
         while True:
             self._query_opened = trio.Event()
             with trio.move_on_at(min((each.ends_at for each in self._open.values()), default=inf)):

@@ -402,7 +402,7 @@ class KeyringKeeper:
                 await self._tried.wait()
 
     async def run(self) -> None:
-        """Store each keyring until cancelled. Then try the last one once more: a restart may follow."""
+        """Store each keyring until canceled. Then try the last one once more: a restart may follow."""
         try:
             await self._follow()
         finally:
@@ -476,7 +476,7 @@ def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
 
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
-    """Store the list of peers until cancelled: soon after the first one, then rarely, and at the end; only changes.
+    """Store the list of peers until canceled: soon after the first one, then rarely, and at the end; only changes.
 
     The first node of a group does not need seeds. If it stops after a short run, only the list leads it to the group.
     """

@@ -7,14 +7,13 @@
     second leader of our term   refuse and count it: a term has one leader, so one of the two is wrong
     other leader                adopt its term, follow it, restart the timer, and process the request
 
-A leader counts every reply of its term towards check-quorum and its lease, even a refused append: it shows that the
+A leader counts every reply of its term toward check-quorum and its lease, even a refused append: it shows that the
 follower refuses other candidates. If this server does not follow the sender, the sender must not count the reply. So
 this reply never carries the sender's term (`refuse_leader`).
 
 If our log does not contain `previous` in its term, this server refuses the append with a hint. Otherwise it skips the
 entries that it has, truncates its log at the first conflict, and appends the rest. A delayed append without new
 entries truncates nothing. Our commit index follows the leader's only up to the last entry that the append proves equal.
-The leader may lack our later entries.
 
 A success reply to an append with entries waits until they are durable. The reply to a heartbeat reports the matched
 entries that are already durable, and waits only for the hard state. So a follower with a slow disk lags but never seems
@@ -85,7 +84,7 @@ def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | I
     """Refuse the request of a sender that this server does not follow. At most, the request has raised our term.
 
     The reply to a leader of an older term carries our term. Another leader must not count the reply: with its own term,
-    the reply would count towards its majority and renew its lease, without our promise. So the reply to a leader of our
+    the reply would count toward its majority and renew its lease, without our promise. So the reply to a leader of our
     term carries term 0, older than every leader's term. The reply to a leader of a later term carries our term.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)

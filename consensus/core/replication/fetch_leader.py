@@ -1,14 +1,14 @@
 """A leader with followers that fetch: it replies to their fetches, and announces its term (KIP-595).
 
     fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place where both logs may agree
-                 │ yes: the replica holds everything up to it durably, which is its acknowledgement
+                 │ yes: the replica holds everything up to it durably, which is its acknowledgment
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
 A new commit index waits for entries for `commit_notice_ms`. A reply with only the index costs as much as a reply with
 the next entry, and would often be sent just before that entry arrives.
 
-The next fetch is the only acknowledgement of the last reply. A follower without a fetch for `check_quorum_ms` does not
+The next fetch is the only acknowledgment of the last reply. A follower without a fetch for `check_quorum_ms` does not
 count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout). A new
 leader announces itself to the voters (BeginQuorumEpoch, repeated until a voter replies or fetches). A leader that
 resigns by choice sends EndQuorumEpoch, which lists its successors, so that the election need not wait.
@@ -69,7 +69,7 @@ class FetchLeader:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """Return the time at which a parked fetch expires or an announcement must be repeated."""
+        """Return the time when a parked fetch expires or an announcement must be repeated."""
         due = [parked.until_ms for parked in self._parked.values() if parked.read_id is None]
         for progress in self._followers.values():
             if progress.announced_ms is not None:

@@ -8,9 +8,8 @@
     EndQuorumEpoch      the leader resigned: campaign now, or after a back-off that grows with the place in its list
 
 *Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is truncated to the newest place of
-possible agreement. Terms never decrease along a log, so the removed suffix is absent from the leader's log. If the
-leader compacted the entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index
-becomes the leader's, up to the end of our log, since the reply shows that our log is part of the leader's.
+possible agreement. If the leader compacted the entries, chunks of its snapshot are fetched, stored, verified and
+installed. The commit index becomes the leader's, up to the end of our log, which is now part of the leader's.
 
 A request with another cluster id is refused. This process halts only if an elected leader of another cluster refuses
 our fetch or announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not
@@ -122,7 +121,7 @@ def take_chunk(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFe
 
 
 def _size_of(reply: FetchReply | FetchSnapshotReply) -> int:
-    """Return the bytes of a reply that count towards the limit of its fetch."""
+    """Return the bytes of a reply that count toward the limit of its fetch."""
     return len(reply.data) if isinstance(reply, FetchSnapshotReply) else group_bytes(reply.entries)
 
 

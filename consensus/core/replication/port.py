@@ -4,7 +4,7 @@
     leader   ◀──note_contact, acknowledge, confirmed  ProgressTracker  ◀── strategy
 
 `append_leader` sends entries; `fetch_leader` replies to replicas that fetch. Neither makes decisions about safety: only
-the `ProgressTracker` counts towards a majority, for all wires. A group uses one strategy, set in its protocol's row of
+the `ProgressTracker` counts toward a majority, for all wires. A group uses one strategy, set in its protocol's row of
 `features`.
 """
 

@@ -323,7 +323,7 @@ class Progress:
 
 
 class ProgressTracker:
-    """The followers of one leader, and the acknowledgements of a majority of the voters among them."""
+    """The followers of one leader, and the acknowledgments of a majority of the voters among them."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

@@ -90,7 +90,7 @@ class SocketOptions(Struct, frozen=True):
     reconnect_max_ms: int = 0
     """The interval doubles up to this; 0: it stays the same."""
     connect_ms: int = 5_000
-    """Time after which an attempt to connect is abandoned and repeated."""
+    """Timeout of an attempt to connect, which is then repeated."""
     handshake_ms: int = 5_000
     """A connection whose handshake takes longer is closed."""
     unacknowledged_ms: int = 10_000
@@ -192,7 +192,7 @@ class ZmqSocket:
         return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Receive until cancelled, and close the socket."""
+        """Receive until canceled, and close the socket."""
         try:
             task_status.started()
             while True:
@@ -204,7 +204,7 @@ class ZmqSocket:
             self.close()
 
     def close(self) -> None:
-        """Close every connection. A socket whose `run` has begun is closed by cancelling `run`."""
+        """Close every connection. A socket whose `run` has begun is closed by canceling `run`."""
         self._socket.close()
 
     def _allow(self, url: str) -> None:
@@ -243,7 +243,7 @@ class ZmqSocket:
                 pass
 
     def _read_slice(self) -> bool:
-        """Hand over messages; return False if there were none, and none has come since.
+        """Hand over messages; return False if no message was waiting, and none has come since.
 
         After messages, the caller checks again before it waits: under load more have arrived, and a wait for each would
         cost more than the messages.
@@ -321,7 +321,7 @@ class ZapAuthenticator:
         return self._keys + self._socket.counters
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until cancelled; later connections are refused."""
+        """Answer until canceled; later connections are refused."""
         await self._socket.run(task_status=task_status)
 
     def _judge(self, frames: list[bytes], _user: str | None) -> None:

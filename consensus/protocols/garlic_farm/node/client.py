@@ -81,7 +81,7 @@ class GarlicFarmClient(TaskOwner):
         self._preferred = self._random.choice(self._servers)
 
     def servers_are(self, servers: Sequence[int]) -> None:
-        """Use these servers from now on. An empty list changes nothing."""
+        """Use these servers from now on. An empty list is ignored."""
         if servers:
             self._servers = tuple(servers)
             if self._preferred not in self._servers:

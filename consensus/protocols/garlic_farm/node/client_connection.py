@@ -105,7 +105,7 @@ class ClientConnection:
         return True
 
     async def call(self, request: bytes) -> Reply | Lost:
-        """Post a request and wait for its reply. Cancelling the caller does not withdraw the request."""
+        """Post a request and wait for its reply. Canceling the caller does not withdraw the request."""
         result = CallbackResult[Reply | Lost]()
         if not self.post(request, result.give):
             return Lost.QUEUE_FULL

@@ -4,7 +4,7 @@
                        └──▶ another server leads, busy, unknown
     index   ──▶ core ──▶ a majority has confirmed that this server leads ──▶ the index
 
-An acknowledgement means *committed*, and for most entries this is enough. But the table of sessions may refuse a
+An acknowledgment means *committed*, and for most entries this is enough. But the table of sessions may refuse a
 request when its entry is applied, if the request's session has expired. Such a request must not be acknowledged. So the
 client of a request in a session gets its reply only after this server has applied the entry. The number of waiting
 clients is limited; beyond the limit the reply is *unknown*.

@@ -15,7 +15,7 @@ every few seconds. One deadline for each connection limits the replies: the dead
 A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role,
 and a request between servers must carry the proven id. A peer that has not proven to be a server is a client: it may
 submit entries, read, and request its addition. A client is also disconnected if the outcome of its entry is unknown,
-since the protocol has no other correct reply. The same applies if its session has expired without the extension that
+since the protocol lacks another correct reply. The same applies if its session has expired without the extension that
 reports it. The replies "busy" and "expired" name this server as the leader; "expired" also has a next index beyond the
 refused entry.
 """
@@ -315,7 +315,7 @@ class ServerConnection:
                 await self._room.wait()
             self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
             # `hold` may have closed this very connection.
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await trio.lowlevel.checkpoint_if_canceled()
         elif size > FREE_BYTES and not self._reserved_bytes:
             start_s = trio.current_time()
             await self._budget.reserve(self._account, size)

@@ -58,7 +58,7 @@ class JoiningPeer(Struct, eq=False):
     trusting: bool = False
     """True if the peer belongs to another implementation and stores packs without a comparison with its log."""
     _expected: Index | None = None
-    """The next index after the requests under way; None if unknown: then a peer without extensions gets no append."""
+    """The next index after the requests under way. While it is None, a peer without extensions does not get appends."""
     _confirmed_end: Index = 1
     """The index after the last entry that the peer has confirmed."""
     _is_log_from_leader: bool = False

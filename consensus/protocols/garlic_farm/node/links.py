@@ -115,7 +115,7 @@ class PeerLinks:
         self._running: tuple[trio.Nursery, Receiver] | None = None
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep links until cancelled; `receiver` gets the replies of the peers."""
+        """Keep links until canceled; `receiver` gets the replies of the peers."""
         async with trio.open_nursery() as nursery:
             self._running = nursery, receiver
             task_status.started()
@@ -361,7 +361,7 @@ class _Link:
         )
         if dialed.extensions and self._peer not in self._links.joining_peers:
             return made()
-        # This peer has no second connection for heartbeats, which would show that it lives while a large request is
+        # This peer lacks a second connection for heartbeats, which would show that it lives while a large request is
         # under way.
         return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 

@@ -249,7 +249,7 @@ class GarlicFarmServer:
         bound: Sequence[trio.SocketListener] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve TLS on `host` until cancelled; reports the bound port, for a `port` of 0.
+        """Serve TLS on `host` until canceled; reports the bound port, for a `port` of 0.
 
         `bound`: listeners that are open already, in place of `host` and `port`; they are used up.
         """

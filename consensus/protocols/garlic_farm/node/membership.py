@@ -239,7 +239,7 @@ class MemberRequests(TaskOwner):
         self._metrics.add(ConnectionEvent.SNAPSHOT_CHUNKS_SENT, joining_peer.chunks)
 
     async def request_leave(self, leaving: int) -> None:
-        """Announce its removal to a server, if it can be reached. Its reply has no effect."""
+        """Announce its removal to a server, if it can be reached. Its reply is ignored."""
         raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
             source=self._own_id,

@@ -39,7 +39,7 @@ _ONLY_ITSELF: Final = (
     ": a leader of this implementation removes a server only at the request of that server, and counts other requests"
     " as `out-of-turn`. Remove the server in the leader's process, with `ConsensusServer.change_configuration`"
 )
-"""Reason why a request to remove a server gets no reply, and the way to remove it."""
+"""Reason why a request to remove a server stays unanswered, and the way to remove it."""
 
 
 async def request_addition(

@@ -1,12 +1,12 @@
-"""Server nonces that need no memory until a client proves the password with one.
+"""Server nonces that do not use memory until a client proves the password with one.
 
     nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
 
-A challenge stores nothing, so a flood of them is free. Memory begins with the first authenticated use. For each nonce
-in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent again. The
-table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the floor counts
-as expired, so requests with a dropped nonce never become valid again. A client refused here despite the right password
-gets `stale`, and starts over with a fresh nonce and the same password.
+A challenge does not store anything, so a flood of them is free. Memory begins with the first authenticated use. For
+each nonce in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent
+again. The table is bounded. When a nonce is dropped, its time of issue becomes the floor. Every nonce from before the
+floor counts as expired, so requests with a dropped nonce never become valid again. A client refused here despite the
+right password gets `stale`, and starts over with a fresh nonce and the same password.
 
 The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """

@@ -11,7 +11,7 @@ only to clients with the password: `X-Garlic-Cluster` (the cluster id; the reply
 with leases, `X-Garlic-Lease` (the promised milliseconds of refusing candidates). `X-Garlic-Peer` in the request is the
 Raft id of the intended server. The reply to an id without a proof is 403, with the kind of the refusal in
 `X-Garlic-Refusal`. `X-Garlic-Admission` proves the sender's identity to a side whose log lacks it, nearest first.
-`X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers have no other way
+`X-Garlic-Introduction` carries introductions of the layer above, the sender's own first, if servers lack another way
 to discover each other. Both are opaque here.
 
 `Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server selects one

@@ -167,7 +167,7 @@ class KafkaConnection:
         return response
 
     async def run(self) -> None:
-        """Receive replies until the connection ends (`ended` has the reason) or this is cancelled; close it."""
+        """Receive replies until the connection ends (`ended` has the reason) or this is canceled; close it."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flush)

@@ -157,7 +157,7 @@ class KafkaListener:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen until cancelled; every connection ends with it. `task_status` gets the port. Raises `OSError`.
+        """Listen until canceled; every connection ends with it. `task_status` gets the port. Raises `OSError`.
 
         `bound` are the caller's sockets, if any; otherwise they are made according to the options.
         """

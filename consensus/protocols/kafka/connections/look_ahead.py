@@ -41,7 +41,7 @@ class LookAhead:
     def __init__(self, nursery: trio.Nursery, send: Callable[[bytes | None, int], Awaitable[None]]) -> None:
         """Make a queue; `send` takes a response, or None for a request without one, and the size of its request.
 
-        An exception of `send` or of a reply ends the connection: the nursery is cancelled, and `failure` has it.
+        An exception of `send` or of a reply ends the connection: the nursery is canceled, and `failure` has it.
         """
         self._nursery = nursery
         self._send = send

@@ -10,12 +10,12 @@ tasks. A waiting request wakes up when its group has due work, and performs this
 request performs the work. A waiting request checks the leadership every `CHECK_MS`, since no event reports a change of
 it.
 
-*A new leader* has no list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions without
-storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders. Their
-heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under their
-member id. Generations of a later term are higher, so a member removed by this leader is not accepted. But a member that
-the previous leader removed may be accepted. It may commit an older offset than the group's, so entries may be read
-twice, but they are never skipped.
+*A new leader* lacks the list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions
+without storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders.
+Their heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under
+their member id. Generations of a later term are higher, so a member removed by this leader is not accepted. But a
+member that the previous leader removed may be accepted. It may commit an older offset than the group's, so entries may
+be read twice, but they are never skipped.
 """
 
 from collections.abc import Callable, Mapping

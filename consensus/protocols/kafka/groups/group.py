@@ -16,7 +16,7 @@ a later call returns its reply:
 A second JoinGroup or SyncGroup of a member replaces its first, which is refused. A member is removed after its session
 timeout without requests, or if it does not join a round or request its assignment within the longest rebalance timeout.
 A static member (`group.instance.id`) stays until its session is over. Its successor comes without a member id, replaces
-it, and needs no new round.
+it without a new round.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
     Produce ─▶ allowed? ─▶ one whole batch, valid CRC, no transaction ─▶ ServedTopic.append ─▶ committed ─▶ base offset
 
 A batch gets its reply when its records are committed, for any `acks` except 0: a Raft leader does not have a weaker
-state to report. With `acks` 0 there is no reply, so the client does not see refusals.
+state to report. With `acks` 0 the leader does not reply, so the client does not see refusals.
 
 *Idempotence.* The topic stores the last batches of each producer id, and replies to a repeated one with its offset
 (KIP-98). After the client's timeout the reply is REQUEST_TIMED_OUT, and the batch may still be committed later. A
@@ -12,7 +12,7 @@ producer with an id can safely repeat the batch; a producer without an id may wr
 *Producer ids.* Clients send InitProducerId to any server, and some repeat it there until they get a reply. If only the
 leader can give an id, another server requests it from the leader.
 
-*Transactions* are not served: there is no coordinator for them, and their requests are refused.
+*Transactions* are not served: they lack a coordinator, and their requests are refused.
 
 A topic without client records still advertises Produce, because clients derive the supported format of records from it.
 The reply is TOPIC_AUTHORIZATION_FAILED, the one error that clients report immediately instead of retrying.

@@ -33,7 +33,7 @@ class Topic(Struct, frozen=True):
 
 PARTITION: Final = 0
 ZERO_UUID: Final = UUID(int=0)
-"""The UUID that means none."""
+"""The UUID of an absent value."""
 NO_REPLICA: Final = -1
 """Replica id of a consumer; leader id of an unknown leader."""
 NO_EPOCH: Final = -1

@@ -3,7 +3,7 @@
     controller.properties ──▶ parse_properties ──▶ {name: text} ──▶ voter_settings ──▶ VoterSettings
 
 A Kafka setting without effect here is refused by name, not ignored: an operator who copies a file from Kafka learns
-which lines have no effect. If a default differs from Kafka's, the field has the reason.
+which lines are ignored. If a default differs from Kafka's, the field has the reason.
 
 *Times.* Kafka has three times: a timeout for a follower without contact to its leader (`fetch.timeout`), a timeout for
 a candidate without a majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`).

@@ -94,7 +94,7 @@ class Announcing:
         self._has_voted = False
 
     async def run(self) -> None:
-        """Announce until cancelled."""
+        """Announce until canceled."""
         while True:
             self._remember(self._server.describe().raft)
             await trio.sleep(JOIN_S)

@@ -11,8 +11,7 @@ interpreted:
     AbortTransaction   they are omitted
     NoOp               also omitted: an idle controller writes two each second
 
-All other records are kept unchanged and in order, so a controller reads the snapshot like the log. Kafka's own
-snapshots are shorter: they omit records that later records overwrite.
+All other records are kept unchanged and in order, so a controller reads the snapshot like the log.
 
 *Clients' records in such a log* (`metadata_objection`). Every controller reads every record, even a standby, and ends
 permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted. A record

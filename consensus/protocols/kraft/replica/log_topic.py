@@ -8,7 +8,7 @@
 its outcome is known, even if the previous client no longer waits. Otherwise a batch repeated after its timeout would be
 written twice. The reply to a batch does not wait for its application. The table of producers is the state machine's.
 
-A producer belongs to the user who requested its id; batches of others are refused. An id requested through another
+A producer belongs to the user who requested its id; batches of other users are refused. An id requested through another
 server does not have a user in the log, and belongs to its first writer at this leader. The table is complete only when
 this leader has committed an entry of its term, so the first batch in each term waits for that. Then a batch is new,
 known, or out of order.
@@ -274,7 +274,7 @@ class LogTopic:
     async def _submit(self, commands: tuple[bytes, ...], *, control: bool = False, producer_id: int = -1) -> int:
         """Commit commands; return the index of the last. Raises `ProduceRefusedError`.
 
-        If cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
+        If canceled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
         result = CallbackResult[ProposalResolved]()
 

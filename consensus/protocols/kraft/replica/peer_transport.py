@@ -165,7 +165,7 @@ class _Lane:
         self._request_queued.set()
 
     async def run(self) -> None:
-        """Connect whenever requests wait, until cancelled."""
+        """Connect whenever requests wait, until canceled."""
         with self.scope:
             while True:
                 await self._request_queued.wait()

@@ -1,4 +1,4 @@
-"""Maps the core's messages to those of KRaft, and back.
+"""Maps the core's messages to KRaft's, and back.
 
     core                          wire
     term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; in a pre-vote the term before

@@ -5,7 +5,7 @@
     no leader                     id -1
 
 BeginQuorumEpoch, EndQuorumEpoch and the leader in every response have ids alone. `Names` maps such an id to a voter of
-the configuration; an unknown id has no directory, unless it is our own. A request that names another replica than this
+the configuration; an unknown id lacks a directory, unless it is our own. A request that names another replica than this
 one, or its previous directory, is not for us (KIP-853).
 """
 

@@ -107,7 +107,7 @@ class ConfigRefusedError(ClientError):
 
 
 class ZmqRaftClient:
-    """Made by `connect`. Every call lasts at most `patience_s` (`math.inf`: until it is cancelled)."""
+    """Made by `connect`. Every call lasts at most `patience_s` (`math.inf`: until it is canceled)."""
 
     def __init__(
         self,

@@ -42,13 +42,13 @@ Receive = Callable[[list[bytes], str | None], None]
 
 
 class ClientSocket(Protocol):
-    """A connected socket; `run` receives until it is cancelled, and closes it."""
+    """A connected socket; `run` receives until it is canceled, and closes it."""
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Queue a message; return False if the queue was full."""
 
     async def run(self) -> None:
-        """Receive until cancelled."""
+        """Receive until canceled."""
 
 
 class ClientSockets(Protocol):
@@ -65,7 +65,7 @@ class ZmqClientOptions(Struct, frozen=True):
     """Times and bounds of a client. The specification recommends the first two and `broadcast_ttl_s`."""
 
     response_ttl_s: float = 0.5
-    """Time without a reply after which a peer counts as unresponsive (SERVER_RESPONSE_TTL)."""
+    """Maximum time without a reply before a peer counts as unresponsive (SERVER_RESPONSE_TTL)."""
     election_grace_s: float = 0.3
     """Time that peers get for an election before the next query (SERVER_ELECTION_GRACE_MS)."""
     turn_s: float = 0.1
@@ -79,7 +79,7 @@ class ZmqClientOptions(Struct, frozen=True):
     max_ahead_bytes: int = 64 * 1024 * 1024
     """Bytes of these messages."""
     confirm_within_s: float = 4.0
-    """Time after which a server may have dropped its stream of entries (REQUEST_ENTRIES_TTL is 5 to 7 s)."""
+    """Time limit of a confirmation: after REQUEST_ENTRIES_TTL (5 to 7 s) a server drops its stream of entries."""
     broadcast_ttl_s: float = 1.0
     """Time without a broadcast before the subscription reconnects: twice CLIENT_HEARTBEAT_INTERVAL."""
     limits: FrameLimits = DEFAULT_LIMITS
@@ -93,7 +93,7 @@ class NoReply(Enum):
 
 
 class Call(Protocol):
-    """A request under way at one peer. `follows_leader`: it must be cancelled when another peer leads."""
+    """A request under way at one peer. `follows_leader`: it must be canceled when another peer leads."""
 
     @property
     def request_type(self) -> type[ClientRequest]:
@@ -205,7 +205,7 @@ class ClientLink:
             self._counters[ClientEvent.NOT_SENT] += 1
 
     async def ask(self, request: ClientRequest, frames: Sequence[bytes], exchange: Exchange) -> ClientReply | NoReply:
-        """Send a request and wait for its reply; cancelling this ends the request."""
+        """Send a request and wait for its reply; canceling this ends the request."""
         self.begin(request.request_id, exchange, frames)
         try:
             return await exchange.wait()
@@ -288,7 +288,7 @@ class ClientLinks:
             return await link.ask(request, encode_request(request), exchange)
 
     def subscribe(self, url: str, prefix: bytes, receive: Receive) -> trio.CancelScope:
-        """Receive the broadcasts of `url` until the scope is cancelled; raises `OSError`."""
+        """Receive the broadcasts of `url` until the scope is canceled; raises `OSError`."""
         life = trio.CancelScope()
         self._nursery.start_soon(_run_within, life, self._sockets.subscriber(url, prefix, receive))
         return life

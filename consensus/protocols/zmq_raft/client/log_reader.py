@@ -17,8 +17,7 @@ does not confirm, and starts a new request.
 *Slow links.* libzmq delivers only complete messages, so a slow message looks like a timeout. The abandoned message
 finally arrives before later ones. Until then the reader waits, and the next messages get twice the time.
 
-If the log is compacted, the snapshot comes first, in pieces from offset 0 on. Another sender's snapshot begins at
-offset 0 again, since two peers may have different ones.
+If the log is compacted, the snapshot comes first, in pieces from offset 0 on; again from 0 if the sender changes.
 """
 
 import math
@@ -170,8 +169,8 @@ class _EntryStream:
     def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
         """Confirm the previous message.
 
-        The server gets no confirmation if it may have dropped the request, or has sent its last message: it would treat
-        the confirmation as another request.
+        The server does not get a confirmation if it may have dropped the request, or has sent its last message: it
+        would treat the confirmation as another request.
         """
         now_s = trio.current_time()
         if now_s - self.sign_s > self._options.confirm_within_s and not self._is_over:

@@ -6,7 +6,7 @@
         │                                                            │
         │              ┌── it ends before our index, or at it ──▶ drop it: these entries are known
         └─ none for 1 s ── a broadcast ── it continues after our index ──▶ yield the later entries
-                       └── entries are missing before it, or it announces some and has none ──▶ fetch
+                       └── entries are missing before it, or it lacks the announced entries ──▶ fetch
 
 A broadcast contains the leader's applied index, and may contain the last entries before it. PUB drops messages that a
 slow connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So broadcasts

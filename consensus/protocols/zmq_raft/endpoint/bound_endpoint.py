@@ -86,7 +86,7 @@ class BoundEndpoint:
         return 0 if self._endpoint is None else self._endpoint.under_way
 
     async def serve(self, log: FollowedLog, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer clients from `log` until cancelled. Call it once."""
+        """Answer clients from `log` until canceled. Call it once."""
         self._endpoint = ClientEndpoint(log, self._ident, self._reply)
         async with trio.open_nursery() as nursery:
             for each in (self._authenticator, self._endpoint, self._router, self._broadcast):

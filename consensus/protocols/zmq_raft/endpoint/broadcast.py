@@ -79,7 +79,7 @@ class BroadcastStateMachine:
             self._broadcast(self._machine.applied, ())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send the heartbeats until cancelled."""
+        """Send the heartbeats until canceled."""
         task_status.started()
         while True:
             await trio.sleep_until(self._sent_s + self._heartbeat_s)
@@ -118,7 +118,7 @@ def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
 async def broadcast_log(
     log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], heartbeat_s: float = HEARTBEAT_S
 ) -> None:
-    """Broadcast entries applied from now on, until cancelled, while the log has a leader.
+    """Broadcast entries applied from now on, until canceled, while the log has a leader.
 
     Entries applied before the log has a leader are left out: a server that starts replays its whole log.
     """

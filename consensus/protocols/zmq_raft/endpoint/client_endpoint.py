@@ -8,7 +8,7 @@
                       └─ any other message is dropped and counted
 
 `receive` never raises and never waits: a socket's pump calls it with data from unknown senders. Malformed messages and
-messages of another cluster or between peers get no reply, as in the package.
+messages of another cluster or between peers are dropped, as in the package.
 
 The log decides about an update by its request id, and stores the id. The endpoint keeps only the latest identity of the
 sender, since a client repeats the request under another identity after a lost connection. It drops the identity with
@@ -125,7 +125,7 @@ class _Unanswered(Generic[A]):
                 self._any_delayed = trio.Event()
 
     def _send_delayed(self, now_s: float) -> None:
-        """Send the due replies. Requests with a final reply leave before they are due: most cost no wake-up."""
+        """Send the due replies. Requests with a final reply leave before they are due: most do not cost a wake-up."""
         while self._delayed:
             due_s, request_id, pending, reply = self._delayed[0]
             waits = self._pending.get(request_id) is pending and pending.is_delayed
@@ -193,7 +193,7 @@ class ClientEndpoint:
         return len(self._updates) + len(self._changes) + self._streams.count
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send requested entries until cancelled. All other requests are served without this task.
+        """Send requested entries until canceled. All other requests are served without this task.
 
         With `accepted_after_ms`, it also sends "accepted" for updates.
         """

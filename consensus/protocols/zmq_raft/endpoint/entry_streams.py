@@ -10,15 +10,14 @@
 A stream sends the entries applied at its start, so it ends even in a growing log. Up to five messages of 64 KiB may be
 unconfirmed; after a larger one, with one entry, the stream waits for its confirmation. For compacted entries the
 snapshot's chunks come instead, two ahead. The stream ends with the last chunk: the client then requests later entries
-under the same request id. A replaced snapshot is sent again from offset 0; each chunk names its snapshot, and a client
-must check it. An offset beyond the end gets an empty chunk. Clients do not confirm the last message, so a stream ends
-when only that message is unconfirmed.
+under the same request id. A replaced snapshot is sent again from offset 0; the client checks each chunk's snapshot.
+Clients do not confirm the last message, so a stream ends when only that message is unconfirmed.
 
 A stream without a confirmation for five seconds ends. Messages are not kept here, but may be in the socket's queues. So
 all streams share a budget of bytes, and each reserves the bytes of a message before it reads the message. The excess is
 at most one entry of 10 MiB per concurrent read. While a stream waits for the budget, or beyond the high watermark, new
-requests are ignored: their clients repeat them. If a client confirms messages that it has not received, the socket's
-own high watermark bounds the memory.
+requests are ignored. If a client confirms messages that it has not received, the socket's own high watermark bounds the
+memory.
 """
 
 from collections import Counter, OrderedDict, deque

@@ -7,7 +7,7 @@ An endpoint (`client_endpoint`) reads frames and sends replies; the log decides 
 freshness, their presence in the log, and their waiting clients. The endpoint handles client sockets: the target of a
 reply, and the number of messages sent ahead of their confirmations.
 
-A read covers one piece and keeps nothing open, so thousands of clients may be in the middle of the log. This is a
+A read covers one piece and does not keep files open, so thousands of clients may be in the middle of the log. This is a
 separate module because the endpoint and both logs need it, and none of them needs another.
 """
 

@@ -8,12 +8,12 @@ its own log; the bytes may differ from peer to peer.
 
 `CommandCompactor` runs a program. Its standard input, with the most significant byte of each number first:
 
-    length 8 │ previous snapshot          length 0: there was none
+    length 8 │ previous snapshot          length 0: absent
     index 8 │ length 4 │ entry …          in order, without a gap; an entry has the form of the wire (`entries`)
 
 Its standard output is the new snapshot. It counts only if the program reads everything, ends with status 0 and keeps
-its time limit. A failure is reported, changes nothing, and is retried later. Without a program the log grows without
-limit, like the package's log.
+its time limit. A failure is reported, does not change the log, and is retried later. Without a program the log grows
+without limit, like the package's log.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -117,7 +117,7 @@ class Compaction:
         self._options = options or CompactionOptions()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Compact the log whenever it is due, until cancelled."""
+        """Compact the log whenever it is due, until canceled."""
         task_status.started()
         while True:
             wait_s = self._options.check_s

@@ -84,7 +84,7 @@ class ExecutedRequests:
         return iter(()) if self._prepared is None else self._prepared.chunks()
 
     def snapshot_index(self) -> Index:
-        """Return the index of the prepared bytes; 0: there are none, so no snapshot may be taken."""
+        """Return the index of the prepared bytes; 0 if they are missing: then a snapshot must not be taken."""
         return 0 if self._prepared is None else self._prepared.index
 
     def prepare(self, snapshot: PreparedSnapshot | None) -> None:

@@ -65,12 +65,12 @@ class PeerTimes(Struct, frozen=True):
     unsent_ms: int = 20
     """For a message that could not be sent because of a missing connection."""
     repeats: int = 20
-    """Number of these intervals after which a request is abandoned: the core decides the next message."""
+    """Number of these intervals before a request is abandoned: the core decides the next message."""
     configuration_ms: int = 200
     """Time that the receiver of a snapshot waits for the leader's list of members."""
     reconnect_ms: int = 50
     lost_ms: int = 2_000
-    """Time after which a connection that is not made, or acknowledges nothing, is replaced."""
+    """Maximum time without a connection or an acknowledgment before the connection is replaced."""
 
     @classmethod
     def for_options(cls, options: Options) -> "PeerTimes":
@@ -214,7 +214,7 @@ class PeerLink:
             question.on_reply(None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Receive replies until cancelled, also by `scope`."""
+        """Receive replies until canceled, also by `scope`."""
         with self.scope:
             await self._socket.run(task_status=task_status)
 

@@ -7,7 +7,7 @@
 A transport replies only to known servers. A joining server knows the members that its operator named. Until the leader
 has sent it the log, the leadership may pass to a member that the operator did not name, and that leader could not reach
 it. So while a server is not a member, it queries known servers for the members, as a client does. The reply only opens
-connections; it has no part in votes or commitment.
+connections; it does not take part in votes or commitment.
 """
 
 import math

@@ -59,7 +59,7 @@ ELSEWHERE_S: Final = 1.0
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
 _EVERY_PEER: Final = Extensions(configurations=True)
-"""Joint configurations are part of the protocol; there are no further extensions."""
+"""Joint configurations are part of the protocol; it lacks further extensions."""
 
 
 class _LastRequest(Struct):
@@ -190,7 +190,7 @@ class PeerTransport:
         member.link.send(request, message, frames, self._interval_ms(message))
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry messages until cancelled; closes every socket."""
+        """Carry messages until canceled; closes every socket."""
         async with trio.open_nursery() as nursery:
             try:
                 self._running = nursery, receiver

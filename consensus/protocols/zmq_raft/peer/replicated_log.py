@@ -17,8 +17,7 @@ that another leader has committed for the client since then. So updates outside 
 changes.
 
 A client gets UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it. *Changes of the
-members* use joint consensus and count as committed with C_old,new, whose entry carries the request's id. Replies and
-their order are those of the package (`configUpdate`).
+members* use joint consensus and count as committed with C_old,new, whose entry carries the request's id.
 """
 
 from collections import Counter
@@ -136,7 +135,7 @@ class ReplicatedLog:
         self.role_changed(server.role)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out changes of the members until cancelled."""
+        """Carry out changes of the members until canceled."""
         task_status.started()
         async for change in self._queued_changes:
             await self._carry_out(change)
@@ -263,7 +262,7 @@ class ReplicatedLog:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
-                # The update is not accepted yet: the client gets no reply, and repeats it later.
+                # The update is not accepted yet: the client does not get a reply, and repeats it later.
                 self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:

@@ -8,7 +8,7 @@
     CHECKPOINT 2    c0, and a reqid of zeros               NO_OP           empty
 
 `peers` are [[id, url], …]; {old, new} is C_old,new, a joint configuration. An entry without a client's request has a
-reqid of zeros; in the core such a configuration has no head.
+reqid of zeros; in the core such a configuration lacks a head.
 
 Nearly all entries are STATE, and entries of one message mostly have one term. So both directions compare type and term
 with the previous entry, and convert an update by cutting and joining bytes: each term is written or read once.

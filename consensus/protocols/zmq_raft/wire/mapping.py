@@ -1,4 +1,4 @@
-"""Maps the core's messages to those of ØMQ Raft's peers, and back.
+"""Maps the core's messages to the messages of ØMQ Raft's peers, and back.
 
     core                              wire
     RequestVote, VoteReply            RequestVote and its response
@@ -16,7 +16,7 @@ The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ 
 entry at `previous` has another term, and the leader tries one entry earlier.
 
 The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. Requests of
-fetching followers, pre-votes and TimeoutNow have no message here; `ZMQ_RAFT` in `core.features` excludes them.
+fetching followers, pre-votes and TimeoutNow lack a message here; `ZMQ_RAFT` in `core.features` excludes them.
 """
 
 from typing import assert_never

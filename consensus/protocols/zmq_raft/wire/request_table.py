@@ -78,7 +78,7 @@ class RequestTable:
         self._firsts: list[bytes] = []
         self._sorted = 0
         self._newest = b""
-        """Upper bound of the sorted ids: new ids are mostly newer, and need no search."""
+        """Upper bound of the sorted ids: new ids are mostly newer, so the search is skipped."""
         self._oldest = bytes(REQUEST_ID_BYTES)
         """Ids below this one have expired, and are not taken any more."""
         self._floor_seconds = -1
