@@ -112,7 +112,7 @@ async def measured(submit: Callable[[int, int], Awaitable[str]], load: Load) -> 
     await _all(Loop(submit, load.clients), WARM_UP_S)
     print(READY, flush=True)
     if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:
-        raise SystemExit("the benchmark was cancelled")
+        raise SystemExit("the benchmark was canceled")
     loop = Loop(submit, load.clients)
     began_s, processor_s = time.perf_counter(), time.process_time()
     await _all(loop, load.seconds)

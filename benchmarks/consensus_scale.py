@@ -6,7 +6,7 @@
 64 processes need more memory and processors than a small machine has. So all followers share one process, and the
 leader has its own. The leader's processor time and bytes are the same as in a farm of separate machines. The latency is
 an upper bound, because one processor does the work of all followers. Followers never campaign, and do not connect to
-each other. Bytes are the kernel's counters of the leader's connections, with TLS and acknowledgements, but without the
+each other. Bytes are the kernel's counters of the leader's connections, with TLS and acknowledgments, but without the
 headers of TCP.
 """
 

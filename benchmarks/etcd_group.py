@@ -5,7 +5,7 @@
 
 If etcd is not installed, its package is unpacked into the benchmark's own directory: an installation would start a
 daemon. Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is
-on, the default. The base timeout is the one of the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
+on, the default. The base timeout equals the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
 The client under load is written in Go, like etcd's own clients, and etcd is skipped without it. gRPC in Python uses so
 much processor time per call that, on two processors, etcd reaches only half of its throughput. Single requests use

@@ -77,7 +77,7 @@ async def _kill_leader(farm: Farm) -> tuple[float, float]:
 
 
 async def elections(servers: list[Server]) -> list[int]:
-    """Return the times at which these servers became leader, milliseconds since the epoch."""
+    """Return the times when these servers became leader, milliseconds since the epoch."""
     moments = []
     for server in servers:
         cursor = 1

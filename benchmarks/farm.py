@@ -2,7 +2,7 @@
 
     prepare files ─▶ start `garlicfarm run` N times ─▶ created ─▶ measure, kill, start again ─▶ stop every one
 
-The processes are the ones of an operator: TLS, Digest upgrade, fsync and the farm's state machine are all in use. Their
+The processes are an operator's: TLS, Digest upgrade, fsync and the farm's state machine are all in use. Their
 state is read from their control sockets.
 """
 

@@ -192,7 +192,7 @@ def _all_see(members: list[Member], victim: Member, status: str) -> bool:
 
 
 def times_seen(members: list[Member], victim: Member, statuses: Collection[str], since: float) -> list[float]:
-    """Return the times at which these members first saw the victim in one of these statuses; some may not have."""
+    """Return the times when these members first saw the victim in one of these statuses; some may not have."""
     moments = [member.first(victim.name, statuses, since) for member in members]
     return [moment for moment in moments if moment is not None]
 

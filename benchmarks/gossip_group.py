@@ -51,7 +51,7 @@ class Observer:
         self.status[change.name] = change.status
 
     def first(self, name: str, statuses: Collection[str], since: float) -> float | None:
-        """Return the time at which it first saw `name` in one of these statuses, after `since`."""
+        """Return the time when it first saw `name` in one of these statuses, after `since`."""
         return next((c.at for c in self.story if c.name == name and c.status in statuses and c.at >= since), None)
 
 

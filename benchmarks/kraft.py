@@ -3,7 +3,7 @@
     kraft-latency    consecutive writes, linger 0 and 25 ms (the default of both); the quorums take turns
     kraft-scans      consecutive writes, alone and concurrently with a client that only queries (`kraft_scans`)
     kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
-                     consecutive writes to Garlic Farm: the longest time without an acknowledgement
+                     consecutive writes to Garlic Farm: the longest time without an acknowledgment
 
 `kraft_consumers` describes `kraft-consumers` and `kraft-memory`. `kraft_quorum` defines a write of each side, and the
 common settings. Both quorums run at the same time, and one of them receives writes. `make interop-kafka` installs
@@ -136,5 +136,5 @@ async def _failover(directory: Path, kills: int) -> list[Figure]:
     return [
         Figure(where, f"{own_quorum.name}: until a record is committed", "s", tuple(found[own_quorum.name]), note),
         Figure(where, f"{kafka_quorum.name}: until a record is committed", "s", tuple(found[kafka_quorum.name])),
-        Figure(where, f"{own_quorum.name}: KafkaProducer without an acknowledgement", "s", tuple(gaps_s)),
+        Figure(where, f"{own_quorum.name}: KafkaProducer without an acknowledgment", "s", tuple(gaps_s)),
     ]

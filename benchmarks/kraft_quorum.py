@@ -44,7 +44,7 @@ _TRIES_OFTEN: Final[Mapping[str, object]] = {
     "reconnect.backoff.max.ms": 50,
     "request.timeout.ms": 1_000,
 }
-"""The retry settings of both clients, so that only the servers cause the time without an acknowledgement."""
+"""The retry settings of both clients, so that only the servers cause the time without an acknowledgment."""
 
 
 class RunningQuorum(Protocol):

@@ -2,8 +2,8 @@
 
     parent ──specification (JSON)──▶ connect, warm up ──"ready"──▶ parent ──"go"──▶ load ──result (JSON)──▶ parent
 
-The clients are closed loops: each submits, waits for the acknowledgement, and submits again. With N clients and one
-entry each, at most N entries are pending. A latency is the time from the submission to its acknowledgement (the entry
+The clients are closed loops: each submits, waits for the acknowledgment, and submits again. With N clients and one
+entry each, at most N entries are pending. A latency is the time from the submission to its acknowledgment (the entry
 is committed).
 """
 

@@ -48,7 +48,7 @@ class Acknowledged:
         del self._writes[:-KEPT]
 
     def first(self, since_s: float) -> float | None:
-        """Return the time of acknowledgement of the first write begun since then, or None."""
+        """Return the time of acknowledgment of the first write begun since then, or None."""
         return min((ended_s for began_s, ended_s in self._writes if began_s >= since_s), default=None)
 
 

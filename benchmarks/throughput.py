@@ -1,6 +1,6 @@
 """Committed entries per second and their latency, with client processes on the servers' machine.
 
-An entry counts when its client has the acknowledgement, so this is the rate of commitment by a majority with fsync.
+An entry counts when its client has the acknowledgment, so this is the rate of commitment by a majority with fsync.
 Client processes are started, connected and warmed up before the measurement; they all begin together. The report also
 has the processor time of every server and of the clients: on a small machine it is the first limit.
 """

@@ -1,7 +1,7 @@
 """Servers of Garlic Farm and of the npm package zmq-raft, in turns, with one client: updates per second, and failover.
 
     zmq-raft-throughput   64 closed loops of updates against three servers, fsync on; the groups take turns
-    zmq-raft-failover     one closed loop of updates; SIGKILL of the leader; the longest time without an acknowledgement
+    zmq-raft-failover     one closed loop of updates; SIGKILL of the leader; the longest time without an acknowledgment
 
 Both groups have the package's client, in Node; only the servers differ. Each group runs alone, with the package's
 default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` installs the package.
@@ -92,13 +92,13 @@ async def _failover(directory: Path, kills: int) -> list[Figure]:
         Make.OURS: f"= {statistics.median(found[Make.OURS]) / package_s:.2f} of the package's time; goal at most 1"
     }
     return [
-        Figure(where, f"{NAMES[make]}: without an acknowledgement", "s", tuple(gaps), notes.get(make, ""))
+        Figure(where, f"{NAMES[make]}: without an acknowledgment", "s", tuple(gaps), notes.get(make, ""))
         for make, gaps in found.items()
     ]
 
 
 async def _kill_leader(group: ZmqRaftGroup) -> float:
-    """Return the seconds between the acknowledgements of the old and the new leader; then restart the old one."""
+    """Return the seconds between the acknowledgments of the old and the new leader; then restart the old one."""
     client = await group.client()
     gap_s = 0.0
 

@@ -1,6 +1,6 @@
 """`garlicfarm pipeline generate`: writes the log of a fictional farm as the state directory of a stopped node.
 
-The log's entries are signed like those of a real farm. The signing keys are derived from the seed of the load model.
+The log's entries are signed like entries of a real farm. The signing keys are derived from the seed of the load model.
 """
 
 from collections.abc import Callable

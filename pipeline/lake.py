@@ -155,7 +155,7 @@ class Lake:
         return frozenset([*self._notes.next_entries(), *self._notes.begun_entries(), *current])
 
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
-        """Write the results of the tasks of a micro-batch; a repetition changes nothing.
+        """Write the results of the tasks of a micro-batch; a repetition does not change the tables.
 
         Raise TableDamagedError if the batch does not continue the tables.
         """
@@ -265,7 +265,7 @@ class EventsTable:
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
-        """Write one micro-batch, by its number in the checkpoint; a repetition changes nothing."""
+        """Write one micro-batch, by its number in the checkpoint; a repetition does not change the tables."""
         found, batch = pa.Table.from_batches(rows, _EVENT_ROWS), self._notes.base + number
         columns = {each: found.column(each) for each in found.column_names} | {
             DAY: found.column("log_time").cast(pa.date32()),

@@ -540,7 +540,7 @@ def _follow(
                 interrupt.check()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                settings.notify("ending: the running batches are cancelled, and the next run repeats them")
+                settings.notify("ending: the running batches are canceled, and the next run repeats them")
             # A batch that waits for a broker must not delay `stop`.
             interrupt.is_ending = True
             raise

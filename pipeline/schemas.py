@@ -5,7 +5,7 @@
     history              HISTORY[table]: one row per entry, or per element of it; a directory per day of log time
     derived              DERIVED[table]: made of history and events by SQL (`pipeline/gold`)
 
-The columns of both sources are listed in docs/reference/pipeline-sources.md, those of the tables in
+The columns of both sources are listed in docs/reference/pipeline-sources.md, the columns of the tables in
 docs/reference/pipeline-tables.md. Columns for entries of another kind are NULL.
 
 A history table is read with the schema given here, which is never inferred. A file of an older version lacks a column

@@ -147,7 +147,7 @@ func drive(connections []*grpc.ClientConn, requests [][]byte, length time.Durati
 	return found
 }
 
-// one submits a request repeatedly until the deadline, each time after the previous acknowledgement.
+// one submits a request repeatedly until the deadline, each time after the previous acknowledgment.
 func one(connection *grpc.ClientConn, request []byte, deadline time.Time) ([]int64, map[string]int) {
 	latencies, failures := []int64{}, map[string]int{}
 	for {

@@ -117,7 +117,7 @@ class FarmInputs(Struct, frozen=True, kw_only=True):
     counters: Mapping[str, int] = field(default_factory=dict)
     election_timeout_ms: int = 0
     leaderless_ms: int | None = None
-    """Milliseconds for which this server has had no known leader."""
+    """Milliseconds since this server last knew a leader."""
     alone: LocalView | None = None
     """None while there is a quorum."""
     stands_still: bool = False

@@ -14,7 +14,7 @@ from bridge.api.json import Document, Record
 from bridge.api.view import VerdictView, VoterView
 
 WAIT_LIMIT_MS = 30_000
-"""Longest time for which the node delays an empty response."""
+"""Maximum delay of an empty response."""
 
 # -- the farm ----------------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class CommandAnswer(Document, frozen=True):
 
 
 class SubmitOutcome(Enum):
-    """Result of a submission. Only `committed` is an acknowledgement."""
+    """Result of a submission. Only `committed` is an acknowledgment."""
 
     COMMITTED = "committed"
     """It is in the log permanently."""
@@ -385,7 +385,7 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     """The reply to a submission."""
 
     accepted: bool = False
-    """True for an acknowledgement; follows from `outcome`."""
+    """True for an acknowledgment; follows from `outcome`."""
     outcome: SubmitOutcome
     """Its result."""
     index: int | None = None

@@ -7,7 +7,7 @@
     events of several nodes ──▶ EventStory ──▶ each fact once
 
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind of
-another version, which has no sentence here, is printed with its facts.
+another version, which lacks a sentence here, is printed with its facts.
 
 *One story.* All servers report changes of the log alike, and most of them report changes in gossip. Three nodes report
 the same fact three times within a second. Two events are the same fact if their sentences are equal and less than

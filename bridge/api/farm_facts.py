@@ -9,8 +9,6 @@
 A process that has just ended matches the first row for a moment: gossip marks it dead within seconds, while its last
 reply to Raft is still recent. After a start or a network outage, a server answers by Raft before gossip marks it alive
 and before its report is in the log. So `ContactWatch` reports a contradiction only after `patience_ms`.
-Without this comparison the verdict would rely on one source, and would advise operators of a healthy farm to start its
-servers again.
 
 *Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
 the server counts toward the majority. A server whose Raft port is blocked is alive in gossip, but does not count toward
@@ -19,8 +17,7 @@ the quorum. Only admitted identities count as servers, regardless of a member's 
 *Masters* (`_masters`). A hostile member may report any master. So only the masters of this node, and masters in the
 reports of several servers, decide the kind of the verdict.
 
-*Tolerated failures* (`can_lose`). Counting only votes would be simpler, but wrong if only one of three voters has the
-signing key.
+*Tolerated failures* (`can_lose`) depend on the signing keys as well as on the votes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

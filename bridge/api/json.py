@@ -29,7 +29,7 @@ class Document(Record, frozen=True, tag_field="schema", tag=SCHEMA):
 
 
 class RequestBody(Struct, frozen=True, gc=False, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """The body of a request. It has no `schema`, and a key that this version does not know is refused."""
+    """The body of a request. It lacks `schema`, and a key unknown to this version is refused."""
 
 
 class DocumentError(ValueError):

@@ -6,8 +6,8 @@
 fact is a column for the pipeline. The part of the node that records an event chooses its keys; no other part renames
 them.
 
-A reader requests a position, and each page has the position of the next page. The node keeps no state for a reader. The
-trace is bounded, and `lost` counts the events that it dropped before the reader requested them.
+A reader requests a position, and each page has the position of the next page. The node does not keep state for a
+reader. The trace is bounded, and `lost` counts the events that it dropped before the reader requested them.
 """
 
 from collections.abc import Mapping

@@ -205,7 +205,7 @@ def verdict_of(view: FarmView) -> VerdictView:
     facts = FarmFacts(view)
     concern = _concerns(facts)[0]
     meaning = MEANINGS[concern.kind]
-    # Transient conditions need no action.
+    # Transient conditions do not need action.
     severity = Severity.WARNING if concern.advice == NOTHING_TO_DO else Severity.CRITICAL
     return VerdictView(
         kind=concern.kind,
@@ -219,7 +219,7 @@ def verdict_of(view: FarmView) -> VerdictView:
 
 
 def concerns_of(view: FarmView) -> tuple[Concern, ...]:
-    """Return the findings of all rules by precedence; if there are none, that the farm is healthy."""
+    """Return the findings of all rules by precedence; without findings, that the farm is healthy."""
     return _concerns(FarmFacts(view))
 
 
@@ -255,7 +255,7 @@ def _stopping(facts: FarmFacts) -> Concern | None:
 
 
 def _foreign_key(facts: FarmFacts) -> Concern | None:
-    """Report another key if this node reaches no member, or has no farm: its own key file may be the wrong one."""
+    """Report another key if this node does not reach a member or lacks a farm: its own key file may be wrong."""
     return None if facts.is_server and facts.others_alive else _foreign_key_concern(facts)
 
 

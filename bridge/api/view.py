@@ -27,7 +27,7 @@ from bridge.core.log.figures import FIGURES
 
 
 class Phase(Enum):
-    """Progress of a node towards a place in a farm."""
+    """Progress of a node toward a place in a farm."""
 
     DISCOVERING = "discovering"
     """The node searches for other nodes of this farm."""
@@ -148,7 +148,7 @@ class NodeView(Record, frozen=True):
     uptime_ms: int
     """Milliseconds since its start."""
     phase: Phase
-    """Its progress towards a place in a farm."""
+    """Its progress toward a place in a farm."""
     control_address: str
     """The path of its control socket."""
     state_directory: str
@@ -667,7 +667,7 @@ def counted_members(view: FarmView) -> tuple[MemberView, ...]:
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:
-    """Return the view for a whole local farm: the leader's of the highest term, else the one with the longest log."""
+    """Return the view for a whole local farm: the view of the leader with the highest term, else of the longest log."""
     views = [process.view for process in farm.processes if process.running and process.view is not None]
     if not views:
         return None

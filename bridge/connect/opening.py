@@ -271,7 +271,7 @@ class LeafOpener:
             await outcome.stream.aclose()
 
     async def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
-        """Close the streams that arrived while the caller was cancelled or had another one."""
+        """Close the streams that arrived while the caller was canceled or had another one."""
         while True:
             try:
                 outcome = receive.receive_nowait()

@@ -66,7 +66,7 @@ class ReplyWatch:
         self._wake = trio.Event()
 
     async def run(self) -> None:
-        """Act on overdue replies until cancelled."""
+        """Act on overdue replies until canceled."""
         while True:
             now_s = trio.current_time()
             self._next_s = min((self._check(each, now_s) for each in tuple(self._waiting)), default=inf)

@@ -28,7 +28,7 @@ WAIT_LIMIT_S: Final = 90.0
 FAILED_ATTEMPTS: Final = 3
 """A wait for a session raises the error after this many failed attempts."""
 FAILURES_MAX: Final = 3
-"""Number of failures in a row after which a session is replaced."""
+"""Number of failures in a row before a session is replaced."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LONGEST_S: Final = 10.0
 RESTART_WAIT_S: Final = 30.0
@@ -76,7 +76,7 @@ class SessionPool:
         return session in self._ready
 
     async def run(self) -> None:
-        """Keep the sessions until cancelled."""
+        """Keep the sessions until canceled."""
         async with trio.open_nursery() as nursery:
             for _ in range(SESSIONS):
                 nursery.start_soon(self._keep)

@@ -90,7 +90,7 @@ class FarmStatus(Record, frozen=True, kw_only=True):
     problem: str | None
     """The reason why the client is not ready, with the remedy."""
     published_s: int | None
-    """The Unix second in which the structure in use was published."""
+    """The Unix second when the structure in use was published."""
     structure_age_s: float | None
     """Seconds since the structure in use was published."""
     structure_ends_in_s: float | None

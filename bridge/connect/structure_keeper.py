@@ -120,7 +120,7 @@ class StructureKeeper:
         )
 
     async def run(self) -> None:
-        """Read the cache, then refresh the structure until cancelled."""
+        """Read the cache, then refresh the structure until canceled."""
         await self._read_cache()
         self._cache_read.set()
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)

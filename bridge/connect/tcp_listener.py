@@ -53,7 +53,7 @@ async def serve_port(
     *,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve connections to a numeric address until cancelled; report the address when started. Raise `ListenError`."""
+    """Serve connections to a numeric address until canceled; report the address when started. Raise `ListenError`."""
     try:
         listeners = await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
@@ -68,7 +68,7 @@ async def serve_port(
 async def serve_connections(
     listeners: Sequence[trio.SocketListener], serve: Callable[[trio.SocketStream], Awaitable[object]]
 ) -> None:
-    """Serve until cancelled. A fault of the program in one connection is logged, and the others continue."""
+    """Serve until canceled. A fault of the program in one connection is logged, and the others continue."""
 
     async def guarded(program: trio.SocketStream) -> None:
         try:

@@ -170,7 +170,7 @@ class Node:
                 trace.append(REMOVED_FROM_FARM, {})
 
     async def _bound_close(self) -> None:
-        """Set the deadline of the process when the tasks of the node are cancelled, for any reason."""
+        """Set the deadline of the process when the tasks of the node are canceled, for any reason."""
         try:
             await trio.sleep_forever()
         finally:

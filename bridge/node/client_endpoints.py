@@ -37,7 +37,7 @@ class ClientEndpoint(Protocol):
         """The counts since the process started."""
 
     async def serve(self) -> None:
-        """Serve clients until cancelled."""
+        """Serve clients until canceled."""
 
 
 ClientEndpoints = Mapping[str, ClientEndpoint]
@@ -81,7 +81,7 @@ async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncItera
 
 
 async def serve_clients(endpoints: ClientEndpoints) -> None:
-    """Serve the clients of all endpoints until cancelled."""
+    """Serve the clients of all endpoints until canceled."""
     async with trio.open_nursery() as nursery:
         for each in endpoints.values():
             nursery.start_soon(each.serve)

@@ -15,7 +15,7 @@ import trio
 class _Body:
     """The body of a request.
 
-    httpcore would wrap plain bytes in an async generator, which a cancelled request leaves open.
+    httpcore would wrap plain bytes in an async generator, which a canceled request leaves open.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -56,7 +56,7 @@ async def exchange(
                 received += part
                 arrived(len(part))
                 if len(received) > limit_bytes:
-                    # An error raised here would leave httpcore's generators unfinished. Cancelling the read ends them.
+                    # An error raised here would leave httpcore's generators unfinished. Canceling the read ends them.
                     reading.cancel()
     if len(received) > limit_bytes:
         raise AnswerTooLongError(f"more than {limit_bytes} bytes")

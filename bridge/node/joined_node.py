@@ -70,7 +70,7 @@ class JoinedNode(Struct, frozen=True, kw_only=True):
     """Returns the name that the log has; before that, the name that the member announces."""
 
     async def introduce(self, connected: Callable[[], Collection[int]]) -> None:
-        """Introduce this node to others until cancelled; return immediately with gossip.
+        """Introduce this node to others until canceled; return immediately with gossip.
 
         `connected` returns the Raft ids of the servers that this node's server is connected to.
         """
@@ -84,7 +84,7 @@ class JoinedNode(Struct, frozen=True, kw_only=True):
         )
 
     async def watch(self, written: NodeConfiguration, farm_state: Callable[[], FarmState | None]) -> None:
-        """Watch the name, the addresses and the clock of this node until cancelled.
+        """Watch the name, the addresses and the clock of this node until canceled.
 
         `written` is the operator's configuration. `farm_state` returns None while this node is not a server. Raise
         `NameTakenError` or `AddressChangedError` if the node must restart with other settings.

@@ -183,7 +183,7 @@ async def open_connection(bridge: SamBridge) -> SamConnection:
 
 @contextmanager
 def closed_on_error(stream: trio.SocketStream) -> Iterator[None]:
-    """Close the stream if the block raises an error or is cancelled."""
+    """Close the stream if the block raises an error or is canceled."""
     try:
         yield
     except BaseException:

@@ -89,7 +89,7 @@ class _Session:
         self.control = trio.CancelScope()
         """The scope of the control connection."""
         self.scopes: set[trio.CancelScope] = set()
-        """The scopes of all streams, cancelled at the end of the session."""
+        """The scopes of all streams, canceled at the end of the session."""
 
     @contextmanager
     def stream_scope(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ async def serve_loopback_bridge(
     host: str = LOOPBACK,
     task_status: trio.TaskStatus[SamBridge] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve a SAM bridge until cancelled; report its address. Raise `ValueError` for a `host` other than loopback."""
+    """Serve a SAM bridge until canceled; report its address. Raise `ValueError` for a `host` other than loopback."""
     if not ip_address(host).is_loopback:
         raise ValueError(f"a loopback SAM bridge cannot listen on {host}: use 127.0.0.1 or ::1")
     bridge = _Bridge(network)

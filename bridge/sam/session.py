@@ -178,7 +178,7 @@ class SamSession:
         """Wait for a stream from a peer; return the hash of its destination, and the stream.
 
         Use one call of a session at a time, without a timeout: i2pd ends simultaneous ones, and a Java router drops the
-        stream after a cancelled one. Between two calls the routers queue streams for some seconds.
+        stream after a canceled one. Between two calls the routers queue streams for some seconds.
         """
         pairs = {"ID": self._id, "SILENT": "false"}
         with self._unless_ended():

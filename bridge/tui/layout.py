@@ -77,7 +77,7 @@ class Canvas(Struct, frozen=True):
         return text
 
     def row(self, columns: Sequence[Column], parts: Sequence[Part]) -> Text:
-        """Return one row of a table; the last column takes the rest of the width."""
+        """Return one row of a table; the last column takes the remaining width."""
         text = _text()
         for column, part in zip(columns, parts, strict=True):
             last = column is columns[-1]

@@ -198,7 +198,7 @@ def _client_lines(command: str, canvas: Canvas) -> list[Text]:
 def processes_section(
     farm: LocalFarmView, canvas: Canvas, order: Sequence[str] = (), chosen: str | None = None
 ) -> ScreenSection:
-    """Return every process of a local farm, with the data of its own node and of the best view.
+    """Return every process of a local farm, with the data of its node and of the best view.
 
     `order` has the names of members as they are sorted; other names come last.
     """

@@ -113,7 +113,7 @@ class ViewState(Struct, frozen=True):
     answer: str = ""
     """The typed part of the name that a question requires."""
     notice: str = ""
-    """The result of the last order, or the reason why there was none."""
+    """The result of the last order, or the reason why it was not carried out."""
     quit_question: str = ""
     """The question before the view ends; empty: it ends immediately."""
 

@@ -202,14 +202,14 @@ async def end_on_signal(scope: trio.CancelScope) -> None:
 
 
 async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
-    """Keep view, events and log fresh until cancelled, without drawing."""
+    """Keep view, events and log fresh until canceled, without drawing."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_current, nodes, live)
         nursery.start_soon(follow_details, nodes, live)
 
 
 async def follow_details(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
-    """Keep events, log and the lag of the followers fresh until cancelled, for a farm on the screen."""
+    """Keep events, log and the lag of the followers fresh until canceled, for a farm on the screen."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_leader, nodes, live)
         nursery.start_soon(_follow_events, live)

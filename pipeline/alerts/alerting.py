@@ -5,23 +5,19 @@
                                                                           └── recorded as delivered ◀──┘
 
 A batch only records its newest times and sets a flag. The thread compares the current state of servers with the
-recorded alerts, so it may handle several batches together, and a repeated batch has no effect. After a batch it reads
-the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is firing it reads
-them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check the thread rests for
-`REST_TIMES` times the duration of the check.
+recorded alerts, so it may handle several batches together, and a repeated batch does not change the alerts. After a
+batch it reads the servers if the table `current_watched` or the set of held-back farms has changed. While an alert is
+firing it reads them after every batch and every `LOOK_SECONDS`, because silences can expire. After each check the
+thread rests for `REST_TIMES` times the duration of the check.
 
-*A farm with a backlog does not alert*, because its batches show the past (`Backlog`). The backlog is reported, and a
-metric counts such farms.
+*A farm with a backlog does not alert*, because its batches show the past (`Backlog`). A metric counts such farms.
 
-*Undelivered messages stay due.* Every failed round of attempts is counted; the first in a row for a receiver is
-reported. The message is retried after each `AGAIN_SECONDS`. A message about an outage is retried while the outage
-lasts. A message about its end is retried for at most `ENDED_ROUNDS` rounds of one run.
+*Undelivered messages stay due.* They are retried after each `AGAIN_SECONDS`: about an outage while it lasts, and about
+its end for at most `ENDED_ROUNDS` rounds of one run. The first failure in a row for a receiver is reported.
 
-*A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
-and new silences are ignored. An unneeded alert is better than a missing one.
+*A damaged silences file* is reported once. Its last good content stays in effect.
 
-*A message contains the gap* in its farm's entries since the outage began (`pipeline/serve/gaps.py`), because the
-missing reports may be in the gap.
+*A message contains the gap* in its farm's entries since the outage began (`pipeline/serve/gaps.py`).
 """
 
 import threading

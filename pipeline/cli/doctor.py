@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine(output: Output, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Make all checks; leave nothing except a small directory of this user below the temporary one."""
+    """Make all checks; keep only a small directory of this user below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         lambda: _packages(output),

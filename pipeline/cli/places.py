@@ -121,7 +121,7 @@ class Directory(_Place):
         _refuse_outside(first, last, *StoredLog(self.path, self.committed_through).bounds())
 
     def reaches(self, _client_key: Path | None, _notify: Notify) -> Reaches:
-        """Raise FarmLogError, since there is no node for submissions."""
+        """Raise FarmLogError, since the place lacks a node for submissions."""
         raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
 
 

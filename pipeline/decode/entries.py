@@ -4,7 +4,7 @@
 
 The verdict is the farm's, because its code makes it: entries that every server applies become rows of the tables,
 ignored entries become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
-it has no effect in the farm (docs/reference/application-json.md). The validity of a proof and the rights of its author
+the farm ignores it (docs/reference/application-json.md). The validity of a proof and the rights of its author
 depend on the identities that the farm had admitted by then. Only the farm has these identities. So an entry in the form
 of a proven one is counted here, although the farm may have refused it.
 

@@ -83,7 +83,7 @@ class FarmsFile:
         self._report_directories({})
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """Return the access to the farm of this name in the file; a node of another cluster gets no submissions."""
+        """Return the access to the farm of this name in the file; None for a node of another cluster."""
         with self._lock:
             self._read_again()
             if name is None or (nodes := self._nodes.get(name)) is None:

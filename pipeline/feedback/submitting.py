@@ -3,10 +3,10 @@
     batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? removed servers?
                  ──▶ POST /v1/submit to any node that replies ──▶ accepted, or refused with a reason
 
-A restarted driver has no state, so with its first rows it also reads up to `WARM_ENTRIES` earlier entries. While it
-processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it is at
-most `BEHIND_MS` of log time behind the farm. The pipeline also requests the list of servers that an operator removed,
-whose reports do not count. It needs the list because the entry about a removal may be months old.
+A restarted driver starts without state, so with its first rows it also reads up to `WARM_ENTRIES` earlier entries.
+While it processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it
+is at most `BEHIND_MS` of log time behind the farm. The pipeline also requests the list of servers that an operator
+removed, whose reports do not count. It needs the list because the entry about a removal may be months old.
 
 The farm accepts an entry only if it was made from more of the log than the last accepted entry. So it accepts a
 submission once, even if a batch is repeated after a crash. The farm may refuse a committed entry; the submitting node

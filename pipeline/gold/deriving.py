@@ -74,7 +74,7 @@ class Deriving:
             if not self._ended and is_lost_start(str(error)):
                 self._changed.wait_for(lambda: self._ended, self._lost_starts.pause_s(error))
                 return self._ended
-            # Jobs that the end of the run cancelled are not failures.
+            # Jobs that the end of the run canceled are not failures.
             self._failure = None if self._ended else error
             return True
 

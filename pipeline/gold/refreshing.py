@@ -15,7 +15,7 @@ cases: on a cluster with several portions, and if a portion has more than twice 
 common language of both engines. Both engines return equal results if the text computes in integers or decimals, and
 puts rows in a total order.
 
-A commit replaces the touched windows and carries the query and the batch: a repetition changes nothing.
+A commit replaces the touched windows and carries the query and the batch: a repetition does not change the tables.
 """
 
 from bisect import bisect_left, bisect_right

@@ -40,7 +40,7 @@ OWN_FAULTS = (
     duckdb.ParserException,
     duckdb.SyntaxException,
 )
-"""DuckDB's errors for a wrong query. Any other may be due to a damaged file, and its text has no remedy."""
+"""DuckDB's errors for a wrong query. Any other may be due to a damaged file, and its text lacks a remedy."""
 MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",

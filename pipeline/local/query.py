@@ -160,7 +160,7 @@ class LocalQuery:
             # For example, the JVM has ended. The other queries must end too, and this thread ends with its own error.
             except Exception as error:  # noqa: BLE001 - any error
                 if not is_reported:
-                    self._notify(f"the running tasks could not be cancelled: {str(error) or type(error).__name__}")
+                    self._notify(f"the running tasks could not be canceled: {str(error) or type(error).__name__}")
                 is_reported = True
             self._thread.join(min(CANCEL_S, STOP_S))
 

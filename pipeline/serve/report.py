@@ -9,10 +9,10 @@ each table, so the sections agree with each other while a run writes. Problems c
 error budgets, then the servers, the worst at the top. A page of a large farm stays small, because it shows the worst of
 everything and the number of omitted rows.
 
-The page has no script and loads nothing. Its Content-Security-Policy allows only its style sheet, by the hash. So a
-text in the tables cannot make a browser load or execute anything. On a narrow screen a table becomes a list, and charts
-are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only `--show-destinations` looks up their
-addresses.
+The page does not contain a script and does not load anything. Its Content-Security-Policy allows only its style sheet,
+by the hash. So a text in the tables cannot make a browser load or execute anything. On a narrow screen a table becomes
+a list, and charts are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only
+`--show-destinations` looks up their addresses.
 """
 
 from base64 import b64encode
@@ -71,7 +71,7 @@ _FARED = f"""
                      FROM fared GROUP BY farm, server_id)
 """  # noqa: S608 - own names
 """Windows of each farm, numbered and divided into stretches of a few windows; servers from their first report to the
-end. In a window without a report a server has no row, and was not available. If no server of a farm has a row for
+end. In a window without a report a server lacks a row, and was not available. If no server of a farm has a row for
 longer than any reporting period, the farm as a whole was stopped. This gap ends a run of windows.
 """
 

@@ -8,7 +8,7 @@ Options, columns, filters and the form of an offset: docs/reference/pipeline-sou
 
 A stream's offset has the next entry of each farm. So farms join and leave without a new checkpoint, and a farm that
 returns continues from its last entry. Indexes never change their entry once committed, so a range that is read again
-after a crash gives the same rows. Replay is exact by construction, without acknowledgements to the farm.
+after a crash gives the same rows. Replay is exact by construction, without acknowledgments to the farm.
 
 The planner's calls run in one long-lived process and `read` in others: state from `latestOffset` is missing in `read`,
 so a partition carries everything for its reader.

@@ -55,7 +55,7 @@ class Bounds:
         return Bounds(max(lows, default=None), min(ends, default=None))
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
-        """Return the part of [first, end) in the bounds; an empty range if there is none."""
+        """Return the part of [first, end) in the bounds; an empty range if they do not overlap."""
         first = first if self.least is None else max(first, self.least)
         return first, max(first, end if self.end is None else min(end, self.end))
 
@@ -64,7 +64,7 @@ class Bounds:
 
     @property
     def are_open(self) -> bool:
-        """True if there is no bound."""
+        """True without a bound."""
         return self.least is None and self.end is None
 
 

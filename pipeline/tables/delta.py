@@ -12,9 +12,6 @@ Each commit also carries the number of rows that the table has after it (`HELD`)
 replaced commit in the middle of its log; the rows of that commit are then missing without an error. But the number in a
 later commit includes them, so such a table is refused. The files and the commit are synced before `commit` returns.
 
-delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
-There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
-
 The table refuses a writer that has lost its lock. A commit follows the version that this process has read. When the
 process reads a newer version, it compares the batches and the number of rows that it knows. If one has changed, the
 results of the process are outdated: for example, it would add the entries of a batch a second time.

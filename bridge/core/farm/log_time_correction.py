@@ -41,14 +41,14 @@ class SecondForgotten(Struct, frozen=True):
 
     publication: Publication
     refused_until_s: int
-    """The last second at which a router may still hold that structure, and refuse an earlier one."""
+    """The last second when a router may still hold that structure, and refuse an earlier one."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """Return the largest lead over M that needs no correction: log time soon advances again automatically."""
+    """Return the largest lead over M that does not need a correction: log time soon advances again automatically."""
     return period_ms + allowance_ms(period_ms)
 
 

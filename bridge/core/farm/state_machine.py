@@ -169,7 +169,7 @@ class ServerForgotten(Struct, frozen=True):
 
 
 class RequestRefused(Struct, frozen=True):
-    """The request of an entry is expired, too early or out of order, so that the entry has no effect."""
+    """The request of an entry is expired, too early or out of order, so the entry is ignored."""
 
     request: str
 
@@ -459,7 +459,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         # needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
-    # Log time advances once a period, so it is usually behind the true time by at most one period.
+    # Log time advances once a period, so it usually lags the true time by at most one period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
     offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
@@ -585,8 +585,8 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
     """Return the part of an advance of log time that is not evidence of missing reports.
 
-    A leader writes a clock entry each period. A longer gap means that there was no leader, or that log time waited for
-    the clocks. No report could be committed during the gap.
+    A leader writes a clock entry each period. A longer gap means that the farm lacked a leader, or that log time waited
+    for the clocks. No report could be committed during the gap.
     """
     return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
 

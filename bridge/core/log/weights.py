@@ -197,7 +197,7 @@ def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
 
 
 def _damped(now: int, target: int) -> int:
-    # Rounded towards `now`, so that a change never exceeds the damping.
+    # Rounded toward `now`, so that a change never exceeds the damping.
     lowest = -(-now * (100 - DAMPING_PERCENT) // 100)
     return min(max(target, lowest), now * (100 + DAMPING_PERCENT) // 100)
 

@@ -161,7 +161,7 @@ def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
 
 
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, holder_runs: bool = False) -> str | None:
-    """Return the reason not to record this identity under this name; None if there is none.
+    """Return the reason not to record this identity under this name, or None.
 
     `holder_runs`: the identity that has the name is alive, so the new node is not the same node with a new identity.
     """

@@ -29,7 +29,7 @@ from bridge.core.state.farm_state import SERVERS_MAX, Choice, FarmState, FarmTun
 JOB_LAG_WORST_MS = 1_000
 UPTIME_GOOD_MS = 600_000
 KEY_MARGIN_S = 900
-"""The last seconds of a signing key, in which its server cannot publish."""
+"""The last seconds of a signing key; its server cannot publish in them."""
 
 
 class Candidate(Struct, frozen=True):
@@ -135,7 +135,7 @@ def rank(candidate: Candidate) -> tuple[bool, int, int]:
 def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning, *, at_clock: bool) -> Choice:
     """Return the next choice.
 
-    Only clock entries count towards the margin, so that frequent reports do not gain anything.
+    Only clock entries count toward the margin, so that frequent reports do not gain anything.
     """
     eligible: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not eligible:

@@ -63,7 +63,7 @@ class FarmTuning(Struct, frozen=True):
 
     @property
     def stale_after_ms(self) -> int:
-        """Age after which a report no longer counts."""
+        """Maximum age of a report that counts."""
         return self.period_ms * 3 // 2
 
 

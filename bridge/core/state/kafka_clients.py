@@ -17,9 +17,8 @@ its first copy.
 
 In a full table of producers or skipped indexes, the author with the most rows loses rows; among authors with equally
 many, the first in order. So all servers choose the same rows, regardless of the order in which a table was built or
-restored. A full table of groups refuses a new one. Producers and groups expire by log time, so they expire on all
-servers at the same entry. The skipped indexes include copies of other requests (`consensus.sessions`). Only the newest
-are kept, since the list is in each snapshot.
+restored. A full table of groups refuses a new one. Producers and groups expire by log time, so all servers drop them
+together.
 """
 
 import hashlib

@@ -94,7 +94,7 @@ def renew_control_certificate(state_dir: Path, now: datetime) -> bool:
 async def keep_control_certificate(
     state_dir: Path, context: ssl.SSLContext, now_ms: Callable[[], int], renewed: Callable[[], None]
 ) -> None:
-    """Renew the certificate while the node runs, until cancelled. `context` accepts the connections of its endpoint."""
+    """Renew the certificate while the node runs, until canceled. `context` accepts the connections of its endpoint."""
 
     def renew(now: datetime) -> bool:
         made = renew_control_certificate(state_dir, now)

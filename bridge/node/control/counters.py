@@ -239,7 +239,7 @@ FAMILIES: Final = (
                 "Give that node the farm's present key file, or the users that `consensus.users_file` names; if it is"
                 " not yours, a program guesses passwords without success"
             ),
-            Fault.REPLAYED: "A program on the network repeats recorded bytes; it gets no reply and has no access",
+            Fault.REPLAYED: "A program on the network repeats recorded bytes; it gains neither a reply nor access",
             Fault.WRONG_CLUSTER: "Correct the seeds of that node; or one of the two farms was created by mistake",
             Fault.WRONG_SERVER: "Search for two nodes with one address, or an address that now belongs to another node",
             Fault.UNPROVEN: (

@@ -59,13 +59,13 @@ class ControlEndpoint(Struct, frozen=True):
     history: HistoryRecorder
     service_manager: ServiceManager
     keep_certificate: Callable[[], Awaitable[None]] | None
-    """Renews the certificate that the node made for TCP clients, until cancelled."""
+    """Renews the certificate that the node made for TCP clients, until canceled."""
 
     inviting: Inviting
     """Invitations of new nodes."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started when the socket accepts. Raise `ControlSocketError` on failure."""
+        """Serve until canceled; started when the socket accepts. Raise `ControlSocketError` on failure."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.server.run)
             task_status.started()

@@ -1,4 +1,4 @@
-"""A page for browsers that shows the farm and changes nothing: one file, joined from the parts in `page_source`.
+"""A page for browsers that shows the farm and does not change it: one file, joined from the parts in `page_source`.
 
     browser ──GET /──▶ the page, without data                   needs no token
             ──GET /v1/stream, with a token──▶ view, trace, log  the operator gives the token to the page

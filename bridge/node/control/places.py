@@ -17,7 +17,7 @@ from consensus.net import KnownSources, source_of
 
 
 class Place(Struct, eq=False):
-    """One connection, from accept to close; cancelling `scope` closes it."""
+    """One connection, from accept to close; canceling `scope` closes it."""
 
     source: str
     is_known: bool

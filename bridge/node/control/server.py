@@ -80,7 +80,7 @@ class _Client(Struct, frozen=True):
 
 
 class ControlServer:
-    """The server of the handlers at `path`; `run` it until cancelled."""
+    """The server of the handlers at `path`; `run` it until canceled."""
 
     def __init__(
         self,

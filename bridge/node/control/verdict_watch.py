@@ -63,7 +63,7 @@ class VerdictWatch:
         self._applied_at = trio.current_time()
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check until canceled."""
         while True:
             began, cursor, reported = trio.current_time(), self._trace.next_cursor, self._reported
             self.check()

@@ -1,7 +1,7 @@
 """Histograms of durations on this node, which `/metrics` shows.
 
     commit      an entry of this node, from its submission here to its commitment, through any leader
-    disk        a group of writes with its sync          the leader's acknowledgements wait for it
+    disk        a group of writes with its sync          the leader's acknowledgments wait for it
     apply       committed entries through the farm's state machine, a batch at a time
     request     a request of Raft to another server, until its reply
     probe       the round trip of gossip to each peer, sampled

@@ -1,8 +1,8 @@
 """The recent past of a node: a bounded ring of trace events, read by cursor.
 
 Every event gets the next cursor. A reader sends the cursor from which it continues. If the ring has moved past it, the
-page contains the number of lost events, so that a gap is visible. Readers hold no state here, so a slow one cannot make
-the node grow.
+page contains the number of lost events, so that a gap is visible. The ring does not keep state for readers, so a slow
+one cannot make the node grow.
 
 Cursors begin at 1 in each process. A reader whose cursor is beyond the end has read from an earlier process, and
 receives the events of this process from the start.

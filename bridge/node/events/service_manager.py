@@ -55,7 +55,7 @@ class ServiceManager:
         self._send("STOPPING=1")
 
     async def run(self, stuck: Callable[[], Collection[str]], status: Callable[[], str]) -> None:
-        """Report the status until cancelled, and with a watchdog also progress, unless `stuck` returns a reason."""
+        """Report the status until canceled, and with a watchdog also progress, unless `stuck` returns a reason."""
         if self._address is None:
             return
         period_s, sent = self.watchdog_period_s, ""

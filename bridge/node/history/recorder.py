@@ -101,7 +101,7 @@ class HistoryRecorder:
             self._news.set()
 
     async def run(self) -> None:
-        """Record until cancelled; the last records are written then."""
+        """Record until canceled; the last records are written then."""
         try:
             while True:
                 await self._record()

@@ -104,7 +104,7 @@ class Approvals:
     _reported: dict[Use, str] = field(default_factory=dict, init=False)
 
     async def run(self, lock: trio.Lock) -> None:
-        """Approve until cancelled. `lock` guards the invitations."""
+        """Approve until canceled. `lock` guards the invitations."""
         while True:
             waiting = tuple(self.invitations.waiting())
             for noted in (self._approve_after_s, self._reported):

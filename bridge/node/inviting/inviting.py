@@ -117,7 +117,7 @@ class Inviting:
                 raise NotInvitingError(f"this node does not vote. Run the command at a voter: {names}")
 
     async def run(self) -> None:
-        """Keep the port and approve, until cancelled."""
+        """Keep the port and approve, until canceled."""
         while self.node.local.configuration.gossip is not None:
             if not self.invitations.is_active:
                 await trio.to_thread.run_sync(self._spare_keys.forget_assigned)
@@ -151,7 +151,7 @@ class Inviting:
             nursery.start_soon(approvals.run, self.lock)
 
     async def _keep_port(self) -> None:
-        """Listen until cancelled; an unusable certificate is read again, because the operator may replace it."""
+        """Listen until canceled; an unusable certificate is read again, because the operator may replace it."""
         state_dir = self.node.local.configuration.state_dir
         while True:
             try:

@@ -79,7 +79,7 @@ class InvitationListener:
     """Exchanges that may be ended to make room for a further one, the oldest first."""
 
     async def run(self, lock: trio.Lock) -> None:
-        """Keep the port open while a token can be used, until cancelled. `lock` guards the invitations."""
+        """Keep the port open while a token can be used, until canceled. `lock` guards the invitations."""
         context = self.certificate.server_context()
 
         async def handle(transport: trio.SocketStream, address: str) -> None:
@@ -152,7 +152,7 @@ class InvitationListener:
             return self._refused(address, RefusalCode.FAILED, text)
 
     async def _redeem(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Invitation:
-        # Shielded: after a cancelled write the file and the memory would differ.
+        # Shielded: after a canceled write the file and the memory would differ.
         async with lock:
             with trio.CancelScope(shield=True):
                 found = await trio.to_thread.run_sync(self.invitations.redeem, secret, joiner)

@@ -115,7 +115,7 @@ class FarmListener:
         return found
 
     async def serve(self) -> None:
-        """Serve clients until cancelled."""
+        """Serve clients until canceled."""
         async with trio.open_nursery() as nursery:
             if self._users is not None:
                 nursery.start_soon(self._users.watch, self._alarms)

@@ -13,7 +13,7 @@ Entries that are not for readers have an offset without a record, unless `kafka.
 records. Without them the high watermark is directly after the last record. If it were after later offsets, a reader
 would wait for records at these offsets.
 
-While this node is not a server of a farm the topic has no leader, and clients repeat their requests. The same applies
+While this node is not a server of a farm, the topic lacks a leader, and clients repeat their requests. The same applies
 for a moment after a start, until the snapshot is restored: until then the applied index is before the log's start.
 """
 

@@ -85,7 +85,7 @@ class FarmGroupOffsets:
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if this user owns the group, or if it has no owner."""
+        """Return True if this user owns the group, or if it lacks an owner."""
         farm = self._current.farm
         noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
         return farm is None or noted is None or noted.principal in {"", owner_in(farm, principal)}

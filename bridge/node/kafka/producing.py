@@ -15,7 +15,7 @@ node may lag the leader: any result except new and duplicate is checked again af
 to the user that started it. Batches of another user under its id are refused, here and by the state machine. Batches of
 one producer are processed one by one.
 
-*Partial batches.* A batch is submitted in pieces, and a part of a cancelled batch may be committed. When the batch is
+*Partial batches.* A batch is submitted in pieces, and a part of a canceled batch may be committed. When the batch is
 repeated, its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
 """
 

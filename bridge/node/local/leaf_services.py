@@ -42,7 +42,7 @@ class LeafServices(Struct, frozen=True):
     bridge: SamBridge
 
     async def run(self, farm: LocalFarm, exited: Sequence[trio.Event], is_running: Callable[[str], bool]) -> None:
-        """Serve each leaf while its node runs, until cancelled.
+        """Serve each leaf while its node runs, until canceled.
 
         `exited` has an event for the end of each node's first process; `is_running` also finds later processes.
         """

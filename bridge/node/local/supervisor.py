@@ -55,7 +55,7 @@ async def run_children(
     commands: tuple[Command, ...],
     use: Callable[[tuple[Child, ...]], Awaitable[None]],
 ) -> None:
-    """Start `commands`, call `use` with the children, and stop every child at the end of `use` or if cancelled."""
+    """Start `commands`, call `use` with the children, and stop every child at the end of `use` or if canceled."""
     async with trio.open_nursery() as nursery:
         children: list[Child] = []
         try:

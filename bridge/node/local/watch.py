@@ -59,7 +59,7 @@ class LocalWatch:
         self._started_ns = time.time_ns()
 
     async def run(self) -> None:
-        """Update the views and read events until cancelled."""
+        """Update the views and read events until canceled."""
         async with trio.open_nursery() as nursery:
             for node, child in zip(self._farm.nodes, self._children, strict=True):
                 nursery.start_soon(self._keep_view, node.name, node.directory / SOCKET_NAME, child)

@@ -82,7 +82,7 @@ class AddressWatch:
         self._missed = 0
 
     async def run(self) -> None:
-        """Look until cancelled; raise `AddressChangedError`."""
+        """Look until canceled; raise `AddressChangedError`."""
         while True:
             with suppress(OSError):  # If no descriptor is free for the query, the next check reads the addresses.
                 self.check(await trio.to_thread.run_sync(self._network.interfaces))

@@ -103,7 +103,7 @@ class AdmissionStore:
         await self._note(self._servers, self.out, chain, raft_id, self._own)
 
     async def follow(self, applied_state: AppliedState) -> None:
-        """Store the log's admissions, until cancelled."""
+        """Store the log's admissions, until canceled."""
         shown: tuple[int, bytes] | None = None
         while True:
             seen, admitted = applied_state.state.applied_index, applied_state.state.admitted

@@ -214,7 +214,7 @@ class FarmPeers:
         return self.farm is not None and self.farm.is_out(server_id)
 
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
-        """Close the connections of peers that would now be refused, until cancelled.
+        """Close the connections of peers that would now be refused, until canceled.
 
         While a connection is open, the log may bind the peer's id to another identity, its admission may lapse, or the
         signer of its admission may be evicted.

@@ -184,7 +184,7 @@ class Forming:
         return self.outcome
 
     async def run(self) -> None:
-        """Work until cancelled; raise UnusableFormationError if a promise cannot be written."""
+        """Work until canceled; raise UnusableFormationError if a promise cannot be written."""
         await self._step(Started())
         while True:
             deadline = self._core.deadline

@@ -87,7 +87,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
     _suspected_s: dict[NodeId, float] = field(default_factory=dict)
 
     async def follow(self) -> None:
-        """Handle events until cancelled; raise NodeStopped at an identity conflict."""
+        """Handle events until canceled; raise NodeStopped at an identity conflict."""
         agent, member_directory = self.agent, self.member_directory
         member_directory.refresh()
         events = agent.events()
@@ -151,7 +151,7 @@ class GossipEvents(Struct, frozen=True, kw_only=True):
 
 
 async def sample_round_trips(provider: MembershipProvider, durations: Histogram) -> None:
-    """Record the round trips to this node's peers every 10 seconds, until cancelled."""
+    """Record the round trips to this node's peers every 10 seconds, until canceled."""
     while True:
         await sleep_to_tick(SAMPLE_EVERY_S)
         for member in provider.describe().core.members:

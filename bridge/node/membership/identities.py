@@ -76,7 +76,7 @@ class Identities:
         return self.known.applied_state.state
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         async with trio.open_nursery() as nursery:
             while True:
                 if self._is_out():

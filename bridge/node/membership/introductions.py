@@ -205,7 +205,7 @@ class Introductions:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def run(self, dialer: Dialer, others: Others) -> None:
-        """Introduce this node to its seeds and known members, until cancelled; then the events end."""
+        """Introduce this node to its seeds and known members, until canceled; then the events end."""
         visited: set[PeerAddress] = set()
         try:
             async with trio.open_nursery() as nursery:

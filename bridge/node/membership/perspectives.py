@@ -1,4 +1,4 @@
-"""The perspectives of all nodes: each node replies to the query `view` with a short form of its own view.
+"""The perspectives of all nodes: each node replies to the query `view` with a short form of its view.
 
     VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
     GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node

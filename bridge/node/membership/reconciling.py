@@ -101,7 +101,7 @@ class Reconciling:
     _busy: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         reconciler, term = Reconciler(self.settings), -1
         async with trio.open_nursery() as nursery:
             while True:

@@ -178,7 +178,7 @@ class Connecting:
         )
 
     async def watch(self, alarms: Alarms) -> None:
-        """Monitor the files of users and the dates of a signed certificate, until cancelled."""
+        """Monitor the files of users and the dates of a signed certificate, until canceled."""
         transport = self.transport
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._users.watch, alarms)

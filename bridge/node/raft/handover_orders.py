@@ -87,7 +87,7 @@ class HandoverOrders:
             self._trace.append(HANDOVER_ORDERED, {"outcome": "another one is under way"})
 
     async def run(self, replica: Replica) -> None:
-        """Carry out the orders, until cancelled."""
+        """Carry out the orders, until canceled."""
         async for order in self._waiting:
             if not replica.leads or replica.server.role.term != order.term:
                 continue

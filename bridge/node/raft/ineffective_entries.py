@@ -52,7 +52,7 @@ class IneffectiveEntries:
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
 
     async def run(self) -> None:
-        """Clear the alarm after a period without such entries, until cancelled."""
+        """Clear the alarm after a period without such entries, until canceled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:

@@ -112,7 +112,7 @@ class RaftNotices:
         )
 
     async def run(self, disk_pending_ms: Callable[[], int]) -> None:
-        """Set or clear the alarm about an unresponsive disk, and clear `content-rejected` in time, until cancelled."""
+        """Set or clear the alarm about an unresponsive disk, and clear `content-rejected` in time, until canceled."""
         while True:
             left_ms = max(0, DISK_PATIENCE_MS - disk_pending_ms())
             await sleep_to_tick(LOOK_EVERY_S, left_ms / 1000)

@@ -179,7 +179,7 @@ class RefusedConnections:
             self._trace.append(CONNECTION_RESTORED, {"text": f"{over[-1].what} works again", "failures": failures})
 
     async def run(self) -> None:
-        """Drop old refusals, until cancelled."""
+        """Drop old refusals, until canceled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             oldest = trio.current_time() - QUIET_AFTER_S

@@ -10,7 +10,7 @@ first copy has an effect, and the reply contains its position. A caller that nam
 through another node, until the farm drops the request.
 
 The number becomes the first member of the entry, which is otherwise unchanged. A user with access to this node may act
-on the farm through it. So this node signs entries that act on the farm and have no proof. Other entries are submitted
+on the farm through it. So this node signs entries that act on the farm and lack a proof. Other entries are submitted
 unchanged. An entry without room for a number (too large, or nested too deeply) is submitted once and never repeated.
 
 An update by ØMQ Raft has its client's reqid instead of a number (`bridge.core.state.reqids`). Its reply contains the

@@ -51,7 +51,7 @@ class Users(ListedFile["UserFiles"]):
         return None if known is None else known.password
 
     async def watch(self, alarms: Alarms) -> None:
-        """Read changed files, until cancelled."""
+        """Read changed files, until canceled."""
         if self._files.paths != (None, None):
             await super().watch(alarms)
 

@@ -50,7 +50,7 @@ class LoopLag:
         self._lags_ms: deque[float] = deque(maxlen=window)
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure until canceled."""
         window_s = self._interval_s * (self._lags_ms.maxlen or 1)
         while True:
             due_s = next_tick_s(self._interval_s)

@@ -16,12 +16,8 @@ delays the next structure by up to a minute after each hand-over. So a Java rout
 request, or if the structure is another publisher's first. If this node takes over within that minute, it opens a new
 session, because a Java router does not delay a session's first structure.
 
-An urgent structure is handed over to i2pd again every few seconds: docs/explanation/publishing.md ("Reasons") explains
-why.
-
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
-transient key it gets the configuration in the key file, which the master has signed. Files of older versions lack it.
-The node reports this before i2pd refuses with only "invalid".
+transient key it gets the configuration in the key file, which the master has signed.
 """
 
 import math
@@ -171,7 +167,7 @@ class MasterSession:
             await self._over.wait()
 
     async def run(self) -> None:
-        """Work until stopped or cancelled."""
+        """Work until stopped or canceled."""
         while not self._stopping:
             self._wake = trio.Event()
             if self._offer is None and self._still_good() is None:

@@ -62,7 +62,7 @@ class RouterQueries:
         self.trouble = f"{access.link} has not been reached yet"
 
     async def run(self) -> None:
-        """Keep a connection open until cancelled."""
+        """Keep a connection open until canceled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random(), spread=RETRY_SPREAD)
         while True:
             try:

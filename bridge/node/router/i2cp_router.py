@@ -122,7 +122,7 @@ class I2cpRouter:
         self._report_again_at_s = 0.0
 
     async def run(self) -> None:
-        """Keep the connections to the router until cancelled."""
+        """Keep the connections to the router until canceled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()

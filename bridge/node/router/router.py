@@ -14,7 +14,7 @@ router: a structure must verify, belong to this destination, and follow the rule
 
 It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
 regardless of their probes. In a demonstration the directory replaces the router. Then a leaf is healthy if its local
-service accepts a TCP connection, or if the leaf has no service.
+service accepts a TCP connection, or if the leaf lacks a service.
 """
 
 import errno
@@ -238,7 +238,7 @@ class FileRouter:
         self._one_writer = trio.Lock()
 
     async def run(self) -> None:
-        """Read the list of structures in the directory, until cancelled: other processes may remove them."""
+        """Read the list of structures in the directory, until canceled: other processes may remove them."""
         while True:
             async with self._one_writer:
                 await self._refresh_files()

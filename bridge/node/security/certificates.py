@@ -43,7 +43,7 @@ def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
 
 
 async def watch_certificate(certificate: NodeCertificate, alarms: Alarms, alarm: AlarmType = CERTIFICATE) -> None:
-    """Show the alarm while the certificate is not valid, and in its last month, until cancelled."""
+    """Show the alarm while the certificate is not valid, and in its last month, until canceled."""
     while True:
         found = await trio.to_thread.run_sync(validity_of, certificate, datetime.now(UTC))
         show_validity(found, alarms, alarm)

@@ -38,7 +38,7 @@ class ListedFile(ABC, Generic[Content]):
         """Keep the clients that were read."""
 
     async def watch(self, alarms: Alarms) -> None:
-        """Use a changed file, until cancelled."""
+        """Use a changed file, until canceled."""
         while True:
             await sleep_to_tick(LOOK_EVERY_S)
             await self.reload(alarms)

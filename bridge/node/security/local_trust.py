@@ -237,7 +237,7 @@ def peer_user_id(connected: ConnectedSocket) -> int | None:
     """Return the user of the peer of a connected Unix socket, from the kernel; None on systems without it.
 
     Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable and
-    has no error, like a connection, but the kernel reports no peer process.
+    does not fail, like a connection, but the kernel does not report a peer process.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:

@@ -84,7 +84,7 @@ class BackgroundTasks:
         await self._reporting.send_final_report()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outage.run)
             nursery.start_soon(self._measuring.run)

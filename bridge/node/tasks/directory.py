@@ -77,7 +77,7 @@ class Directory:
         return self._requests.counts
 
     async def run(self) -> None:
-        """Serve until cancelled; open a new session when one ends."""
+        """Serve until canceled; open a new session when one ends."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random())
         while True:
             try:

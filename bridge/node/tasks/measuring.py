@@ -36,7 +36,7 @@ class MeasuringTask:
         return _taken(self._leaves), _taken(self._masters)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         while True:
             began_s = trio.current_time()
             for destination, found in list(self._targets()):

@@ -72,7 +72,7 @@ class Outage:
         return self._context.replica.server_id in raft.configuration.member_ids
 
     async def run(self) -> None:
-        """Update the outage until cancelled.
+        """Update the outage until canceled.
 
         Without an outage, the next update waits until the quorum can be lost, at most `MIN_PATIENCE_MS`, because the
         period may become shorter.

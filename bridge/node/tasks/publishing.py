@@ -254,7 +254,7 @@ class PublishingTask:
         self._own = own
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish)
             nursery.start_soon(self._hand_over)

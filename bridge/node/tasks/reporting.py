@@ -89,7 +89,7 @@ class ReportingTask:
             self._session_start = None
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         self.leadership_changed()
         await self._until_leader_known()
         while True:

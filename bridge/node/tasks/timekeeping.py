@@ -90,7 +90,7 @@ class TimekeepingTask:
         self._led.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until canceled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep)
             nursery.start_soon(self._watch)

@@ -58,7 +58,7 @@ class FarmEndpoint:
         return Counter[CountedReason]() + self._bound.counts + self._updates.counters
 
     async def serve(self) -> None:
-        """Serve clients until cancelled."""
+        """Serve clients until canceled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._updates.run)
             await nursery.start(self._bound.serve, self._log)

@@ -16,7 +16,7 @@ as a copy, are known only after application.
 A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is unique, and
 equal on the nodes that know the log time. If a node no longer knows it (`LogTimeIndex`), the seconds are 0.
 
-While this node is not a server of a farm the endpoint has no leader and no entries.
+While this node is not a server of a farm, the endpoint has neither a leader nor entries.
 """
 
 import logging

@@ -22,7 +22,7 @@ LINKS_MAX = ADMISSIONS_MAX
 """Limit of links in a handshake.
 
 A longer chain is cut and then does not prove anything. The chain is longer by one link than the chain of the admitting
-leader. A peer with the log needs no chain.
+leader. A peer with the log does not need a chain.
 """
 
 _WAY_OUT = (

@@ -56,7 +56,7 @@ _LEAF_TWICE: Final = "a destination appears twice in `destinations`"
 _MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
 
-# The structs' attributes have the names of the records' attributes, so that conversion needs no list of them.
+# The structs' attributes have the names of the records' attributes, so conversion works without a list of them.
 
 
 class MetaPart(Struct, rename="camel", omit_defaults=True):

@@ -6,7 +6,7 @@
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
 The last two are missing when empty, as in a file of a version that did not endorse. A founding's cluster id follows
-from its promises; it is written for people, and checked. In version 1 a founding had no promises and could not be
+from its promises; it is written for people, and checked. In version 1 a founding lacked promises and could not be
 verified: a farm of that version is made again (`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is

@@ -5,8 +5,8 @@
                 comment       the meaning and the source of each figure
                 one SELECT    over the tables; `$word` is replaced by a value
 
-Each file in this directory is a question; there is no other list. The text uses only the common language of DuckDB and
-Spark, like that of the derived tables (`pipeline/gold/refreshing.py`).
+Each file in this directory is a question; a separate list does not exist. The text uses only the common language of
+DuckDB and Spark, like that of the derived tables (`pipeline/gold/refreshing.py`).
 """
 
 from dataclasses import dataclass

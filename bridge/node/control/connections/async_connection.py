@@ -51,7 +51,7 @@ class AsyncConnection:
 
     @property
     def is_kept(self) -> bool:
-        """Return True if the connection is idle and has not expired; a cancelled exchange leaves it busy."""
+        """Return True if the connection is idle and has not expired; a canceled exchange leaves it busy."""
         return self._http.is_idle() and not self._http.has_expired()
 
     async def aclose(self) -> None:
