@@ -18,7 +18,7 @@ class Resident:
 
     java_bytes: int
     python_bytes: int
-    others: int  # processes beside the JVM
+    others: int  # processes next to the JVM
 
     @property
     def total_bytes(self) -> int:

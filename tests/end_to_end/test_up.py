@@ -86,7 +86,7 @@ def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: s
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_up_is_cancelled_by_each_signal(number: signal.Signals) -> None:
+async def test_up_is_canceled_by_each_signal(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:

@@ -114,7 +114,7 @@ class PlainListener:
         self._open = 0
 
     async def listen(self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve `host` until cancelled, and report the port. Raise ValueError unless `host` is one address."""
+        """Serve `host` until canceled, and report the port. Raise ValueError unless `host` is one address."""
         check_host(host)
         listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])

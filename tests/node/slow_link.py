@@ -158,11 +158,11 @@ class Member:
 
 
 class SlowGroup(ABC):
-    """Three servers connected by pipes: one towards each server, shared by all of its connections."""
+    """Three servers connected by pipes: one toward each server, shared by all of its connections."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.members: dict[int, Member] = {}
-        self.towards = {number: Pipe(100 * MEGABIT_PER_S) for number in NUMBERS}
+        self.toward = {number: Pipe(100 * MEGABIT_PER_S) for number in NUMBERS}
         self.leaders: list[int] = []
         """Servers that became leaders, in order."""
         self._disks = {number: MemoryDisk() for number in NUMBERS}
@@ -204,7 +204,7 @@ class SlowGroup(ABC):
         follower = next(number for number in NUMBERS if number != leader)
         await self.stop(follower)
         await self.write(leader, missing)
-        self.towards[follower].bytes_per_s = MEGABIT_PER_S
+        self.toward[follower].bytes_per_s = MEGABIT_PER_S
         await trio.sleep(3)
         await self.start(follower)
         began_s = trio.current_time()
@@ -217,7 +217,7 @@ class SlowGroup(ABC):
         """Check that the leader keeps its term while entries go to both followers at 1 Mbit/s."""
         leader = await self.leader()
         for number in {*NUMBERS} - {leader}:
-            self.towards[number].bytes_per_s = MEGABIT_PER_S
+            self.toward[number].bytes_per_s = MEGABIT_PER_S
         await self.write(leader, proposals)
         assert self.leaders == [leader]
 

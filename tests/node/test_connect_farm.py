@@ -496,7 +496,7 @@ async def test_streams_are_bounded(tmp_path: Path, autojump_clock: MockClock) ->
             await farm.open_stream()
 
 
-async def test_cancelled_opening_closes_its_stream(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_canceled_opening_closes_its_stream(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, java_like=True) as stage, stage.client() as farm:
         await farm.wait_ready()
         stage.network.connect_delay_s = 1.0

@@ -305,7 +305,7 @@ async def test_slow_client_stops_the_leaf(nursery: trio.Nursery) -> None:
         assert 0 < sent < 5
 
 
-async def test_cancelled_proxy_ends_stream_and_client() -> None:
+async def test_canceled_proxy_ends_stream_and_client() -> None:
     service = HttpService(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")
     with trio.fail_after(BOUND_S):
         async with trio.open_nursery() as services:

@@ -181,7 +181,7 @@ async def test_closed_program_ends_its_stream_soon(autojump_clock: MockClock) ->
     assert trio.current_time() - ended_s == pytest.approx(ANSWERED_S)
 
 
-async def test_cancelled_connection_closes_leaf() -> None:
+async def test_canceled_connection_closes_leaf() -> None:
     ended = trio.Event()
 
     async def watch(stream: trio.abc.HalfCloseableStream) -> None:

@@ -50,7 +50,7 @@ class Middle:
     passed: int = 0
 
     async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Relay until cancelled, and report the port."""
+        """Relay until canceled, and report the port."""
         listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._relay, listeners)

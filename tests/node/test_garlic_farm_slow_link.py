@@ -42,17 +42,17 @@ class ServedCore(ScriptedHandler):
 class SlowStage(Stage):
     """Hosts whose connections use pipes: one toward each server, shared by all of its connections."""
 
-    def __init__(self, nursery: trio.Nursery, own_id: int, towards: dict[int, Pipe]) -> None:
+    def __init__(self, nursery: trio.Nursery, own_id: int, toward: dict[int, Pipe]) -> None:
         super().__init__(nursery)
         self._own_id = own_id
-        self._towards = towards
+        self._toward = toward
 
     async def connect(self, address: PeerAddress) -> Reached:
         """Return a connection to the host at that port."""
         host = self.hosts.get(address.port)
         if host is None:
             raise OSError(111, "Connection refused")
-        ours, theirs = slow_pair(self.nursery, self._towards[address.port], self._towards[self._own_id])
+        ours, theirs = slow_pair(self.nursery, self._toward[address.port], self._toward[self._own_id])
         self.nursery.start_soon(host.server.serve, theirs, f"10.0.0.{self._own_id}", CHANNEL)
         return Reached(ours, CHANNEL)
 
@@ -74,7 +74,7 @@ class Farm(SlowGroup):
         known = voters(len(NUMBERS))
         random = Random(number)
         core_ = Raft(number, known, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, random, now_ms())
-        stage = SlowStage(self._nursery, number, self.towards)
+        stage = SlowStage(self._nursery, number, self.toward)
         stage.hosts = self._hosts
         metrics = Metrics(lambda _: None)
         links = PeerLinks(stage.dialer(number), stage.resolve, metrics=metrics, random=Random(number))

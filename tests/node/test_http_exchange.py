@@ -1,4 +1,4 @@
-"""A cancelled request ends the stream of its body: otherwise trio would report an open generator."""
+"""A canceled request ends the stream of its body: otherwise trio would report an open generator."""
 
 import gc
 from typing import Any
@@ -16,7 +16,7 @@ class StuckStream(httpcore.AsyncMockStream):
     """Takes the head of a request, and never its body."""
 
     async def write(self, buffer: bytes, *_: object, **__: Any) -> None:
-        """Write the head, or wait until cancelled."""
+        """Write the head, or wait until canceled."""
         if b"HTTP/1.1" not in buffer:
             await trio.sleep_forever()
 
@@ -28,7 +28,7 @@ class StuckBackend(httpcore.AsyncMockBackend):
         return StuckStream([])
 
 
-async def test_cancelled_request_ends_its_generator() -> None:
+async def test_canceled_request_ends_its_generator() -> None:
     connection = httpcore.AsyncHTTPConnection(URL.origin, network_backend=StuckBackend([]))
     headers = [("Host", "node"), ("Content-Length", "4")]
     async with trio.open_nursery() as nursery:

@@ -78,7 +78,7 @@ async def test_commits_of_other_groups_do_not_wait(autojump_clock: MockClock) ->
     assert trio.current_time() == 0
 
 
-async def test_cancelled_commit_does_not_delay_next(autojump_clock: MockClock) -> None:
+async def test_canceled_commit_does_not_delay_next(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     await stage.append(b"{}")

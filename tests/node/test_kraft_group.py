@@ -309,7 +309,7 @@ def test_commit_without_member_id_needs_empty_group(pair: Story) -> None:
     assert (pair.group.state, pair.group.is_empty) == (GroupState.EMPTY, True)
 
 
-def test_cancelled_request_is_not_answered(pair: Story) -> None:
+def test_canceled_request_is_not_answered(pair: Story) -> None:
     waiting = pair.join("a", protocols=(("range", b"x"),))
     pair.group.forget(waiting)
     assert pair.group.members["a"].joining is None

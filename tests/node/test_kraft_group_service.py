@@ -99,7 +99,7 @@ class Consumer:
         return self.member_id, self.generation
 
     async def run(self, find: Callable[[], GroupService]) -> None:
-        """Be a member until cancelled; `find` returns the coordinator."""
+        """Be a member until canceled; `find` returns the coordinator."""
         while True:
             try:
                 await self._join(find())

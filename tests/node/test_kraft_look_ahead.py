@@ -67,7 +67,7 @@ class Client:
         return message
 
     async def receive_all(self) -> None:
-        """Receive responses until cancelled."""
+        """Receive responses until canceled."""
         while True:
             await self.receive()
 

@@ -46,7 +46,7 @@ class Quorum(SlowGroup):
         """Replace TCP: `host` is the caller, `port` the called voter."""
         if port not in self.members:
             raise OSError(111, "Connection refused")
-        ours, theirs = slow_pair(self._nursery, self.towards[port], self.towards[int(host)])
+        ours, theirs = slow_pair(self._nursery, self.toward[port], self.toward[int(host)])
         self._nursery.start_soon(self._listeners[port].serve, theirs, f"10.0.0.{host}", 1)
         return ours
 

@@ -72,7 +72,7 @@ async def test_reply_counts_although_server_stops_before_delivery() -> None:
     assert answers == [committed]
 
 
-async def test_call_kinds_have_separate_limits_and_cancelling_frees() -> None:
+async def test_call_kinds_have_separate_limits_and_canceling_frees() -> None:
     calls = PendingCalls(ServerOptions(max_requests=2))
     answers: list[object] = []
     # given as many peer requests as allowed
@@ -81,11 +81,11 @@ async def test_call_kinds_have_separate_limits_and_cancelling_frees() -> None:
     calls.begin(calls.requests, second, answers.append)
     with pytest.raises(ServerBusyError, match="2 requests are under way"):
         calls.begin(calls.requests, third, answers.append)
-    # then a client may still read, and a cancelled request frees its place
+    # then a client may still read, and a canceled request frees its place
     calls.begin(calls.reads, next_call(), answers.append)
     calls.forget(first)
     calls.begin(calls.requests, third, answers.append)
-    # and a late reply to a cancelled request is dropped
+    # and a late reply to a canceled request is dropped
     calls.answer(first, "late")
     assert answers == []
 

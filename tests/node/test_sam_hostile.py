@@ -295,7 +295,7 @@ async def test_loopback_bridge_ends_invalid_connections(sent: bytes, autojump_cl
             nursery.cancel_scope.cancel()
 
 
-async def test_cancelled_requests_close_their_connections(autojump_clock: trio.testing.MockClock) -> None:
+async def test_canceled_requests_close_their_connections(autojump_clock: trio.testing.MockClock) -> None:
     hold_for_sockets(autojump_clock)
     open_connections = 0
 

@@ -331,7 +331,7 @@ async def test_stream_without_accept_ends_after_limit(
         nursery.cancel_scope.cancel()
 
 
-async def test_cancelled_accept_does_not_take_next_stream(bridge: SamBridge) -> None:
+async def test_canceled_accept_does_not_take_next_stream(bridge: SamBridge) -> None:
     async with open_session(bridge) as server, open_session(bridge) as client, trio.open_nursery() as nursery:
         with trio.move_on_after(0.05):
             await server.accept()

@@ -86,7 +86,7 @@ async def test_invalid_change_is_refused_with_reason(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def test_change_with_unreachable_server_is_cancelled(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_change_with_unreachable_server_is_canceled(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     """The caller waits no longer than the limit for a new server without progress."""
     nodes = await start(nursery, founders=1, empty_servers=0)
     leader = await leader_of(nodes)

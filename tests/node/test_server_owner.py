@@ -306,7 +306,7 @@ async def test_surplus_proposals_are_refused_immediately(autojump_clock: MockClo
         nursery.cancel_scope.cancel()
 
 
-async def test_cancelled_proposal_releases_its_resources(autojump_clock: MockClock) -> None:
+async def test_canceled_proposal_releases_its_resources(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(20):

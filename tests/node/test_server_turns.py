@@ -164,7 +164,7 @@ async def test_read_from_reply_callback_keeps_number_of_first_read(
     # when a read is requested, and another one in its callback
     first = server.request_read(repeat_request)
     assert [type(answer) for answer in answers] == [ReadRefused]
-    # then cancelling the first does not cancel the second
+    # then canceling the first does not cancel the second
     server.forget(first)
     await until(lambda: len(answers) == 2)
     assert seconds != [first]

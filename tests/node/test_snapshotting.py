@@ -195,7 +195,7 @@ async def test_snapshot_without_space_is_abandoned(autojump_clock: MockClock, nu
     assert await node.server.take_snapshot() is not None
 
 
-async def test_cancelled_snapshot_leaves_next_one_complete(autojump_clock: MockClock) -> None:
+async def test_canceled_snapshot_leaves_next_one_complete(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         # Given a state of several chunks, and a caller that cancels while the disk writes the first chunk
         node = await leader_alone(nursery, MemoryDisk())

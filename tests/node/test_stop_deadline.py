@@ -63,11 +63,11 @@ def test_withdrawn_deadline_does_not_end_process(process: Process) -> None:
     assert not process.ended.wait(0.4)
 
 
-async def test_cancelled_task_sets_deadline(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_canceled_task_sets_deadline(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_deadline, "CLOSE_SECONDS", 0.01)
     deadline = StopDeadline(process.messages.append, process.end)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(deadline.within_when_cancelled)
+        nursery.start_soon(deadline.within_when_canceled)
         await trio.testing.wait_all_tasks_blocked()
         assert not process.ended.is_set()
         nursery.cancel_scope.cancel()

@@ -77,7 +77,7 @@ async def test_child_ignoring_sigterm_is_killed_after_grace(
     assert [child.exit_text for child in seen] == ["ended by SIGKILL"]
 
 
-async def test_children_stop_when_work_fails_or_is_cancelled(
+async def test_children_stop_when_work_fails_or_is_canceled(
     tmp_path: Path, program: Callable[[Path, str], Command]
 ) -> None:
     seen: list[Child] = []

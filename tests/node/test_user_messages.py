@@ -48,7 +48,7 @@ class Node:
         )
 
     async def run(self) -> None:
-        """Process the events of gossip until cancelled."""
+        """Process the events of gossip until canceled."""
         async for numbered in self.group.events():
             self.directory.refresh()
             match numbered.event:

@@ -201,12 +201,12 @@ async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClo
     assert trio.current_time() == pytest.approx(0.8)
 
 
-async def test_search_of_cancelled_task_continued_by_other_task(autojump_clock: MockClock) -> None:
+async def test_search_of_canceled_task_continued_by_other_task(autojump_clock: MockClock) -> None:
     network, peers = cluster(leader=None)
     async with client_of(network) as client, trio.open_nursery() as nursery:
         with trio.move_on_after(0.2):
             nursery.start_soon(client.update, b"other")
-            await client.update(b"cancelled")
+            await client.update(b"canceled")
         for peer in peers:
             peer.leader = "1"
     assert [request.data for request in updates(peers[0]) if isinstance(request, UpdateRequest)] == [b"other"]

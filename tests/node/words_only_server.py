@@ -76,7 +76,7 @@ class WordsOnlyServer:
             await self.changed.wait()
 
     async def listen(self, task_status: trio.TaskStatus[PeerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve on loopback until cancelled, and report the address."""
+        """Serve on loopback until canceled, and report the address."""
         self.directory.mkdir(exist_ok=True)
         certificate = load_or_create_certificate(self.directory)
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)

@@ -178,7 +178,7 @@ class LoopbackPeer:
         self.scripted = ScriptedPeer(MemoryNetwork(), member, (member,), "1")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled."""
+        """Serve until canceled."""
         await self._socket.run(task_status=task_status)
 
     def _receive(self, frames: list[bytes], _user: str | None) -> None:

@@ -149,19 +149,19 @@ class TasksElsewhere:
 
 
 class JobThatLasts(TasksElsewhere):
-    """Spark with a job that ends when jobs with its tag are cancelled."""
+    """Spark with a job that ends when jobs with its tag are canceled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.began, self.cancelled = threading.Event(), threading.Event()
+        self.began, self.canceled = threading.Event(), threading.Event()
 
     def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
         assert [tag] == self.tags
-        self.cancelled.set()
+        self.canceled.set()
 
     def collect(self) -> list[pa.RecordBatch]:
         self.began.set()
-        assert self.cancelled.wait(END_S)
+        assert self.canceled.wait(END_S)
         raise Py4JError("Job 0 cancelled")
 
 
@@ -196,7 +196,7 @@ def test_stop_cancels_only_jobs_of_query_in_bucket(place: BucketPath, tmp_path: 
             query = start_query(session, settings, available_now=True)
             assert each.began.wait(END_S)
             query.stop()
-            assert (query.isActive, each.cancelled.is_set()) == (False, True)
+            assert (query.isActive, each.canceled.is_set()) == (False, True)
     assert jobs[0].tags != jobs[1].tags
 
 

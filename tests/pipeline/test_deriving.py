@@ -13,7 +13,7 @@ from pipeline.gold.deriving import Deriving, running
 from pipeline.spark.lost_starts import LostStarts, Patience
 
 TIMEOUT_S = 20.0
-FULL, CUT = "no space left on device", "cancelled"
+FULL, CUT = "no space left on device", "canceled"
 
 
 def lost_starts(count: Callable[[], None] = lambda: None) -> LostStarts:
@@ -104,15 +104,15 @@ def test_closed_pipe_ends_run_loop() -> None:
         deriving.check()
 
 
-def test_work_cancelled_by_end_does_not_fail() -> None:
+def test_work_canceled_by_end_does_not_fail() -> None:
     began, cut = threading.Event(), threading.Event()
 
-    def cancelled(_: int) -> None:
+    def canceled(_: int) -> None:
         began.set()
         assert cut.wait(TIMEOUT_S)
         raise OSError(CUT)
 
-    deriving = Deriving(cancelled, lost_starts())
+    deriving = Deriving(canceled, lost_starts())
     thread = start(deriving)
     deriving.batch_done(0)
     assert began.wait(TIMEOUT_S)

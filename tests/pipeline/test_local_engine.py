@@ -301,17 +301,17 @@ def test_stop_does_not_wait_for_unresponsive_source(
 
 
 def test_stop_cancels_tasks_elsewhere(tmp_path: Path) -> None:
-    began, cancelled = threading.Event(), threading.Event()
+    began, canceled = threading.Event(), threading.Event()
 
     def read(_: Sequence[InputPartition]) -> Iterator[pa.RecordBatch]:
         began.set()
-        assert cancelled.wait(END_S)
+        assert canceled.wait(END_S)
         raise Py4JError("Job 0 cancelled as part of cancellation of all jobs")
 
     def write(rows: Any, _: int) -> None:
         [*rows].clear()
 
-    query = LocalQuery(Numbers(3), write, tmp_path / "a", 1.0, read=read, cancel=cancelled.set).start()
+    query = LocalQuery(Numbers(3), write, tmp_path / "a", 1.0, read=read, cancel=canceled.set).start()
     assert began.wait(END_S)
     query.stop()
     assert (query.isActive, StoredCheckpoint(tmp_path / "a").committed) == (False, -1)
@@ -339,7 +339,7 @@ def test_stop_continues_after_error_of_cancel(tmp_path: Path, monkeypatch: pytes
     query = LocalQuery(source, write, tmp_path / "a", 1.0, read=read, cancel=cancel, notify=notes.append).start()
     assert began.wait(END_S)
     query.stop()
-    assert (query.isActive, notes) == (False, ["the running tasks could not be cancelled: the JVM has ended"])
+    assert (query.isActive, notes) == (False, ["the running tasks could not be canceled: the JVM has ended"])
 
 
 def test_progress_has_form_of_spark(tmp_path: Path) -> None:

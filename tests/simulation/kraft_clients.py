@@ -94,7 +94,7 @@ def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 -
 
 
 def _flood(random: Random) -> bytes:
-    """Return Produce requests without acknowledgement, then a request that gets a response."""
+    """Return Produce requests without acknowledgment, then a request that gets a response."""
     flood = [_framed_as(random, ApiKey.PRODUCE, _produce(random, acks=0)) for _ in range(_FLOOD)]
     return b"".join((*flood, _framed_as(random, ApiKey.METADATA, clients.MetadataRequest(topics=()))))
 

@@ -55,7 +55,7 @@ def merges(group: WireGroup) -> bool:
 
 
 def split(group: WireGroup, steps: int) -> None:
-    """Send each node the steps towards a different ring, at one moment."""
+    """Send each node the steps toward a different ring, at one moment."""
     for number, node in enumerate(group.nodes):
         for chain in replaced(node.chain, number, ClockBound(0).at(group.now) - 1_000)[-steps:]:
             send_keyring(group, node, chain)

@@ -58,7 +58,7 @@ class Wire(QuietWay):
         """Ignore a processed request."""
 
     def acknowledged(self, *_details: object) -> None:
-        """Ignore an acknowledgement."""
+        """Ignore an acknowledgment."""
 
     def follows_package(self, _server: ServerId) -> bool:
         return self.package

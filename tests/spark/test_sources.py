@@ -68,7 +68,7 @@ def test_filters_are_pushed_to_source(session: SparkSession, tmp_path: Path) -> 
         session.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_job_with_tag_is_cancelled_alone(session: SparkSession, tmp_path: Path) -> None:
+def test_job_with_tag_is_canceled_alone(session: SparkSession, tmp_path: Path) -> None:
     class WaitingReader:
         """Waits for bytes in the named pipe of a task."""
 

@@ -84,7 +84,7 @@ class Group(Bench):
 
 
 def in_joint_consensus() -> Group:
-    """Return server 1 as the leader of 1 2 3, with C_old,new towards 3 4 5 that only its own log contains."""
+    """Return server 1 as the leader of 1 2 3, with C_old,new toward 3 4 5 that only its own log contains."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(3, 4, 5))

@@ -83,7 +83,7 @@ def test_fetch_offset_acknowledges_earlier_entries() -> None:
     assert bench.about.commit_index == 2
 
 
-def test_lower_fetch_offset_ends_acknowledgement() -> None:
+def test_lower_fetch_offset_ends_acknowledgment() -> None:
     """The directory of a voter was replaced by an older copy, so its lost entries do not count for a majority."""
     bench = leader(1)
     for index in (2, 1):
@@ -91,8 +91,8 @@ def test_lower_fetch_offset_ends_acknowledgement() -> None:
         assert {follower.match for follower in bench.about.followers} == {0, index}
 
 
-def test_diverging_fetch_ends_acknowledgement() -> None:
-    """Step 3: the voter has another log in its directory, so none of its earlier acknowledgements counts."""
+def test_diverging_fetch_ends_acknowledgment() -> None:
+    """Step 3: the voter has another log in its directory, so none of its earlier acknowledgments counts."""
     bench = leader(1)
     for position, match in ((LogId(2, 2), 2), (LogId(2, 1), 0), (LogId(1, 1), 1)):
         bench.fetch(TWO, position)
@@ -227,7 +227,7 @@ def test_follower_fetches_from_its_log_end() -> None:
 
 
 def test_fetch_position_is_durable() -> None:
-    """The fetch offset is the acknowledgement, so appends must be synced before it is sent."""
+    """The fetch offset is the acknowledgment, so appends must be synced before it is sent."""
     bench = FetchBench(1, fast=False, term=2)
     fetch = bench.follow(TWO, 2)
     bench.reply(fetch, suffix(2, 2))

@@ -43,7 +43,7 @@ def test_fetch_before_log_start_gets_snapshot_id() -> None:
     assert [entry.term for entry in reply.entries] == [2]
 
 
-def test_fetch_before_log_start_ends_acknowledgement() -> None:
+def test_fetch_before_log_start_ends_acknowledgment() -> None:
     """The directory of a voter was emptied, so its lost entries do not count for a majority."""
     bench = compacted_leader()
     assert {follower.match for follower in bench.about.followers} == {0, 4}

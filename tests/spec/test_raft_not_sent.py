@@ -60,7 +60,7 @@ def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
     assert bench.all(Send) == []
 
 
-def test_unsent_append_below_match_ends_acknowledgement() -> None:
+def test_unsent_append_below_match_ends_acknowledgment() -> None:
     """A joining peer reports the loss of its log only in its join reply. Then its link withholds even heartbeats."""
     bench = Bench(1, 1, voters=2)
     bench.lead()

@@ -118,7 +118,7 @@ def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
 
 
 def test_follower_with_older_copy_gets_entries_again() -> None:
-    """Quote: "until all followers eventually store all log entries", also after an acknowledgement by a lost disk."""
+    """Quote: "until all followers eventually store all log entries", also after an acknowledgment by a lost disk."""
     bench = Bench(voters=3)
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -137,7 +137,7 @@ def test_follower_with_older_copy_gets_entries_again() -> None:
 
 
 def test_late_refusal_keeps_acknowledged_entries() -> None:
-    """Lost and repeated messages: a refusal sent before the acknowledgement does not show that entries are lost."""
+    """Lost and repeated messages: a refusal sent before the acknowledgment does not show that entries are lost."""
     bench = Bench(voters=3)
     bench.lead()
     (first,) = bench.appends(TWO)

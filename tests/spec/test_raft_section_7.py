@@ -166,7 +166,7 @@ def test_append_covered_by_snapshot_acknowledged_when_durable() -> None:
     bench.receive(
         TWO, AppendEntries(term=9, leader=TWO, previous=LogId(2, 1), entries=suffix(3, 5), commit=0, correlation=77)
     )
-    # Then its acknowledgement waits for the snapshot
+    # Then its acknowledgment waits for the snapshot
     (answer,) = bench.all(Send)
     assert answer.message == AppendReply(term=9, success=True, next_index=4, correlation=77)
     assert answer.after == install.number

@@ -29,16 +29,21 @@ EXEMPT = ("tests/vectors/", "tests/structure/", "tests/spec/test_raft_figure_2",
 DOCUMENTS = ("README.md", "SECURITY.md", "docs/")
 OPENING = "opening"
 """The pattern that counts only in the first line of a docstring."""
+LONG = "long"
+"""The pattern that counts only in whole sentences."""
 SHOWN_LINES = 20
 """Lines that the check prints for one count above its baseline."""
 
 _CODE = re.compile(r"`[^`]*`|\"[^\"]*\"")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
+_NO_PROSE = re.compile(r"^\s*(?:[#|]|[-*] |\d+\. )|[─│▶◀├└┌]|\S {3,}\S")
+"""A line that begins a paragraph: a heading, a row or an item; or a line of a diagram."""
 _COMMENT = re.compile(r"(?:^\s*|\s\s)#\s+(?!noqa|type:|pragma|fmt:|--)(.*)$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """A line of prose; `kind` is openings (of docstrings), docstrings, strings, documents or names."""
+    """A line of prose; `kind` is openings (of docstrings), docstrings, strings, documents, names or sentences."""
 
     path: str
     number: int
@@ -67,13 +72,30 @@ def prose_of(path: Path) -> Iterator[Line]:
     if name.startswith(EXEMPT):
         return
     if path.suffix == ".md" and name.startswith(DOCUMENTS):
-        for number, text in _document_lines(text_of(path)):
-            yield Line(name, number, "documents", "documents", _CODE.sub("", text))
+        lines = list(_document_lines(text_of(path)))
+        yield from (Line(name, number, "documents", "documents", _CODE.sub("", text)) for number, text in lines)
+        yield from (Line(name, number, "documents", "sentences", text) for number, text in sentences(lines))
     elif path.suffix == ".py":
         first = name.partition("/")[0]
         area = first if first in (*PACKAGES, "tests") else "other"
-        for number, kind, text in source_lines(text_of(path), nodes_of(path), tests=area == "tests"):
-            yield Line(name, number, area, kind, _CODE.sub("", text))
+        lines = list(source_lines(text_of(path), nodes_of(path), tests=area == "tests"))
+        yield from (Line(name, number, area, kind, _CODE.sub("", text)) for number, kind, text in lines)
+        prose = sorted((number, text) for number, kind, text in lines if kind == "docstrings")
+        yield from (Line(name, number, area, "sentences", text) for number, text in sentences(prose))
+
+
+def sentences(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of numbered lines, each with the first number of its paragraph; code counts as one word."""
+    paragraph: list[str] = []
+    first = last = 0
+    for number, text in [*lines, (-1, "")]:
+        if number != last + 1 or not text.strip() or _NO_PROSE.search(text):
+            prose = _CODE.sub("X", " ".join(paragraph))
+            yield from ((first, sentence) for sentence in _SENTENCE_END.split(prose) if sentence)
+            paragraph, first = [], number
+        if text.strip():
+            paragraph.append(text.strip())
+        last = number
 
 
 def _document_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -112,10 +134,11 @@ def source_lines(text: str, nodes: Iterable[ast.AST], *, tests: bool) -> Iterato
 
 
 def offending(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
-    opening = [pattern for pattern in patterns() if pattern.name == OPENING]
-    others = [pattern for pattern in patterns() if pattern.name != OPENING]
+    special = {"openings": OPENING, "sentences": LONG}
+    by_kind = {kind: [pattern for pattern in patterns() if pattern.name == name] for kind, name in special.items()}
+    others = [pattern for pattern in patterns() if pattern.name not in special.values()]
     for line in lines:
-        for pattern in opening if line.kind == "openings" else others:
+        for pattern in by_kind.get(line.kind, others):
             if pattern.expression.search(line.text):
                 yield pattern.name, line
 
@@ -175,7 +198,7 @@ def check() -> Iterator[str]:
 
 def _is_new(line: Line) -> bool:
     source = text_of(ROOT / line.path).splitlines()[line.number - 1].strip()
-    return line.kind == "strings" or (line.path, source) in _changed()
+    return line.kind in {"strings", "sentences"} or (line.path, source) in _changed()
 
 
 def main() -> int:

@@ -51,6 +51,7 @@ COMMANDS = "bridge.cli."
 """The prefix of modules that the command line imports by name, when a command is called."""
 ROOM_MODULES_MAX = {"consensus.protocols": 20, "gossip": 15, "bridge": 20, "pipeline": 15}
 FUNCTION_LINES = 70
+PREFACE_LINES = 20
 IMPORTS_OF_APP_MAX = 15
 SLIVER_LINES = 40
 REASON = "A module of its own"
@@ -143,6 +144,7 @@ def check() -> Iterator[str]:
     yield from missing_floors(graph())
     yield from slivers(graph())
     yield from _large_rooms()
+    yield from _long_prefaces()
     yield from _long_functions()
     yield from _composition_root()
     for path in modules().values():
@@ -201,6 +203,13 @@ def slivers(imports: Graph) -> Iterator[str]:
                 1,
                 f"{code_lines(path)} lines of code, imported by {by}: merge it, or give the reason for a module",
             )
+
+
+def _long_prefaces() -> Iterator[str]:
+    for path in modules_in(*PACKAGES, "tests/simulation"):
+        lines = (ast.get_docstring(tree_of(path)) or "").count("\n") + 1
+        if lines > PREFACE_LINES:
+            yield problem(path, 1, f"its docstring has {lines} lines, more than {PREFACE_LINES}: move a part to docs")
 
 
 def _large_rooms() -> Iterator[str]:

@@ -267,7 +267,7 @@ def test_planted_words_of_the_list_are_found() -> None:
         "Three nodes found each other.",
         "a founder, the founding, the phase `founded`, the event `farm-founded`",
         "an I2P router, the router's I2CP, each router refuses it",
-        "colors, neighbors, canceled or cancelled",
+        "colors, neighbors, or canceled",
     ],
 )
 def test_correct_use_of_glossary_word_is_accepted(text: str) -> None:

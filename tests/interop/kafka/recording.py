@@ -6,7 +6,7 @@
 
 A response does not name its request, so each connection stores the requests without a response: Kafka replies in the
 order of the requests, and the correlation id confirms it. A request without a response (Produce without
-acknowledgement) would break the order; it raises an error instead of a wrong recording.
+acknowledgment) would break the order; it raises an error instead of a wrong recording.
 
 The proxy also cuts connections: `cut` ends all connections of a server, and `hold` refuses new ones until `release`,
 which the server's peers experience as a partition.

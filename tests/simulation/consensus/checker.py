@@ -5,7 +5,7 @@
     log matching           an index and a term identify one entry and, by induction over the previous term, one prefix
     leader completeness    a new leader holds all entries committed before
     state machine safety   every server applies the same entry at the same index, in order, once per run
-    acknowledgement        acknowledged entries are on the disk of the server
+    acknowledgment        acknowledged entries are on the disk of the server
     durable commitment     entries committed by a leader are on the disks of a majority of each voter set of its
                            configuration; acknowledged entries are never lost
     one change at a time   a configuration follows the commitment of the previous one; C_old,new follows only C_old, and
@@ -210,7 +210,7 @@ class Checker:
                 pass
 
     def _acknowledged(self, server: ServerId, term: Term, index: Index) -> None:
-        """Check that the disk holds the log up to `index`; acknowledgements of an older term may be outdated."""
+        """Check that the disk holds the log up to `index`; acknowledgments of an older term may be outdated."""
         shadow = self.shadows[server]
         durable_index = len(shadow.durable)
         if index > durable_index and term == shadow.hard_state.term:

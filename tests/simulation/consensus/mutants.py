@@ -324,12 +324,12 @@ MUTANTS = (
     ),
     Mutant(
         "learner-counted-as-voter",
-        "learners count towards majorities",
+        "learners count toward majorities",
         ((Configuration, "majorities", property(_learners_count)),),
     ),
     Mutant(
         "leader-outside-counts-itself",
-        "a leader that C_new removes counts towards its majority",
+        "a leader that C_new removes counts toward its majority",
         ((Replica, "_use_configuration", _count_ourselves_too),),
     ),
     Mutant(

@@ -2,8 +2,7 @@
 
 Every history draws its own rates, and many of them are zero ("swarm testing"). A world in which everything fails
 together never gets far enough for a rare combination of two faults. A world with one fixed mixture shows one kind of
-history only. Limits of the core are drawn small, so that windows fill, tails are trimmed and batches are cut in short
-histories.
+history only.
 
     general      all faults
     paused       leaders pause while isolated; they receive reads after other servers have replaced them
@@ -199,7 +198,7 @@ def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
 
     They are numbers, or ids with directories in every second history; ØMQ Raft always uses strings. With directories,
     the servers that join later have the ids of the first ones, in other directories: code that confuses them counts a
-    vote or an acknowledgement twice. On Kafka's wire, servers that join later alternate between observers with their
+    vote or an acknowledgment twice. On Kafka's wire, servers that join later alternate between observers with their
     own ids and successors of a server that has lost its directory (`is_successor`).
     """
     places = range(1, profile.servers + profile.joiners + 1)

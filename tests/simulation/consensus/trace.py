@@ -11,7 +11,7 @@ follower. A Persist is Unsync, its completion Sync or SyncVotes, a restart Crash
 vote, log, role or commit index is a stutter. A pre-vote is a stutter, too: if it changes a term, it is rejected.
 
 The model must have sent every sent message: a vote, a vote request, a part of the leader's log with a commit
-index up to its own, an acknowledgement of durable entries that agree with the leader.
+index up to its own, an acknowledgment of durable entries that agree with the leader.
 
 The mapping reads the state of the core and its Persists, so it trusts that storage returns what it stored; the judge
 checks that. Terms above the model's requests do not exist, so forged terms (`forger`) are outside.
@@ -120,7 +120,7 @@ class TraceChecker(Checker):
         super().sent(server, message)
 
     def reply_sent(self, server: ServerId, recipient: ServerId, message: Message) -> None:
-        """Check a vote or an acknowledgement that leaves the server."""
+        """Check a vote or an acknowledgment that leaves the server."""
         self._check_message(server, recipient, message)
         super().reply_sent(server, recipient, message)
 

@@ -3,24 +3,22 @@
     core ─▶ mapping ─▶ codec ─▶ frames ──DEALER to ROUTER──▶ codec ─▶ debouncing ─▶ mapping ─▶ core
     core ◀─ mapping ◀─ codec ◀─ frames ◀─────────────────── codec ◀─────────────── mapping ◀─ core
 
-Anything that the wire cannot express is lost here too. Replies about a part of the entries, and terms below the term of
-the request, are not sent. A failure may lack a hint, and a snapshot lacks the configuration.
+Messages that the wire cannot express are lost here, too. Replies about a part of the entries, and terms below the term
+of the request, are not sent. A failure may lack a hint, and a snapshot lacks the configuration.
 
 *The asker* has one DEALER for each other server. It repeats only the newest request until it is answered. It keeps the
-last few requests, each for one reply, because a follower with a slow disk replies late but correctly. A request needs a
-connection; requests in transit when the connection breaks are lost. A connection breaks when the link is cut or an end
-stops. It preserves order, and the next connection has another identity for the ROUTER.
+last few requests, each for one reply, because a follower with a slow disk replies late but correctly. A connection
+breaks when the link is cut or an end stops, and loses the requests in transit. The next one has another identity.
 
 *The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
-reply again; until that reply exists, the core receives only a heartbeat. If the reply cannot be expressed, the answerer
-drops the request, so that the same request can be processed again.
+reply again; until that reply exists, the core receives only a heartbeat. It drops a request without an expressible
+reply.
 
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.
 
-*A snapshot's members.* The receiver of the first chunk requests the members from the sender, as a client would. During
-a change the reply is one list of old and new members. If the sender does not reply, the receiver uses its own newest
-configuration; without one it drops the chunk.
+*A snapshot's members.* The receiver of the first chunk requests the members from the sender, as a client would. Without
+a reply, the receiver uses its newest configuration; without one it drops the chunk.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
     trio.to_thread.run_sync(work)     ──▶ `in_place`: the work, then the delay of the machine's disk if the work synced
     DiskThread.run, begin             ──▶ `DiskWorker`: one call after the other, like the thread that it replaces
 
-While a disk hangs, no work of a `DiskWorker` begins. A cancelled caller waits `STOP_SECONDS` more, and then gets
+While a disk hangs, no work of a `DiskWorker` begins. A canceled caller waits `STOP_SECONDS` more, and then gets
 `DiskHangsError`, as from the thread.
 """
 
@@ -30,7 +30,7 @@ async def in_place(
     limiter: object = None,  # noqa: ARG001 - trio's parameter
 ) -> T:
     """Do the work of a thread in place, and wait for the delay of the disk."""
-    await trio.lowlevel.checkpoint_if_cancelled()
+    await trio.lowlevel.checkpoint_if_canceled()
     host = current_host.get()
     with trio.CancelScope(shield=not abandon_on_cancel):
         while host is not None and host.disk_hangs:  # noqa: ASYNC110 - a plain flag that tests set
@@ -70,8 +70,8 @@ class DiskWorker:
         self._is_working = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return or raise the result of `work`; `DiskHangsError` if cancelled and not done."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        """Return or raise the result of `work`; `DiskHangsError` if canceled and not done."""
+        await trio.lowlevel.checkpoint_if_canceled()
         done = trio.Event()
         call = self._put(work, done.set)
         try:
@@ -81,7 +81,7 @@ class DiskWorker:
         return call.result()  # type: ignore[no-any-return]
 
     async def run_last(self, work: Callable[[], object]) -> None:
-        """Do `work` as the last call, even if cancelled; raise `DiskHangsError` if it does not end in time."""
+        """Do `work` as the last call, even if canceled; raise `DiskHangsError` if it does not end in time."""
         done = trio.Event()
         call = self._put(work, done.set)
         await self._finish(call, done)

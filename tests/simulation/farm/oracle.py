@@ -268,7 +268,7 @@ class Oracle:
         self.violations: list[Violation] = []
 
     async def run(self) -> None:
-        """Judge until cancelled."""
+        """Judge until canceled."""
         while True:
             self._truth.look()
             for host in self._world.members.values():

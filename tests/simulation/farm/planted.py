@@ -655,7 +655,7 @@ PLANTED: Final[Mapping[str, Planted]] = {
     "the level is raised without the old voters": Planted(
         1, "true alarm", ((level_raising, "next_level", _own_level),), OLD_VOTERS
     ),
-    "an acknowledgement names another index": Planted(
+    "an acknowledgment names another index": Planted(
         1, "acknowledged index", ((Submitting, "_submit", _next_index),), (), 10.0
     ),
     "a correction of log time does not count": Planted(

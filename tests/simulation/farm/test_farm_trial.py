@@ -205,7 +205,7 @@ def test_found_plans_have_faults() -> None:
     assert all(len(each.faults) > 5 for each in plans)
 
 
-CHEAP = ("an acknowledgement names another index", "structures are not signed")
+CHEAP = ("an acknowledgment names another index", "structures are not signed")
 
 
 @pytest.mark.parametrize("name", few_of({each: each for each in PLANTED}, *CHEAP))

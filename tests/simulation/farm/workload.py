@@ -127,7 +127,7 @@ class Client:
         self._committed = committed
 
     async def run(self) -> None:
-        """Make calls until cancelled."""
+        """Make calls until canceled."""
         while True:
             await trio.sleep(self._random.expovariate(1 / PAUSE_S))
             await self.call(self._kind())

@@ -7,7 +7,7 @@
         async with world.control("node-1") as client:     the product's control client
             await client.view()
 
-A kill keeps the content of the disk at that moment: the tasks of the process are cancelled afterwards, and later writes
+A kill keeps the content of the disk at that moment: the tasks of the process are canceled afterwards, and later writes
 are undone. A power cut keeps the durable content and a random part of the later writes.
 """
 
@@ -254,7 +254,7 @@ class World:
         self.note(self.hosts[name], f"addresses {' '.join(addresses)}")
 
     async def serve(self, name: str, port: int, handler: Callable[[trio.SocketStream], Awaitable[object]]) -> "Service":
-        """Run a server on the loopback address of a machine, such as a router, until its scope is cancelled.
+        """Run a server on the loopback address of a machine, such as a router, until its scope is canceled.
 
         A kill of the node does not end it. A power cut does; it starts again with the machine.
         """

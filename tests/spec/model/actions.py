@@ -200,7 +200,7 @@ class Actions:
         written = node.unsynced[0] if node.unsynced else node.memory
         if node.ahead == (written.term, written.vote):
             node = node._replace(ahead=())
-        # A later term on the disk does not stop an acknowledgement that waited for these entries.
+        # A later term on the disk does not stop an acknowledgment that waited for these entries.
         return self._with(self._claimed(state, server, written), server, node)
 
     def sync_votes(self, state: State, server: int, count: int) -> State:
@@ -238,7 +238,7 @@ class Actions:
         return self._claimed(state, server, self._rules.holds_durably(state.nodes[server]))
 
     def _claimed(self, state: State, server: int, held: Version) -> State:
-        """Record the vote and the acknowledgement that this version permits."""
+        """Record the vote and the acknowledgment that this version permits."""
         if not held.term:
             return state
         if held.vote == server:

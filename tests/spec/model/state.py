@@ -6,7 +6,7 @@ message at any later time, or never. So a state records all sent contents of eac
     vote requests     the end of the candidate's log, per candidate
     votes             the candidates that a server has voted for, per server
     appends, fetches  any part of the leader's log: within a term it only grows, so one log describes all messages
-    acknowledgements  the highest index that a server has reported as durable: a higher one implies the lower ones
+    acknowledgments  the highest index that a server has reported as durable: a higher one implies the lower ones
     commit indexes    the highest that the leader has sent
 
 A message leaves as soon as its sender's disk holds the claimed content. This loses no case, since a sent message forces
