@@ -2,9 +2,9 @@
 
     prose of the tracked files ─▶ lines of each pattern, by area and kind ─▶ not above english_baseline.toml
 
-`english.toml` has the patterns, each with its plain form. A count may fall, but not rise: then the check fails, and
-prints the offending lines that differ from the last commit of the baseline. `python -m tests.structure.english` records
-lower counts in the baseline. It never records a higher count.
+`english.toml` has the patterns, each with its plain form; *long* counts sentences above 25 words. A count may fall, but
+not rise: then the check fails, and prints the offending lines that differ from the last commit of the baseline. `python
+-m tests.structure.english` records lower counts in the baseline. It never records a higher count.
 
 Quotations are exempt: code in backticks or fences, text in double quotes inside prose, and lines of a document that
 begin with `>`. The vectors and the rules quoted from the Raft paper are exempt, too.
@@ -35,7 +35,8 @@ SHOWN_LINES = 20
 """Lines that the check prints for one count above its baseline."""
 
 _CODE = re.compile(r"`[^`]*`|\"[^\"]*\"")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
+_TARGET = re.compile(r"\]\([^)]*\)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+(?=\S)")
 _NO_PROSE = re.compile(r"^\s*(?:[#|]|[-*] |\d+\. )|[─│▶◀├└┌]|\S {3,}\S")
 """A line that begins a paragraph: a heading, a row or an item; or a line of a diagram."""
 _COMMENT = re.compile(r"(?:^\s*|\s\s)#\s+(?!noqa|type:|pragma|fmt:|--)(.*)$")
@@ -87,13 +88,15 @@ def prose_of(path: Path) -> Iterator[Line]:
 def sentences(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield the sentences of numbered lines, each with the first number of its paragraph; code counts as one word."""
     paragraph: list[str] = []
-    first = last = 0
-    for number, text in [*lines, (-1, "")]:
+    first, last = 0, -1
+    for number, line in [*lines, (-1, "")]:
+        text = line.replace(" | ", ". ") if line.startswith("|") else line
         if number != last + 1 or not text.strip() or _NO_PROSE.search(text):
-            prose = _CODE.sub("X", " ".join(paragraph))
+            prose = _TARGET.sub("", _CODE.sub("X", " ".join(paragraph)))
             yield from ((first, sentence) for sentence in _SENTENCE_END.split(prose) if sentence)
-            paragraph, first = [], number
+            paragraph = []
         if text.strip():
+            first = first if paragraph else number
             paragraph.append(text.strip())
         last = number
 
@@ -103,7 +106,7 @@ def _document_lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
-        elif not fenced and not line.startswith(">"):
+        elif not fenced and not line.startswith((">", "    ")):
             yield number, line
 
 

@@ -144,7 +144,7 @@ def check() -> Iterator[str]:
     yield from missing_floors(graph())
     yield from slivers(graph())
     yield from _large_rooms()
-    yield from _long_prefaces()
+    yield from long_prefaces()
     yield from _long_functions()
     yield from _composition_root()
     for path in modules().values():
@@ -205,7 +205,8 @@ def slivers(imports: Graph) -> Iterator[str]:
             )
 
 
-def _long_prefaces() -> Iterator[str]:
+def long_prefaces() -> Iterator[str]:
+    """Yield modules with a docstring above the limit of lines."""
     for path in modules_in(*PACKAGES, "tests/simulation"):
         lines = (ast.get_docstring(tree_of(path)) or "").count("\n") + 1
         if lines > PREFACE_LINES:

@@ -14,7 +14,7 @@ from tests.structure import message_fields, modules
 from tests.structure.addresses import fields_of
 from tests.structure.class_names import repeated
 from tests.structure.documents import wrong_names, wrong_sections, wrong_targets
-from tests.structure.english import Line, above, counted, offending, patterns, source_lines
+from tests.structure.english import Line, above, counted, offending, patterns, sentences, source_lines
 from tests.structure.growth import growing, powers
 from tests.structure.raft_rules import quotes
 from tests.structure.soak_sizes import is_never_large
@@ -167,6 +167,14 @@ def test_import_of_lower_layer_is_accepted() -> None:
     assert not list(modules.higher_floors({"bridge": {}, NODE: {CORE: 1, API: 2}, CORE: {}, API: {}}))
 
 
+def test_long_docstring_of_module_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "modules_in", lambda *_: [ROOT / "bridge" / "__init__.py"])
+    for lines, count in ((modules.PREFACE_LINES, 0), (modules.PREFACE_LINES + 1, 1)):
+        tree = ast.parse('"""' + "A line.\n" * lines + '"""')
+        monkeypatch.setattr(modules, "tree_of", lambda _, tree=tree: tree)
+        assert len(list(modules.long_prefaces())) == count
+
+
 def test_short_module_with_one_importer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     short = ROOT / "bridge" / "core" / "formation" / "__main__.py"
     monkeypatch.setattr(modules, "modules", lambda: {"bridge.core.formation.short": short})
@@ -308,16 +316,31 @@ SPOKEN = {
     "order": "so does the leader",
     "animate": "a silent peer",
     "opening": "Whether the log is empty.",
+    "long": "The node " + "and the node " * 8 + "run.",
 }
 
 
 @each_case("pattern", [each.name for each in patterns()])
 def test_sentence_with_pattern_is_counted(pattern: str) -> None:
-    kind = "openings" if pattern == "opening" else "docstrings"
+    kind = {"opening": "openings", "long": "sentences"}.get(pattern, "docstrings")
     found = list(offending([Line("a.py", 3, "gossip", kind, SPOKEN[pattern])]))
     assert pattern in [name for name, _ in found]
     assert [line for _, lines in above(found, Counter()) for line in lines] == [line for _, line in found]
     assert not list(above(found, counted(found)))
+
+
+def test_sentences_end_at_items_and_diagrams_not_at_lines() -> None:
+    lines = ["A title", "", "*One.* Two `a b`", "goes on. Three", "- an item", "    a ──▶ b", "| x | y |"]
+    assert list(sentences(enumerate(lines, 1))) == [
+        (1, "A title"),
+        (3, "*One."),
+        (3, "Two X goes on."),
+        (3, "Three"),
+        (5, "- an item"),
+        (6, "a ──▶ b"),
+        (7, "| x."),
+        (7, "y |"),
+    ]
 
 
 def test_source_lines_give_each_kind_of_prose() -> None:

@@ -6,7 +6,7 @@
         ──▶ sequence is an earlier one          duplicate: a copy, which a reader of the topic does not see
         ──▶ sequence is a later one             out of order: does not count. A later epoch begins with sequence 0
         ──▶ epoch is an earlier one             fenced: does not count
-        ──▶ the producer belongs to another user    foreign: does not count
+        ──▶ another user's producer             foreign: does not count
         ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
@@ -16,9 +16,8 @@ indexes of the last records are kept as runs of adjacent entries: a client that 
 its first copy.
 
 In a full table of producers or skipped indexes, the author with the most rows loses rows; among authors with equally
-many, the first in order. So all servers choose the same rows, regardless of the order in which a table was built or
-restored. A full table of groups refuses a new one. Producers and groups expire by log time, so all servers drop them
-together.
+many, the first in order. So all servers choose the same rows, also after a restart. A full table of groups refuses a
+new one. Producers and groups expire by log time, so all servers drop them together.
 """
 
 import hashlib

@@ -11,8 +11,7 @@ history only.
                  the paper, one entry at a time
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
     lease        clocks drift apart up to the bound of the leases, messages arrive late or twice, and leaders lose one
-                 server after another; only this kind and *ended* have leases, because clock jumps break their
-                 assumption
+                 server after another; only this kind and *ended* have leases
     slow disks   only the disks of a leader's followers are slow: each write takes longer than the minimum election
                  timeout, with the timeouts of a LAN
     hung disks   only the disks of a majority fail: they hang for longer than a leader may wait

@@ -6,13 +6,12 @@
 Messages that the wire cannot express are lost here, too. Replies about a part of the entries, and terms below the term
 of the request, are not sent. A failure may lack a hint, and a snapshot lacks the configuration.
 
-*The asker* has one DEALER for each other server. It repeats only the newest request until it is answered. It keeps the
-last few requests, each for one reply, because a follower with a slow disk replies late but correctly. A connection
-breaks when the link is cut or an end stops, and loses the requests in transit. The next one has another identity.
+*The asker* has one DEALER for each other server. It repeats only the newest request. It keeps the last few requests,
+each for one reply, because a follower with a slow disk replies late but correctly. A cut link or a stopped end breaks a
+connection, whose requests are lost. The next one has another identity.
 
 *The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
-reply again; until that reply exists, the core receives only a heartbeat. It drops a request without an expressible
-reply.
+reply; until it exists, the core receives only a heartbeat. The answerer drops a request with an inexpressible reply.
 
 *A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
 answer a heartbeat before an append that waits for the disk.
