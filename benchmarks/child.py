@@ -9,7 +9,6 @@ a file; if the process ends early, the error shows its last lines.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import trio
 
 LINE_TIMEOUT_S = 60.0
@@ -37,6 +37,17 @@ echo $status
 
 It waits for the end of the program, because a dying process still listens on a port that the next one needs.
 """
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process so far, without its children."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return psutil.Process(pid).memory_info().rss
 
 
 class ChildError(Exception):
@@ -136,15 +147,12 @@ class Child:
                 await self.process.stdout.aclose()
 
     def processor_seconds(self) -> float:
-        """Return the processor time used so far (Linux)."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time used so far."""
+        return processor_seconds(self.pid)
 
     def resident_bytes(self) -> int:
-        """Return the resident memory (Linux)."""
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 if found else 0
+        """Return the resident memory."""
+        return resident_bytes(self.pid)
 
     def _ended_early(self) -> ChildError:
         return ChildError(f"{self.name} ended early{self._last_words()}")

@@ -21,6 +21,7 @@ from typing import Self
 
 import trio
 
+from benchmarks.child import processor_seconds, resident_bytes
 from benchmarks.client import ClusterTarget, ServerTarget
 from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, Phase
@@ -99,19 +100,12 @@ class Server:
         self.process = None
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of the process (Linux)."""
-        if self.process is None:
-            return 0
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 if found else 0
+        """Return the resident memory of the process."""
+        return 0 if self.process is None else resident_bytes(self.process.pid)
 
     def processor_seconds(self) -> float:
-        """Return the processor time of the process so far (Linux)."""
-        if self.process is None:
-            return 0.0
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
+        """Return the processor time of the process so far."""
+        return 0.0 if self.process is None else processor_seconds(self.process.pid)
 
     def wake_ups(self) -> int:
         """Return how often its threads so far have waited and run again (Linux)."""

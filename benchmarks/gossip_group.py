@@ -5,7 +5,6 @@ changes. Processes are ended by the handles that started them. Garlic Farm's als
 """
 
 import json
-import os
 import re
 import signal
 import socket
@@ -15,9 +14,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
+
+from benchmarks.child import processor_seconds, resident_bytes
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
@@ -72,15 +72,12 @@ class Member(Observer):
             self.process.send_signal(number)
 
     def processor_seconds(self) -> float:
-        """Return the processor time used so far (Linux)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time used so far."""
+        return processor_seconds(self.process.pid)
 
     def resident_bytes(self) -> int:
-        """Return the resident memory (Linux)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 if found else 0
+        """Return the resident memory."""
+        return resident_bytes(self.process.pid)
 
 
 class Group:

@@ -51,21 +51,21 @@ async def memory(directory: Path) -> list[Figure]:
     async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
         await trio.sleep(SETTLED_S)
         server = farm.servers[0]
-        moments["created, idle"] = _sizes(server)
+        moments["created, idle"] = sizes_of(server)
         key = load_farm_key(farm.files.directory / "farm.key")
         with peers_of(f"{LOOPBACK}:{server.node.gossip_port}", key.key_ring, metadata=_router(key.cluster)) as peers:
             node = [peer.join() for peer in peers][-1]
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
-            moments[f"{PEERS} peers"] = _sizes(server)
+            moments[f"{PEERS} peers"] = sizes_of(server)
             infos = await trio.to_thread.run_sync(invented_infos, DIRECTORY, _router(key.cluster))
             for _ in range(ANNOUNCEMENTS):
                 await trio.to_thread.run_sync(introduce, peers, node, infos)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
-            moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = _sizes(server)
+            moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = sizes_of(server)
             # This is last, because a view of ten thousand members needs memory itself.
             known = await _known(server)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
-            moments["after a query of its view"] = _sizes(server)
+            moments["after a query of its view"] = sizes_of(server)
     if known < DIRECTORY:
         raise BenchmarkError(f"the node lists {known} members of {DIRECTORY}, so the figures would be of another node")
     note = f"{known} members known; goal below {GOAL_MB} MB"
@@ -76,7 +76,8 @@ async def memory(directory: Path) -> list[Figure]:
     ]
 
 
-def _sizes(server: Server) -> dict[str, float]:
+def sizes_of(server: Server) -> dict[str, float]:
+    """Return the memory of a node (Linux) in megabytes, by kind."""
     return sizes_mb(Path(f"/proc/{server.pid}/smaps_rollup").read_text(encoding="ascii"))
 
 

@@ -15,7 +15,7 @@ import trio
 
 from benchmarks.farm import Server, running_farm
 from benchmarks.figures import Figure
-from benchmarks.gossip_whole_node import sizes_mb
+from benchmarks.gossip_whole_node import sizes_of
 from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.settings.choices import Timing
 from consensus.protocols.zmq_raft import connect
@@ -50,7 +50,7 @@ async def _read(url: str) -> None:
 
 
 def _figures(moment: str, servers: list[Server]) -> list[Figure]:
-    endpoint, *others = [_sizes(server) for server in servers]
+    endpoint, *others = [sizes_of(server) for server in servers]
     return [
         figure
         for kind, size in endpoint.items()
@@ -66,10 +66,6 @@ def _figures(moment: str, servers: list[Server]) -> list[Figure]:
             ),
         )
     ]
-
-
-def _sizes(server: Server) -> dict[str, float]:
-    return sizes_mb(Path(f"/proc/{server.pid}/smaps_rollup").read_text(encoding="ascii"))
 
 
 def _free_port() -> int:
