@@ -438,6 +438,8 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     )
     write_derived(tmp_path, "destination_health", [destination(f"d-{n:04}", n / 1000) for n in range(1000)])
     write_derived(tmp_path, "detections", [detection(n) for n in range(150)])
+    times = {"first_at": NOON, "last_at": NOON, "gap_ms": None}
+    write_derived(tmp_path, "leaderships", [{"term": n, "leader_id": n, "first_index": n, **times} for n in range(100)])
     page = make_page(tmp_path, is_drawn=True)
     assert verdict(page)[0] == "998 of 1,000 servers healthy"
     rows = re.findall(r"<tr[^>]*><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", section(page, "Servers"))
@@ -448,6 +450,7 @@ def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     assert "40 of 999 servers shown, the worst; the rest: at least " in section(page, "Availability by server")
     assert "8 of 999 servers shown, the worst; the rest: at most 992.0 ms." in section(page, "Lag by server")
     assert "100 of 150 detections shown, the newest." in page
+    assert "40 of 100 terms shown, the newest." in section(page, "Leaders")
     assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
     assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
     # The strips of the worst servers change their color in each window, and the page is still small.
