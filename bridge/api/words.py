@@ -13,12 +13,12 @@ announcement, withholds the features of a new level from the farm. Each node tha
 immediately. The alarm `feature-level` is raised only after hours, because every upgrade looks the same for a while.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
-from msgspec import UnsetType
+from msgspec import Struct, UnsetType
 
-from bridge.api.printable import clock_text, duration, milliseconds_text
+from bridge.api.printable import clock_text, duration, known, milliseconds_text
 from bridge.api.view import (
     ConditionView,
     DirectoryView,
@@ -222,3 +222,34 @@ def incarnation_text(member: MemberView) -> str:
 def rtt_text(member: MemberView) -> str:
     """Return the last round trip to a member; `self` for this node."""
     return "self" if member.is_self else milliseconds_text(member.rtt_ms)
+
+
+class MemberColumn(Struct, frozen=True):
+    """A column of the tables of members on all surfaces."""
+
+    title: str
+    """The heading on the page."""
+    text: Callable[[MemberView], str]
+    word: str = ""
+    """The word of the glossary that explains the column, if there is one."""
+    short: str = ""
+    """A short heading for terminals, if the title is long."""
+
+    @property
+    def heading(self) -> str:
+        """The heading in a terminal."""
+        return (self.short or self.title).upper()
+
+
+MEMBER_COLUMNS: Final[Mapping[str, MemberColumn]] = {
+    "name": MemberColumn("Name", lambda member: member.name),
+    "status": MemberColumn("Status", lambda member: member.status.value, "gossip"),
+    "incarnation": MemberColumn("Incarnation", incarnation_text, "incarnation", "inc."),
+    "roundTrip": MemberColumn("Round trip", rtt_text, "round trip", "rtt"),
+    "peers": MemberColumn("Peers", lambda member: f"{known(member.peer_count)}/{known(member.capacity)}", "peer"),
+    "raftId": MemberColumn("Raft id", lambda member: known(member.raft_id), "raft id"),
+    "raft": MemberColumn("Raft", lambda member: "evicted" if member.evicted else member.server_role.value, "raft"),
+    "address": MemberColumn("Address", lambda member: known(member.address)),
+    "endpoint": MemberColumn("Raft server", lambda member: known(member.endpoint)),
+}
+"""In the order of `garlicfarm members`. Other surfaces show some of them, and columns with other data between them."""

@@ -10,7 +10,7 @@ import click
 from bridge.api.control_routes import VIEW
 from bridge.api.farm_facts import outdated_reports
 from bridge.api.outputs import MembersOutput
-from bridge.api.printable import clock_text, duration, known, milliseconds_text
+from bridge.api.printable import clock_text, duration, known
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import (
     FarmView,
@@ -24,13 +24,13 @@ from bridge.api.view import (
     counted_members,
 )
 from bridge.api.words import (
+    MEMBER_COLUMNS,
     SERVER_FAULT,
     by_name,
     conditions_text,
     directory_text,
     handed_over_text,
     health_text,
-    incarnation_text,
     level_words,
     score_text,
     seen_text,
@@ -224,20 +224,6 @@ def members(node: str | None, *, matrix: bool, all_nodes: bool, as_json: bool) -
     if as_json:
         print_json(MembersOutput(tuple(ordered)))
         return
-    print_table(
-        ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "SERVER", "GOSSIP ADDRESS", "RAFT ADDRESS"),
-        [
-            (
-                member.name + (" (self)" if member.is_self else ""),
-                member.status.value,
-                incarnation_text(member),
-                milliseconds_text(member.rtt_ms),
-                f"{known(member.peer_count)}/{known(member.capacity)}",
-                known(member.raft_id),
-                "evicted" if member.evicted else member.server_role.value,
-                known(member.address),
-                known(member.endpoint),
-            )
-            for member in ordered
-        ],
-    )
+    columns = MEMBER_COLUMNS.values()
+    headings = [each.heading for each in columns]
+    print_table(headings, [[each.text(member) for each in columns] for member in ordered])

@@ -18,6 +18,7 @@ from bridge.api.printable import clock_text, duration, known, printable, short_a
 from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
 from bridge.api.words import (
     IN_LAST_REPORT,
+    MEMBER_COLUMNS,
     SERVER_FAULT,
     condition_text,
     health_text,
@@ -43,6 +44,7 @@ from bridge.tui.state import ViewState, pattern_of, selected_member, shown_membe
 from bridge.tui.targets import OnMember, Sort, aimed
 
 SPARK_WIDTH: Final = 20
+_HEADINGS: Final = {key: each.heading for key, each in MEMBER_COLUMNS.items()}
 _FACT_CELLS: Final = 14
 ADDRESS_CELLS: Final = 14
 
@@ -57,18 +59,18 @@ def members_section(
     measured = [value for each in shown for value in history_of(history, each).rtt_ms if value is not None]
     highest_rtt_ms, has_chart = max(measured, default=0.0), canvas.is_wide and bool(measured)
     columns = [
-        Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16, sort=Sort.NAME),
-        Column(f"STATUS{_order(Sort.STATUS, state)}", 8, sort=Sort.STATUS),
-        Column(f"RAFT{_order(Sort.RAFT, state)}", 9, sort=Sort.RAFT),
-        Column("INC.", 5, right=True),
-        Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True, sort=Sort.RTT),
+        Column(f"  {_HEADINGS['name']}{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16, sort=Sort.NAME),
+        Column(f"{_HEADINGS['status']}{_order(Sort.STATUS, state)}", 8, sort=Sort.STATUS),
+        Column(f"{_HEADINGS['raft']}{_order(Sort.RAFT, state)}", 9, sort=Sort.RAFT),
+        Column(_HEADINGS["incarnation"], 5, right=True),
+        Column(f"{_HEADINGS['roundTrip']}{_order(Sort.RTT, state)}", 7, right=True, sort=Sort.RTT),
         # Only the leader knows the lags of its followers; a column of dashes takes room from the names.
         *([Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True, sort=Sort.LAG)] if followers else []),
         *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if has_chart else []),
     ]
     room = canvas.width - sum(column.width + GAP for column in columns)
     # A truncated address does not help.
-    columns.append(Column("ADDRESS" if room >= ADDRESS_CELLS else "", 21))
+    columns.append(Column(_HEADINGS["address"] if room >= ADDRESS_CELLS else "", 21))
     longest = max((cell_len(printable(each.name)) for each in shown), default=0)
     columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
     chosen = selected_member(state, farm)

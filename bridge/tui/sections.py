@@ -29,7 +29,7 @@ from bridge.api.view import (
     best_view,
     counted_members,
 )
-from bridge.api.words import health_text, incarnation_text, rtt_text
+from bridge.api.words import MEMBER_COLUMNS, health_text, incarnation_text, rtt_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, shortened, widened
@@ -205,14 +205,14 @@ def processes_section(
     columns = [
         Column("  NODE", 20 if canvas.is_wide else 10),
         Column("PID", 7, right=True),
-        Column("RAFT", 10),
+        Column(MEMBER_COLUMNS["raft"].heading, 10),
         Column("TERM", 4, right=True),
         Column("COMMIT", 7, right=True),
         Column("LAG", 5, right=True),
         Column("GOSSIP", 7),
-        Column("INC.", 5, right=True),
-        Column("RTT", 7, right=True),
-        Column("PEERS", 8),
+        Column(MEMBER_COLUMNS["incarnation"].heading, 5, right=True),
+        Column(MEMBER_COLUMNS["roundTrip"].heading, 7, right=True),
+        Column(MEMBER_COLUMNS["peers"].heading, 8),
     ]
     best = best_view(farm)
     columns = widened(columns, canvas.width, max((len(each.name) for each in farm.processes), default=0) + len(CHOSEN))

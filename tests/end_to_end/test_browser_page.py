@@ -19,6 +19,7 @@ import trio
 from bridge.api.alarms import by_gravity
 from bridge.api.events import ALARM_RAISED, LEADER_ELECTED, MEMBER_SUSPECT, VERDICT_CHANGED
 from bridge.api.view import SHOWN, AlarmView, ServerRole
+from bridge.api.words import MEMBER_COLUMNS
 from bridge.node.control import page
 from bridge.node.control.page import joined
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
@@ -137,7 +138,7 @@ async def test_page_shows_critical_alarm_before_members(tmp_path: Path, browser:
         members = (first, *(msgspec.structs.replace(each, rtt_ms=7.0, evicted=True) for each in others))
         served.node.current = msgspec.structs.replace(served.node.current, alarms=alarms, members=members)
         shown = await in_tab(browser, served, Tab.text)
-    places = [shown.index(text) for text in ("✕ no-quorum: text", "! certificate: text", "Gossip")]
+    places = [shown.index(text) for text in ("✕ no-quorum: text", "! certificate: text", "Round trip")]
     assert places == sorted(places)
     assert "servers-down: see above" in shown
     assert shown.count(verdict) == 1
@@ -241,11 +242,13 @@ async def test_page_shows_reasons_of_leaves_and_choices(tmp_path: Path, browser:
         await in_tab(browser, served, check)
 
 
-async def test_page_shows_each_declared_figure_of_report(
+async def test_page_shows_declared_figures_and_headings(
     tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = replace(SHOWN[-1], name="destinations", label="invented figure")
+    status = msgspec.structs.replace(MEMBER_COLUMNS["status"], title="invented heading")
     monkeypatch.setattr(page, "SHOWN", (*SHOWN, declared))
+    monkeypatch.setattr(page, "MEMBER_COLUMNS", {**MEMBER_COLUMNS, "status": status})
     monkeypatch.setattr(page, "_page", page._page.__wrapped__)  # Without the page that other tests have cached.
     async with full_page(tmp_path, ("node-1", "node-2", "node-3")) as served:
 
@@ -254,6 +257,7 @@ async def test_page_shows_each_declared_figure_of_report(
             return str(tab.evaluate("document.getElementById('members').textContent"))
 
         shown = await in_tab(browser, served, detail)
+    assert "Nameinvented headingRaft" in shown
     assert "Figuresjob lag 0.40 ms, machine CPU 3.5 %, machine RAM 41 %, invented figure 1 %" in shown
 
 

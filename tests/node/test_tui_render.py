@@ -235,7 +235,7 @@ def test_selected_member_of_large_farm_stays_visible(width: int, height: int) ->
 def test_sort_column_is_marked() -> None:
     view, state = farm_view(), ViewState()
     for keys, expected in (
-        ("", "MEMBER ^"),
+        ("", "NAME ^"),
         ("s", "STATUS ^ "),
         ("s", " RTT ^ "),
         ("S", " RTT v "),

@@ -30,7 +30,7 @@ from msgspec.json import encode
 
 from bridge import DOCUMENTS
 from bridge.api.view import SHOWN, ReportView
-from bridge.api.words import CONDITION_NAMES, FAULT_WORDS
+from bridge.api.words import CONDITION_NAMES, FAULT_WORDS, MEMBER_COLUMNS
 from bridge.core.log.records import LeafFault
 from bridge.node.control.routes import Answer, Call
 
@@ -59,6 +59,7 @@ def joined() -> str:
     keys = dict(zip(ReportView.__struct_fields__, ReportView.__struct_encode_fields__, strict=True))
     figures = [(keys[each.name], each.label, each.unit.value) for each in SHOWN]
     texts = {"words": glossary_words(), "faults": FAULT_WORDS, "conditions": conditions, "figures": figures}
+    texts |= {"members": {key: (each.title, each.word) for key, each in MEMBER_COLUMNS.items()}}
     shared = encode(texts).decode().replace("<", "\\u003c")
     script = script.replace(_SHARED, f"const SHARED = {shared};")
     page = _part("page.html").replace("<style></style>", f"<style>\n{_part('style.css')}</style>")

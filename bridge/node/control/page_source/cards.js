@@ -61,6 +61,7 @@ function roleOf(each) {
   if (each.evicted) return { cell: "evicted", class: "critical" };
   return each.raftId !== null && each.raftId === view.raft.leaderId ? h("strong", null, "leader") : each.serverRole === "none" ? "–" : each.serverRole;
 }
+const column = (key, classes) => { const [title, word] = SHARED.members[key]; return [title, classes, word]; };
 function showMembers() {
   const lags = new Map(view.raft.followers.map((each) => [each.raftId, each.lagEntries]));
   // Of very many members the servers, and those that are not alive, come first.
@@ -76,15 +77,16 @@ function showMembers() {
       roleOf(each), trip, lag, report ? { cell: ago(report.ageMs), class: report.stale ? "warning" : "" } : { cell: "none", class: "dim" }, known(each.address)] },
     isOpen ? { key: `${each.nodeId} more`, whole: memberDetail(each, report) } : null];
   }).filter(Boolean);
-  show("members", table({ class: "cards" }, [["Name"], ["Gossip", "", "gossip"], ["Raft", "", "raft"], ["Round trip", "number", "round trip"], ["Lag", "number", "lag"], ["Report", "nowrap", "report"], ["Address", "mono"]], rows),
+  show("members", table({ class: "cards" }, [column("name"), column("status"), column("raft"), column("roundTrip", "number"), ["Lag", "number", "lag"], ["Report", "nowrap", "report"], column("address", "mono")], rows),
     sorted.length > MEMBERS_SHOWN && h("p", { class: "dim" }, `… and ${sorted.length - MEMBERS_SHOWN} more: `, h("code", null, "garlicfarm members")));
 }
 function memberDetail(each, report) {
   const line = (name, value, word) => value === null || value === undefined || value === "" ? null : [h("dt", null, term(name, word)), h("dd", null, value)];
+  const shared = (key, value) => line(SHARED.members[key][0], value, SHARED.members[key][1]);
   const standings = view.publishing.map((one) => [one, one.standings.find((other) => other.raftId === each.raftId)]).filter(([, standing]) => standing);
   return h("div", { class: "columns" },
-    h("dl", null, line("Node id", h("span", { class: "mono" }, each.nodeId), "nodeid"), line("Incarnation", `${each.generation}.${each.number}`, "incarnation"), line("Raft id", each.raftId, "raft id"),
-      line("Raft server", h("span", { class: "mono" }, known(each.endpoint))), line("Peers", each.peerCount === null ? null : `${each.peerCount} of at most ${known(each.capacity)}`, "peer"),
+    h("dl", null, line("Node id", h("span", { class: "mono" }, each.nodeId), "nodeid"), shared("incarnation", `${each.generation}.${each.number}`), shared("raftId", each.raftId),
+      shared("endpoint", h("span", { class: "mono" }, known(each.endpoint))), shared("peers", each.peerCount === null ? null : `${each.peerCount} of at most ${known(each.capacity)}`),
       line("Feature level", each.level, "feature level"), line("Certificate", each.certificate && h("span", { class: "mono" }, each.certificate))),
     report && h("dl", { class: isOutdated(report) ? "old" : "" }, line("Report", `${ago(report.ageMs)}${report.stale ? ", too old to count" : ""}`, "report"), line("Router", report.attached ? "attached" : "none attached", "router"),
       line("Leaves", `${lastReport(report)}${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"),
