@@ -1,13 +1,13 @@
 """Round trips per second of a ØMQ socket in an event loop: `ZmqSocket` for trio, and other ways to use pyzmq.
 
-    ours        `ZmqSocket`: one task waits for the descriptor, and a send wakes it if it hid a message
-    asyncio     `zmq.asyncio.Socket`, the library's own, in an asyncio run
-    thread      a thread owns the socket and passes each message to the trio run; it gets sent messages by inproc
+    ours        `ZmqSocket`: one task waits for the descriptor; a send that clears the descriptor's signal wakes it
+    asyncio     pyzmq's own `zmq.asyncio.Socket`, in an asyncio run
+    thread      a thread owns the socket and passes received messages to the trio run; sent ones come by inproc
     polling     a trio task tries to receive, and sleeps for a millisecond without a message
 
-A DEALER socket sends a message of 64 bytes to a ROUTER in another process, which returns it; 1 or 64 are in flight. The
-other process is the same for all: blocking calls of pyzmq. The designs take turns, run by run, in threads of one
-process. `python -m benchmarks.zmq_sockets` is that other process; it ends when its standard input closes.
+A DEALER socket sends messages of 64 bytes to a ROUTER in another process, which returns them. 1 or 64 messages are in
+flight. For all designs, the other process uses blocking calls of pyzmq. The designs take turns, run by run, in threads
+of one process. `python -m benchmarks.zmq_sockets` is that other process; it ends when its standard input closes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ GROUP: Final = "a ØMQ socket in an event loop"
 
 ContextT = TypeVar("ContextT", bound="zmq.Context[Any]")
 Design = Callable[[str, int, float], int]
-"""The measurement of a design: (URL, messages in flight, seconds) → number of round trips."""
+"""The function that measures a design: (URL, messages in flight, seconds) → number of round trips."""
 
 
 async def measure(directory: Path, runs: int) -> list[Figure]:
@@ -167,7 +167,7 @@ def _own_socket(
     came_back: Callable[[list[bytes]], None],
     token: trio.lowlevel.TrioToken,
 ) -> None:
-    """Run the thread of `_thread`: an empty message to send ends it."""
+    """Run the thread of `_thread`; an empty message on the inproc socket ends it."""
     with context.socket(zmq.DEALER) as socket, context.socket(zmq.PAIR) as outgoing:
         socket.connect(url)
         outgoing.connect("inproc://outgoing")

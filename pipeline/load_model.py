@@ -5,14 +5,14 @@
         a report of each router that is up  load follows the hour of the day and a router's own size
         periodically                        a publication, factors, an operator's cost or exclusion, a hostile entry
 
-Everything follows from the seed: two runs with the same one give the same bytes. A router is a small automaton:
+The seed determines all bytes of the log. A router is a small automaton:
 
     up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ down for 1 to 4 periods ──▶ up, uptime restarts
     up ──(failing ones: after an hour of rising job lag)───▶ down for 20 min on average ──▶ up, uptime restarts
 
-When the leader stops, the term rises and another running voter leads; this also happens once in `LEADER_MEAN_HOURS`
-without a reason in the log. A hostile entry follows a share of `HOSTILE_SHARE` of the reports: an entry from a fixed
-list of typical decoder errors, or the report again.
+When the leader stops, the term rises and another running voter leads. This also happens once in `LEADER_MEAN_HOURS`
+without a reason in the log. After a share of `HOSTILE_SHARE` of the reports, a hostile entry follows. It causes a
+typical error of the decoder, or repeats the report.
 
 With labels, the failures of `pipeline/planned_failures.py` replace the failing routers, and reports also contain the
 duration of the router's look-up of another lease set.
@@ -68,12 +68,12 @@ _HOSTILE: tuple[bytes, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GeneratedEntry:
-    """One entry: application bytes, or None for the member set."""
+    """One entry: the bytes of the application, or None for a configuration."""
 
     term: int
     value: bytes | None
     author: int | None = None
-    """The server that signs it; None: unsigned."""
+    """The server that signs it; None for an unsigned entry."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class LoadModel:
     days: float
     seed: int = 1
     kinds: Mapping[Kind, int] | None = None
-    """The frequency of each kind of labeled failure, in hundredths; None: no labels."""
+    """The frequency of each kind of labeled failure, in hundredths; None without labels."""
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0
@@ -205,7 +205,7 @@ class LoadModel:
         ).encode()
 
     def _measured(self, effect: Effect, load: float) -> str:
-        """Return the router's measurements of others: the duration of a look-up, which is longer under load."""
+        """Return the measured duration of the router's look-up of another lease set; it is longer under load."""
         if self._planned is None:
             return ""
         fetch_ms = FETCH_MS * (1.0 + load) * effect.round_trip * self._noise[int(self._random.random() * 4096)]

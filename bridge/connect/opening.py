@@ -138,14 +138,14 @@ class LeafOpener:
             self._late -= 1
 
     def ended_early(self, opened: LeafStream) -> None:
-        """Record that a stream ended before a byte of a reply: the service of the leaf is down."""
+        """Record that a stream ended before the first byte of a reply, because the service of the leaf is down."""
         if self._pool.is_ready(opened.session):
             reason = f"{address_of(opened.leaf_hash)} ended the stream without a reply"
             self._on_failed(opened.leaf_hash, LeafFailure(reason=reason))
             self._nursery.start_soon(self._forgive_if_session_ends, opened)
 
     def did_not_greet(self, leaf_hash: bytes) -> None:
-        """Record that a leaf sent nothing on a stream, and a later leaf greeted."""
+        """Record that a leaf did not send first bytes (a greeting) on a stream, and that a later leaf did."""
         if leaf_hash in self._table:
             reason = f"{address_of(leaf_hash)} did not send its first bytes in time, as other leaves do"
             self._on_failed(leaf_hash, LeafFailure(reason=reason))

@@ -5,12 +5,13 @@
                      ├─▶ the timeout           ─▶ on_failed, the stream fails
                      └─▶ a byte of a reply     ─▶ answered
 
-The time runs from the request, or from the last byte of the leaf on any stream. A leaf that replies to others is alive,
-and the service needs its time. A long request gets a second more for each 8 KiB, the rate of a slow tunnel.
+The timeout begins with the request, and again with each byte that the leaf sends on any stream. A leaf that replies on
+another stream is alive, so its service is only slow. The timeout of a long request is one second longer for each 8 KiB,
+the rate of a slow tunnel.
 
 Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and each after
-`FarmStream.expect_reply`. In a later exchange the client cannot know whether the service replies, for example to a line
-of chat. Such a stream fails only if its leaf fails for another reason while the stream has unanswered bytes.
+`FarmStream.expect_reply`. In a later exchange, the service may not reply, for example to a line of chat. So such a
+stream fails only if its leaf fails for another reason while it has unanswered bytes.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Exchange(Struct, eq=False):
     opened_s: float
     """The time that the router needed to open the stream: a look-up, and on Java a round trip to the leaf."""
     is_quick: bool = False
-    """True if the timeout may be below the base: repeating the request does no harm."""
+    """True if the timeout may be below the base, because a repetition of the request is harmless."""
     owes_reply: bool = True
     since_s: float = inf
     """The time of the first unanswered byte; infinite without one."""
@@ -84,7 +85,7 @@ class ReplyWatch:
             self._wake.set()
 
     def received(self, exchange: Exchange) -> None:
-        """Record bytes of the leaf: all earlier bytes count as answered."""
+        """Record bytes from the leaf: they count as the reply to all earlier bytes."""
         now_s = trio.current_time()
         if exchange.owes_reply and exchange.since_s < inf:
             reply_s = now_s - exchange.began_s

@@ -3,18 +3,18 @@
     peer        a symmetrical link: each end probes the other and gossips with it; bounded by the node's capacity
     directory   all known members, peers included; bounded and aged, so that ten thousand members do not have to fit
 
-The RFC bounds peers by capacity. A directory larger than the set of peers costs only memory, and a node that loses
-peers finds new peers in it. Dead and departed members stay for a while as tombstones: otherwise a replayed or late
-update would revive them.
+The RFC limits only the number of peers. The directory may be larger: it costs only memory, and a node finds new peers
+in it when it loses some. Dead and departed members stay for a while as tombstones. Otherwise a replayed or late update
+would revive them.
 
-In a full directory a newcomer replaces a member without a link, from the first group below that has one:
+In a full directory, a newcomer replaces a member without a link. It comes from the first group that is not empty:
 
     dead or left, never met by this node          the member without a mention for the longest time
     live, never met by this node                  the newest
     met by this node                              the member without a mention for the longest time
 
-docs/reference/gossip-protocol.md ("Decisions") has the reason for this order: floods of names. Iteration is in
-insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
+docs/reference/gossip-protocol.md ("Decisions") has the reason for this order: floods of names. Members are always
+visited in the order of insertion (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _LIVE = (Status.ALIVE, Status.SUSPECT)
 
 
 class MemberRecord(Struct, eq=False, gc=False):
-    """The record of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
+    """The record of one member. `incarnation` may exceed the signed one in `info`, because verdicts are not signed."""
 
     info: NodeInfo
     status: Status
@@ -40,16 +40,16 @@ class MemberRecord(Struct, eq=False, gc=False):
     round_trip_ms: int | None = None
     peer_count: int | None = None
     contact_ms: int = 0
-    """The time of the last message from the member itself; at first the time of its entry."""
+    """The time of the last message from the member itself; before the first one, the time when the record was made."""
     confirmed: bool = False
-    """True if this node has ever received a message from the member itself: any node can name members freely."""
+    """True if this node has received a message from the member itself. (Any node can send names of members.)"""
     proved: Address | None = None
-    """The member's address, once a reply from there contained a secret of this node: a token or a ping number."""
+    """The proved address: a reply from it contained a secret of this node, a token or a ping number. Or None."""
     proved_before: Address | None = None
-    """The address that it proved before.
+    """The previous proved address.
 
-    A second instance with the same identity may be at the newer address. The first instance learns of the second one by
-    updates, but only if it still receives them.
+    If the identity runs twice, the newer address may belong to the second instance. The first instance learns of the
+    second by updates, so it must still receive them.
     """
     equivocates: bool = False
     """True if the member signed two different descriptions of one incarnation."""
@@ -63,11 +63,11 @@ class MemberRecord(Struct, eq=False, gc=False):
     Other members accept a departure only with this signature.
     """
     place: int = 0
-    """The entry's index among the entries with the same status; used only by the membership."""
+    """The record's index among the records with the same status; only `Membership` uses it."""
     size_bytes: int = 0
     """The approximate wire size of the description."""
     node_id: NodeId = NodeId(b"")
-    """The member's id. The description may be replaced by a newer one, never by another member's."""
+    """The member's id. It never changes, although newer descriptions replace `info`."""
 
     def __post_init__(self) -> None:
         self.node_id = self.info.node_id
@@ -150,7 +150,7 @@ class Membership:
         """The peers by id (not to be changed elsewhere)."""
 
         self.proved: Final[dict[tuple[str, int], NodeId]] = {}
-        """Addresses with proof that a member receives there, so that a source there is not forged.
+        """Proved addresses of members: a datagram from there has a genuine source.
 
         The key is (host, port), so that the look-up for each ack runs no Python code.
         """
@@ -160,7 +160,7 @@ class Membership:
         self._none_older_than = 0
         """The oldest possible mention of an unlinked member.
 
-        A sweep is needless until this mention is old enough.
+        Until this mention is old enough, a sweep would not remove a member.
         """
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Failure detection: one round per period, plus acks and relaying for other nodes' rounds.
+"""Failure detection: one probe round per period, and the acks and relayed pings for other nodes' rounds.
 
     0 ─────────── timeout ──────────────────────────────── period
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
@@ -8,14 +8,13 @@ docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossi
 describes how a ping is relayed ("Relay") and how members that are not peers are probed: scrubs, dead members and
 departed members ("Decisions").
 
-Period and timeout are stretched by the local health multiplier. Peers are probed in SWIM's round robin with random
-insertion (SWIM paper, section 4.3). With a random choice in each round, there would not be a bound on the time until a
-given peer is probed. The rotation probes each peer once per pass, so a failed peer is found within two passes.
-Newcomers enter at a random place and the order is shuffled after each pass, so that members do not probe in a common
-rhythm.
+The local health multiplier lengthens period and timeout. A node probes its peers in rotation (SWIM paper, section 4.3).
+The rotation contains each peer once per pass, so a failed peer is found within two passes. A random choice in each
+round would not limit this time. A new peer enters the rotation at a random place, and the node shuffles the order after
+each pass. So members do not probe in a common rhythm.
 
-Gossip pings, and pings to members that are dead or have left, use the same messages outside of rounds: a missing ack
-does not accuse a member.
+Pings outside of rounds use the same messages: pings that carry gossip, and pings to dead or departed members. If such a
+ping is not acked, the node does not suspect the member.
 """
 
 from collections.abc import Collection
@@ -32,8 +31,8 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, PingRequest, 
 from gossip.core.updates import Updates
 
 RELAY_TTL_MAX: Final = 8
-"""A higher ttl is treated as this value: otherwise one datagram of an unknown node with ttl 255 would use 254
-helpers.
+"""The maximum ttl; a higher one counts as this value. Otherwise an unknown node could use 254 helpers with one
+datagram.
 """
 _PENDING_LIMIT: Final = 1_024
 _NONCE_BITS: Final = 64
@@ -53,7 +52,7 @@ class Rotation:
         self._next = 0
 
     def next(self, current: Collection[NodeId]) -> NodeId | None:
-        """Return the next of `current`. Nodes that left the set are removed; new ones enter at a random place."""
+        """Return the next node of `current`; first remove nodes outside `current`, and insert new ones at random."""
         self._follow(current)
         if not self._order:
             return None
@@ -88,7 +87,7 @@ class _Relay(Struct):
     def previous_node(self) -> NodeId | None:
         """Id of the node that sent us the ping: the source if it came directly.
 
-        None if another helper forwarded it, because a ping does not contain its helper's id.
+        None if a helper relayed the ping to us, because a ping does not contain its helper's id.
         """
         return self.request.source_id if self.request.requester is None else None
 
@@ -195,8 +194,8 @@ class Prober:
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
         self._numbers: dict[int, NodeId] = {}
-        """Target of each recent ping, by ping number, whether acked or not. A peer proves a message about a link by
-        naming one of these numbers.
+        """Target of each recent ping, by ping number, even after the ack. A message about a link contains one of these
+        numbers as proof.
         """
         self._pending: dict[int, tuple[NodeId, int]] = {}
         """The target and send time of each ping that may still be acked, by its number."""
@@ -218,7 +217,7 @@ class Prober:
         return min(self.round_deadline, self._reconnect_at)
 
     def postpone(self, duration_ms: int) -> None:
-        """Extend all rounds by a pause of this node's process: acks may still be unread in the socket."""
+        """Extend all rounds by the duration of a pause of this process: acks may still be unread in the socket."""
         self._next_round_at += duration_ms
         current = self._round
         for each in (current, *self._doubted.values()):
@@ -309,7 +308,7 @@ class Prober:
     # -- pings of this node --------------------------------------------------------------------------------------------
 
     def ping(self, target: MemberRecord) -> int:
-        """Send one direct ping with gossip in its payload; return its number. A missing ack alone accuses no member."""
+        """Send one direct ping with gossip; return its number. A missing ack alone does not make a member suspect."""
         seq = self._take_seq(target.node_id)
         ping = self._ping_to(target, seq, 0, self._piggyback.ping_payload(target))
         self._context.send(target.address, ping, target.node_id)
@@ -364,7 +363,7 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Send this node's record of a node to that node, whose own description is outdated, so that it refutes."""
+        """Send a node this node's record of it, because its description is outdated; the node then refutes."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
@@ -401,7 +400,7 @@ class Prober:
         own_id = self._local.node_id
         if ping.source_id == own_id:
             if ping.seq in self._pending or ping.target_id != own_id:
-                # This is this node's own ping, from its other address or through a circle of helpers.
+                # This ping returned to its sender: from this node's other address, or through a circle of helpers.
                 self._context.drop(DropReason.OWN_MESSAGE)
             else:
                 # Ack the ping, so that the other instance can detect the conflict. For this node the conflict is proved
@@ -431,7 +430,7 @@ class Prober:
             self._context.send(ping.requester, ack, ping.source_id)
 
     def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
-        """Return the probe round that sent ping `seq`, if any, after True if it is the current period's round."""
+        """Return the probe round of ping `seq`, or None, after True if it is the current period's round."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
         return False, self._doubted.get(seq)
@@ -467,6 +466,6 @@ class Prober:
 
     def _note_direct_ack(self, entry: MemberRecord, current: _ProbeRound | None, sent_at: int) -> None:
         self._members.prove(entry, entry.address)
-        # If helpers have also pinged, the acked ping is unknown, so the round trip is not measured.
+        # If helpers have also pinged, the ack may belong to any of these pings, so the round trip is not measured.
         if current is None or not current.helpers_pinged:
             entry.round_trip_ms = self._context.now - sent_at

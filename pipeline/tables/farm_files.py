@@ -46,9 +46,10 @@ class FarmFiles:
     def change(
         self, found: pa.Table, merge: Callable[[pa.Table, pa.Table], pa.Table], *, is_new: bool = False
     ) -> Change:
-        """Write the files that a batch changes; `commit` makes them count.
+        """Write the files that a batch changes. They become part of the table with `commit`.
 
-        `merge` returns the new rows of some farms from the known rows and from `found`; `is_new`: none are known.
+        `merge` returns the new rows of some farms from their known rows and their rows in `found`. `is_new` is True for
+        a table without rows.
         """
         files = self.table.files()
         change = Change(removed=files) if is_new else Change()

@@ -90,7 +90,7 @@ async def test_invalid_changes_refused_with_their_reasons(tmp_path: Path, autoju
 
 
 async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """While the update is pending; afterwards the reply is the update's index, as in the package."""
+    """A pending update with the same id blocks the change. Later the reply is the update's index, as in the package."""
     async with group_of(tmp_path) as (_, leader):
         update = leader.update(1)
         assert type(leader.change(1, map(peer, (1, 2)))[0]) is ChangeRefused
@@ -99,7 +99,7 @@ async def test_change_with_id_of_update_refused(tmp_path: Path, autojump_clock: 
 
 
 async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The members stay, the client gets the reason, and the next change succeeds."""
+    """The members do not change, the client receives the reason, and the next change succeeds."""
     async with group_of(tmp_path) as (_, leader):
         answer = await final(leader.change(1, map(peer, (1, 2, 3, 9))))
         assert isinstance(answer, ChangeRefused)
@@ -109,7 +109,7 @@ async def test_unresponsive_peer_not_added(tmp_path: Path, autojump_clock: MockC
 
 
 async def test_replaced_leader_returns_index_and_steps_down(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """The whole group can be replaced, and its successor does not execute a repeated request again."""
+    """All members can be replaced together; the new members do not execute a repeated request again."""
     async with group_of(tmp_path) as (group, leader):
         index = await commit(leader, 1)
         await group.start(4, 5, 6)

@@ -27,7 +27,7 @@ def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
 
 
 def test_hostile_leaves_do_not_displace_correct_ones() -> None:
-    """Otherwise zero-cost leaves of a hostile member would come first and take all sixteen places."""
+    """Without shares, a hostile member's leaves with cost 0 would take all sixteen places."""
     log = Log()
     log.append(report(4, destinations=tuple(leaf(f"hostile{number:02}") for number in range(64))))
     assert len(log.leaves) == LEAVES_MAX
@@ -39,7 +39,7 @@ def test_hostile_leaves_do_not_displace_correct_ones() -> None:
 
 
 def test_claimed_leaves_use_places_of_claimant() -> None:
-    """If a leaf counted for the node with more claims, or the lower Raft id, correct leaves would come last."""
+    """A leaf counts for the reporting node with the fewest leaves. Otherwise correct leaves would come last."""
     log = Log()
     correct = {
         server_id: tuple(leaf(f"correct{server_id}{each}", load=0.9) for each in "abcd") for server_id in (2, 3, 4)

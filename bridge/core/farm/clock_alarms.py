@@ -1,12 +1,12 @@
 """Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
-    founding      every node, before there is a log: its clock differs from most clocks, or no majority agrees
+    founding      every node without a log: its clock differs from most clocks, or most clocks differ from each other
     own clock     every node: its clock differs from the clocks of a majority of the voters
-    other clocks  the leader: the same for the other servers, by name
+    other clocks  the leader: clocks of other servers differ from that majority
     log time      the leader: log time leads the clocks of a majority by more than correct reports explain, so log
                   time does not advance; or no majority of the voters reports
 
-If no majority of the clocks agrees, the text states this and lists all clocks: no machine can find the right one.
+If no majority of the clocks agrees, the text lists all clocks, because a machine cannot find the correct one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callabl
     """Return the problem with this node's clock, if any."""
     if judgment is None:
         return None
-    # The majority time of two voters is the earlier of their clocks, which may be the wrong one.
+    # With two voters, the majority time is the earlier of their clocks, even if this clock is wrong.
     is_first = not judgment.agreed and judgment.own_ms == min(judgment.offsets_ms.values())
     if abs(judgment.own_ms) <= CLOCK_OFF_MS and not is_first:
         return None
@@ -45,7 +45,7 @@ def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callabl
 
 
 def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """Return a text about the other servers whose clocks are off, as the leader sees it; None without any."""
+    """Return the leader's text about other servers with wrong clocks, or None."""
     if judgment is None:
         return None
     others = {each: offset_ms for each, offset_ms in judgment.off.items() if each != own_id}

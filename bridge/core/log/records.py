@@ -57,11 +57,11 @@ class MetaStatus(Struct, frozen=True):
     last_published_time_ms: int
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
-    """Second at which its (transient) signing key ends; None without a key, so it cannot publish."""
+    """Second when its (transient) signing key expires; None without a key, so it cannot publish."""
     publish_failure: str | None = None
-    """The reason why its router did not accept the last structure, or never does. The choice ignores it."""
+    """The reason why its router refused the last structure, or refuses all. The choice of the publisher ignores it."""
     standby: bool = False
-    """True if it keeps a session with tunnels, to publish without delay. No decision of the log depends on it."""
+    """True if it keeps a session with tunnels, to publish without delay. Decisions of the log ignore it."""
 
 
 class LeafFault(Enum):

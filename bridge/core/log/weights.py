@@ -209,9 +209,10 @@ def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
 
 
 def _full(rows: int, by: Mapping[str, bytes], author: bytes | None, limits: tuple[int, int]) -> str | None:
-    """Return the text of the limit that this author has reached; None if there is room for another row.
+    """Return the reached limit as text, or None if this author may add another row.
 
-    `limits`: of one author and of all; below `BOUNDS_LEVEL` authors are not known, and the first applies to all rows.
+    `limits` are the limit of one author and the limit of all. Below `BOUNDS_LEVEL` `author` is unknown, and the first
+    limit applies to all rows.
     """
     of_author, of_all = limits
     if author is None:

@@ -9,9 +9,9 @@
 the log, and its box, over its own Raft port, whose certificate its peers know. Otherwise it contacts its stored
 members; each replies with the new key sealed for it, signed.
 
-One reply is not proof: in the old log an evicted node is still a member, and it could offer its own key. So a key is
-accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is impossible,
-the operator brings the key file (`docs/how-to/stolen-node.md`).
+One reply is not proof. In this node's old log an evicted node is still a member, and could offer its own key. So a key
+is accepted only if a majority of the other known voters, and at least two, vouch for the same key. If that is
+impossible, the operator brings the key file (`docs/how-to/stolen-node.md`).
 
 *Connections.* The Raft port checks credentials only when a connection opens. So shortly after an era begins, all older
 connections are closed, and members connect again. With the transport `i2p` gossip does not distribute keys, so an era
@@ -92,7 +92,7 @@ class Identities:
                     await self.known.applied_state.news()
 
     async def wait_era(self) -> None:
-        """Wait until this node has begun the era of the applied log, or could not: its alarm then has the reason."""
+        """Wait until this node has begun the era of the applied log, or cannot begin it; the alarm has the reason."""
         while self._era < self._state.rekeying.era:
             await self._era_begun.wait()
 
@@ -118,8 +118,8 @@ class Identities:
             return False
         group, keyring = keys
         if not rekeying.boxes:
-            # The era does not bring a new key: the log caught up with the eras of the keyrings, or a hostile leader set
-            # an era.
+            # The log contains this era without keys. Either an entry only adopted the era of the keyrings, or a hostile
+            # leader wrote it.
             return False
         box = rekeying.boxes.get(self.node_id.hex(), b"")
         try:

@@ -84,19 +84,20 @@ from gossip.node import NodeIdentity, keep_generation, reset_stored_era, save_id
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
-"""The generation of `recover`: each later start of the node has a higher one."""
+"""The generation in which `recover` writes. Each later start of the node has a higher generation."""
 LOST_TERMS = 2**16
-"""The distance from the last kept term to the first term of the new cluster.
+"""Number of terms that the new cluster skips after the last kept term.
 
-The old farm began fewer terms after the kept one, so no term identifies entries of both clusters. A consumer
-that has read more of the old log than was kept detects this by the term of the last entry that it read.
+The old farm may have begun further terms that this survivor does not know, but fewer than this number. So a term
+belongs to one cluster only. A consumer may have read more of the old log than this survivor keeps. It detects this by
+the term of its last entry.
 """
 _SEGMENT_BYTES = 1024 * 1024
 """Size of the first file of the log; the node makes the others by its settings."""
 
 
 class RecoveryError(Exception):
-    """No new cluster was made; the text contains the reason and the remedy."""
+    """The new cluster was not created; the text contains the reason and the remedy."""
 
 
 class RecoveryPlan(Struct, frozen=True):

@@ -1,8 +1,9 @@
-"""The last second that this node published for each master, kept over restarts.
+"""The timestamp (second) of this node's last structure for each master, stored on disk.
 
-A structure published without a quorum is not in a log. Its publisher reports the second, so that the farm's next commit
-is later. If a restart lost it, clients could use the older list until its end. The file is written after each
-hand-over. If the file is lost or outdated, the next second depends on the clock alone.
+Without a quorum, a publisher publishes structures that are not in the log. Later its reports contain the second of the
+last structure, and the farm commits only later seconds. If a restart lost the second, clients could use the old list
+until it expires. So the node writes this file after each hand-over. Without the file, or with an old file, the next
+second depends only on the clock.
 """
 
 from contextlib import suppress
@@ -41,9 +42,9 @@ class PublishedStore:
         return self._seconds.get(master_hash.hex(), 0)
 
     async def note(self, master_hash: bytes, second: int) -> None:
-        """Store the second of a structure after its hand-over. On a full disk the older note stays.
+        """Store the second of a structure after its hand-over. On a full disk the older second stays in the file.
 
-        An impossible second is not stored: with it, the file would not be read again for any master.
+        A second out of range is not stored, because it would make the file unreadable for all masters.
         """
         if not 0 <= second < SECOND_LIMIT:
             await trio.lowlevel.checkpoint()

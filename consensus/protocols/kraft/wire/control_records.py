@@ -1,4 +1,4 @@
-"""Kafka's control records: the two that the core interprets, and those at the beginning and end of a snapshot.
+"""Kafka's control records: two for the core (LeaderChange, Voters), and three of a snapshot.
 
     type                key: version 2 │ type 2           value: a version 2, then                    tagged fields last
     2 LeaderChange      a new leader's first record       leader 4 │ voters │ voters that granted     id 4 │ tags
@@ -10,14 +10,14 @@
     voter    = id 4 │ directory id 16 │ endpoints │ least and greatest kraft.version 2, 2 │ tags │ tags
     endpoint = name │ host │ port 2 │ tags           arrays and texts begin with length + 1, a varint without zigzag
 
-*LeaderChange is written in version 0 only.* Kafka's controllers, even standby ones, end at any other version. Version 0
-does not have directory ids, so a no-op names replicas by id alone (`ReplicaKey` without a directory). The no-op in the
-leader's own log does so too, because entries must not differ between replicas. A record with more, such as tagged
-fields of a later Kafka, stays opaque: the core does not depend on a no-op's contents.
+*LeaderChange is written in version 0 only.* Kafka's controllers stop at any other version, even standby controllers.
+Version 0 lacks directory ids, so a no-op contains only the ids of replicas (`ReplicaKey` without a directory). This
+also applies to the leader's own log, because entries must not differ between replicas. A record with other contents,
+such as tagged fields of a later Kafka, is not decoded: the core does not need a no-op's contents.
 
-*Voters* are interpreted or refused, since the core could not follow an unknown configuration. A configuration does not
-have room for the supported versions of each voter. All servers so far support 0 and 1; other versions are stored with
-the configuration (`voters_of`), as one pair of numbers for all voters or one for each.
+*Voters* that cannot be decoded are refused, because the core could not use the configuration. The core's configuration
+lacks the kraft.versions that each voter supports. All present servers support 0 and 1. Other versions are stored as
+bytes with the configuration (`voters_of`): one pair of numbers for all voters, or one for each.
 """
 
 import struct
@@ -43,7 +43,7 @@ SNAPSHOT_FOOTER: Final = 4
 KRAFT_VERSION: Final = 5
 VOTERS: Final = 6
 KRAFT_VERSION_1: Final = b"\x00\x00\x00\x01\x00"
-"""The value of a KRaftVersion record: its version 0, level 1, no tagged fields."""
+"""The value of a KRaftVersion record: version 0, level 1, without tagged fields."""
 
 _KEY: Final = struct.Struct(">hh")
 _LEADER_CHANGE: Final = struct.Struct(">hi")
@@ -66,7 +66,7 @@ def control_key(control_type: int) -> bytes:
 
 
 def control_type_of(key: bytes | None) -> tuple[int, int] | None:
-    """Return type and version in a control record's key; None if it has none."""
+    """Return the type and the version in a control record's key, or None for another key."""
     if key is None or len(key) != _KEY.size:
         return None
     version, control_type = _KEY.unpack(key)
@@ -74,7 +74,7 @@ def control_type_of(key: bytes | None) -> tuple[int, int] | None:
 
 
 def by_id_alone(server_id: ServerId) -> ServerId:
-    """Return a replica's name in a no-op."""
+    """Return the name of a replica in a no-op: its id without the directory."""
     return ReplicaKey(server_id.id) if isinstance(server_id, ReplicaKey) else server_id
 
 
@@ -112,7 +112,7 @@ def no_op_of(value: bytes) -> NoOp | None:
 
 
 def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
-    """Return the value of the Voters record of a configuration, with unusual versions of its voters, if any.
+    """Return the value of a Voters record; `features` are the voters' versions if they differ from 0 and 1.
 
     Raises `KafkaWireError` if it cannot be expressed.
     """
@@ -132,7 +132,7 @@ def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
 
 
 def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
-    """Return the configuration of a Voters record, and the supported versions of its voters, if unusual.
+    """Return the configuration of a Voters record, and its voters' versions if they differ from 0 and 1.
 
     Raises `KafkaWireError`.
     """
@@ -272,7 +272,7 @@ class _ValueReader:
             raise KafkaWireError("bytes trail a control record")
 
     def _length(self) -> int:
-        """Return the length of an array or a text; null is refused. One form: no leading zeros."""
+        """Return the length of an array or a text; refuse null and leading zeros."""
         number, shift = 0, 0
         while True:
             (byte,) = self.take_bytes(1)

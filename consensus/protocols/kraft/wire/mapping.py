@@ -1,22 +1,22 @@
 """Maps the core's messages to KRaft's, and back.
 
     core                          wire
-    term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; in a pre-vote the term before
+    term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; a pre-vote sends the previous term
     LogId(index, term)            (offset, epoch): an exclusive end offset is the index of the last entry
     ReplicaKey(id, directory)     `replica_names`
     commit                        HighWatermark
     RefusalReason                 an error code: of the partition, or of the whole message for a wrong cluster
-    correlation                   not on the wire: responses come in order, so the transport matches them
+    correlation                   not on the wire: the transport matches responses, which come in order
 
-*A request for another replica.* Vote and BeginQuorumEpoch name their target. A server that lost its directory must not
-reply for its former voter (`INVALID_VOTER_KEY`). A request for another replica or topic, or with negative numbers,
-becomes a `RefusedRequest` and does not reach the core.
+*A request for another replica.* Vote and BeginQuorumEpoch name their target. A server that lost its directory is
+another replica than before. It refuses requests to the former replica (`INVALID_VOTER_KEY`). A request for another
+replica or topic, or with negative numbers, becomes a `RefusedRequest`. The core does not receive it.
 
-*High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md). *Pre-vote*
-does not exist before version 2 of Vote: the core counts it as granted by such a peer (KIP-996). EndQuorumEpoch replaces
-the permission to campaign against a live leader (`transfer`).
+*High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md). Versions of
+Vote before 2 lack the *pre-vote*: if a peer has such a version, the core counts its pre-vote as granted (KIP-996). To
+transfer leadership, the leader sends EndQuorumEpoch.
 
-Records pass through as bytes; `entries` encodes and keeps batches.
+This module does not decode record batches; `entries` does.
 """
 
 from collections.abc import Callable, Mapping
@@ -73,8 +73,8 @@ FIRST_PRE_VOTE_VERSION: Final = 2
 _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     {
         RefusalReason.FOREIGN_CLUSTER: ErrorCode.INCONSISTENT_CLUSTER_ID,
-        # Not INVALID_REQUEST as in KIP-595, which would end a controller of Kafka: after its restart a former leader
-        # sends EndQuorumEpoch of its epoch to voters that no longer follow it.
+        # KIP-595 has INVALID_REQUEST here. But a restarted former leader sends EndQuorumEpoch of its epoch to voters
+        # that no longer follow it, and INVALID_REQUEST would stop a controller of Kafka.
         RefusalReason.ANOTHER_LEADER: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.STALE_TERM: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.NEWER_TERM: ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -110,7 +110,7 @@ _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyTyp
         for kind in kinds
     }
 )
-"""The response that contains only an error, by the request and by the core's reply."""
+"""The class of the response with only an error, by the class of the request and of the core's reply."""
 
 
 class RefusedRequest(Struct, frozen=True):
@@ -120,15 +120,15 @@ class RefusedRequest(Struct, frozen=True):
 
 
 class Answering(Struct, frozen=True):
-    """The server's data in a response, in addition to the reply; it may have a later term than the reply."""
+    """Facts about this server in each response. Their term may be later than the term of the core's reply."""
 
     leader: ServerId | None
-    """The server's leader, for replies without one."""
+    """The leader that this server follows, for replies without a leader."""
     log_start_offset: int = 0
     term: Term | None = None
     """Term of `leader`; None means the reply's term."""
     began: LogId | None = None
-    """An entry of this leader's own epoch: only commit indexes from there on are sent. None if all are sent."""
+    """The index of the leader's first entry of its epoch: lower commit indexes are not sent. None if all are sent."""
 
     def leader_in(self, term: Term) -> ServerId | None:
         """Return the leader of `term`, if known."""
@@ -158,7 +158,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
 
 
 def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | RefusedRequest:
-    """Return the core form of a peer's request, or the response to one that does not reach the core."""
+    """Convert a peer's request to the core's form; return the response instead if the core must not receive it."""
     try:
         match request:
             case quorum.VoteRequest():
@@ -178,7 +178,7 @@ def request_from_wire(request: QuorumRequest, correlation: int, names: Names) ->
 
 
 def refusal(message: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
-    """Return the response with an error and nothing else, to a request or instead of a reply."""
+    """Return a response that contains only an error, to a request or in place of the core's reply."""
     return _REFUSALS[type(message)](error_code=code)
 
 
@@ -228,8 +228,8 @@ def reply_from_wire(
 ) -> core.Reply:
     """Return the core form of a peer's reply to `request`.
 
-    Raises `KafkaWireError` for another kind of reply, or for an error outside Raft: the request failed, and is sent
-    again later.
+    Raises `KafkaWireError` for another kind of reply, or for an error outside Raft. The request failed, and the core
+    sends it again later.
     """
     match response, request:
         case quorum.VoteResponse(), core.RequestVote():
@@ -247,7 +247,7 @@ def reply_from_wire(
 
 
 def named_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
-    """Return the addresses of replicas in a message, by replica id; only leaders are named."""
+    """Return the addresses in a message by replica id; messages contain only addresses of leaders."""
     match message:
         case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() if message.leader_endpoints:
             named = [partition.leader_id for topic in message.topics for partition in topic.partitions]
@@ -417,8 +417,8 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
     replica_id = max(request.replica_state.replica_id, request.replica_id)
     newer = partition.current_leader_epoch - partition.last_fetched_epoch
     _check_numbers(replica_id, request.max_wait_ms, partition.fetch_offset, partition.last_fetched_epoch, newer)
-    # Kafka's replicas leave the partition's limit at 0, and use the limit of the request. Both are 0 in a fetch that
-    # only shows that the replica is alive (`quorum_service.FETCH_SIZES`).
+    # Kafka's replicas set only the limit of the request, and leave the partition's limit at 0. Both are 0 in a fetch
+    # that only shows that the replica is alive (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
     is_sign_of_life = request.max_bytes == partition.partition_max_bytes == 0
     return core.Fetch(

@@ -10,10 +10,10 @@
 `receive` never raises and never waits: a socket's pump calls it with data from unknown senders. Malformed messages and
 messages of another cluster or between peers are dropped, as in the package.
 
-The log decides about an update by its request id, and stores the id. The endpoint keeps only the latest identity of the
-sender, since a client repeats the request under another identity after a lost connection. It drops the identity with
-the final reply; if the client has left, ROUTER drops the reply. The number of requests under way is limited, in total
-and per client. A request beyond that is ignored, and its client repeats it.
+The log uses the request id of an update to execute it once. After a lost connection, a client repeats the request under
+another identity of the socket. So the endpoint stores the latest identity for each request until its final reply. If
+the client has left, the ROUTER socket drops the reply. The number of requests under way is limited, in total and per
+client. The endpoint ignores further requests, and their clients repeat them.
 """
 
 from collections import Counter, deque
@@ -65,7 +65,7 @@ class EndpointOptions(Struct, frozen=True):
     wire: FrameLimits = DEFAULT_LIMITS
     streams: StreamOptions = field(default_factory=StreamOptions)
     unanswered: int = 8_192
-    """Limit of updates without a final reply; the same number of changes of the members is allowed in addition."""
+    """Limit of updates without a final reply; a separate, equal limit applies to changes of the members."""
     unanswered_of_client: int = 1_024
     accepted_after_ms: Milliseconds = 0
     """Time before "accepted" is sent.
@@ -81,7 +81,7 @@ class _UnansweredRequest(Struct, eq=False):
     identity: bytes
     has_answer: bool = False
     is_delayed: bool = False
-    """True if it was accepted, and the reply "accepted" is pending."""
+    """True if the log has accepted the request, and the reply "accepted" is still delayed."""
 
 
 class _Unanswered(Generic[A]):
@@ -99,7 +99,7 @@ class _Unanswered(Generic[A]):
         return len(self._pending)
 
     def submit(self, request_id: RequestId, identity: bytes, submit: Callable[[Callable[[A], None]], None]) -> bool:
-        """Pass a request to the log, and send its replies to `identity`; return False if too many are under way."""
+        """Pass a request to the log, and send its replies to `identity`; return False beyond the limit of requests."""
         pending = self._pending.get(request_id)
         if pending is None or pending.identity != identity:
             if self._of_client[identity] >= self._options.unanswered_of_client:
@@ -184,7 +184,7 @@ class ClientEndpoint:
 
     @property
     def counts(self) -> Counter[EndpointDrop]:
-        """Return the unanswered messages, by reason."""
+        """Return the number of messages without a reply, by reason."""
         return self._counts
 
     @property

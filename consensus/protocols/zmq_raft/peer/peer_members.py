@@ -1,13 +1,13 @@
 """The servers that the transport of a peer may contact: the members, newcomers, and recently removed members.
 
-    configuration in the log ──▶ members, newcomers           from `ConfigurationChanged`
-    left it less than 5 s ago ──▶ still reachable             a server must learn of its removal
-    found by RequestConfig ──▶ reachable, while this server is not a member
+    configuration in the log ──▶ members, newcomers    from `ConfigurationChanged`
+    removed less than 5 s ago ──▶ still reachable      so that the server receives its removal
+    found by RequestConfig ──▶ reachable               until this server is a member
 
-A transport replies only to known servers. A joining server knows the members that its operator named. Until the leader
-has sent it the log, the leadership may pass to a member that the operator did not name, and that leader could not reach
-it. So while a server is not a member, it queries known servers for the members, as a client does. The reply only opens
-connections; it does not take part in votes or commitment.
+A transport replies only to known servers. A joining server knows only the members that its operator named. If another
+member becomes leader before the log has arrived, the joining server would not reply to that leader. So until it is a
+member, it requests the list of members from known servers, as a client does. The reply only opens connections, and does
+not change votes or commitment.
 """
 
 import math
@@ -50,7 +50,7 @@ class PeerMembers:
         self._changed.set()
 
     async def run(self) -> None:
-        """Drop servers that left, when their time has passed."""
+        """Drop each removed server after its time."""
         while True:
             self._changed = trio.Event()
             with trio.move_on_at(min(self._left.values(), default=math.inf)):
@@ -58,7 +58,7 @@ class PeerMembers:
             self._update()
 
     async def find(self, ident: bytes) -> None:
-        """Query for the members while this server is not one."""
+        """Request the list of members until this server is a member."""
         while True:
             if not self._is_member:
                 await self._query_members(ident)
@@ -85,7 +85,7 @@ class PeerMembers:
             for server, until_s in self._left.items()
             if until_s > now_s and server.server_id not in present
         }
-        # The last item of a server has precedence: the log, as the most reliable source, comes last.
+        # If two sources have a server, the last source counts. The log is the most reliable source, so it comes last.
         self._transport.members((*self._left, *self._found, *self._present))
 
 

@@ -2,16 +2,15 @@
 
     reqid = seconds since 1970, 4 (most significant byte first) │ machine 3 │ process 2 │ counter 3
 
-The leader keeps the ids of its log while it accepts them, and replies to a repeated one with its committed index. So an
-update is executed once, even if it is sent often. A request that is too old is refused, since its id may have been
-dropped. One from too far in the future is refused as well, since its id would be kept too long.
+The leader stores the ids of the updates in its log. It replies to a repeated update with the index of the first one, so
+an update is executed once, even if it is sent often. The leader refuses a request that is too old, because it may have
+dropped the id. It also refuses a request from too far in the future, because it would have to store the id too long.
 
     ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
 
-The log keeps ids for 8 hours (the package's `requestIdTtl`). The margin of 15 minutes at both ends is for different
-clocks of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module does not
-read a clock.
+The log keeps ids for 8 hours (the package's `requestIdTtl`). Clocks of clients and servers differ, so there is a margin
+of 15 minutes at both ends (`Window`). This module does not read a clock: the server passes its time.
 """
 
 import struct
@@ -38,14 +37,14 @@ class Freshness(Enum):
 
 
 class Window(Struct, frozen=True):
-    """Request ids are fresh from `past_ms` before now to `future_ms` after it, and are kept for `kept_ms`."""
+    """The range of fresh ids: from `past_ms` before now to `future_ms` after it. They are kept for `kept_ms`."""
 
     past_ms: int = (8 * 60 - 15) * 60 * 1000
     future_ms: int = 15 * 60 * 1000
 
     @property
     def kept_ms(self) -> int:
-        """The package's `requestIdTtl`: longer than ids are accepted, since the clocks of leaders differ."""
+        """The package's `requestIdTtl`. It exceeds the time of acceptance, because leaders' clocks differ."""
         return self.past_ms + self.future_ms
 
     @classmethod
