@@ -31,6 +31,7 @@ from typing import Final
 import trio
 
 from bridge.node.raft.notices import DISK_PATIENCE_MS
+from bridge.node.raft.notices import QUIET_AFTER_S as REJECTED_S
 from bridge.node.raft.refused_connections import QUIET_AFTER_S
 from bridge.node.router.i2cp_connection import ANSWER_TIMEOUT_S
 from tests.simulation.farm.checks import Violation
@@ -55,7 +56,9 @@ DELAYS_S: Final[Mapping[str, float]] = {
 
 docs/reference/alarms.md has the 5 s of a disk. A router that hangs does not reply for the timeout of a query.
 """
-OF_MACHINE: Final = frozenset({*DELAYS_S, "router", "generation-not-stored", "keyring-not-stored", "address-gone"})
+OF_MACHINE: Final = frozenset(
+    {*DELAYS_S, "router", "generation-not-stored", "keyring-not-stored", "address-gone", "content-rejected"}
+)
 """Alarms about the machine of their node."""
 
 _DOWN: Final = re.compile(r"(node-\d+) (?:down|left|not seen by gossip|does not answer the leader)")
@@ -102,7 +105,7 @@ _SEEDS: Final = (
     Nemesis.RECOVER,
 )
 """These actions may leave a node without a seed that runs: gossip then finds the members later than Raft."""
-_LASTING: Final = {"farm-key-file": inf, "key-retired": inf} | dict.fromkeys(
+_LASTING: Final = {"farm-key-file": inf, "key-retired": inf, "content-rejected": REJECTED_S + LATE_S} | dict.fromkeys(
     ("peers-refused", "refused-by-peers", "forged-verdicts"), QUIET_AFTER_S + LATE_S
 )
 """Alarms that last longer: only a remedy ends them (`remedies.py`), or a time without incidents."""
@@ -137,6 +140,7 @@ CAUSES: Final[Mapping[str, tuple[Nemesis, ...]]] = {
     "not-admitted": _JOINS,
     "admission": _JOINS,
     "address-gone": (Nemesis.MOVE,),
+    "content-rejected": (Nemesis.OLD_VERSION,),
     "udp-blocked": (*_LOSSES, *_SEEDS),
     "not-published": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
     "no-healthy-leaf": (*_NETWORK, *_CLOCKS, *_DISKS, *OF_ROUTERS),
@@ -183,8 +187,12 @@ class Truth:
         return 0.0 if since_s is None else self._world.time_s - since_s
 
     def had(self, nemeses: tuple[Nemesis, ...], within_s: float, host: str | None = None) -> bool:
-        """Return True if one of these faults was active recently, at a machine or at any."""
-        return any(self._world.time_s - self._seen.get((each, host), -inf) <= within_s for each in nemeses)
+        """Return True if one of these faults was active recently, at a machine or at any.
+
+        Wrong clocks count at each machine, because log time follows the clocks of a majority.
+        """
+        places = ((each, None if each in _CLOCKS else host) for each in nemeses)
+        return any(self._world.time_s - self._seen.get(each, -inf) <= within_s for each in places)
 
     def is_hidden(self, alarm: str, host: str) -> bool:
         """Return True if the cause of an alarm has lasted longer than its delay. An idle disk does not hang."""

@@ -490,7 +490,8 @@ def _slowest_disk(real: property) -> property:
     def disk_pending_ms(self: Any) -> int:
         if all(each is not self for each in servers):
             servers.append(self)
-        return max(real.__get__(each) for each in servers)
+        oldest: int = max(real.__get__(each) for each in servers)
+        return oldest
 
     return property(disk_pending_ms)
 

@@ -73,9 +73,10 @@ async def arrived_sizes() -> tuple[list[int], list[int]]:
         small = Fault(0.0, 1.0, Nemesis.SMALL_MTU, (), 576.0)
         driver = NemesisDriver(world, (small,), Parts())
         await driver._begin(small)
+        first, second = world.hosts.values()
         for found in arrived:
             for size in (548, 549):
-                world.network.send_datagram(*world.hosts.values(), size, partial(found.append, size))
+                world.network.send_datagram(first, second, size, partial(found.append, size))
             await trio.sleep(1)
             await driver.heal()
     return arrived[0], arrived[1]
