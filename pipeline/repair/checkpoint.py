@@ -47,13 +47,33 @@ def checkpoint_fault(output: Output, name: str, notes: BatchNotes) -> str:
     return "" if done < 0 or name == EVENTS_CHECKPOINT else _offsets_fault(checkpoint / "offsets" / str(done), notes)
 
 
+def is_of_topic(checkpoint: Output) -> bool:
+    """Return True if a readable checkpoint has the offsets of a Kafka topic instead of the next entries of farms."""
+    offset = _offset(checkpoint / "offsets" / str(last_number(checkpoint / "offsets")))
+    return offset is not None and not offset.keys() & {"farms", "shards"}
+
+
 def _offsets_fault(file: Output, notes: BatchNotes) -> str:
+    if is_of_topic(file.parent.parent):
+        return _topic_fault(file, notes)
     offsets = _next_entries(file)
     if offsets is None:
         return f"its file offsets/{file.name} is damaged"
     for farm, entry in notes.next_entries().items():
         if offsets.get(farm, entry) != entry:
             return f"it continues farm {farm} with entry {offsets[farm]}, and the tables with entry {entry}"
+    return ""
+
+
+def _topic_fault(file: Output, notes: BatchNotes) -> str:
+    """Compare the next offset of a topic: the number of the last index before it, which may not be in the topic."""
+    try:
+        through = max(end for partitions in (_offset(file) or {}).values() for end in partitions.values())
+    except (AttributeError, TypeError, ValueError):
+        return f"its file offsets/{file.name} is damaged"
+    for farm, entry in notes.next_entries().items():
+        if entry - 1 > through:
+            return f"it continues farm {farm} with entry {through + 1}, and the tables with entry {entry}"
     return ""
 
 

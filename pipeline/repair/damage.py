@@ -13,19 +13,18 @@ all batches. After the range is read again, every table is correct, even if it a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.output.buckets import Output
-from pipeline.repair.checkpoint import checkpoint_fault
+from pipeline.repair.checkpoint import checkpoint_fault, is_of_topic
 from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, lost_files, record_of
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
 from pipeline.tables.delta import StoredFile, Table, TableSpec
-from pipeline.tables.files import BATCH, DAY, TableDamagedError, read_file
+from pipeline.tables.files import DAY, TableDamagedError, read_file
 from pipeline.tables.ranges import LOG_NAME, RangeKind
 from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
 
@@ -120,7 +119,7 @@ def examine(output: Output) -> Damage:
             _count(table, readable, begun, counts)
         elif spec is RANGES_SPEC:
             ranges = _before(table.rows(readable), begun, "first_index")
-    found = _lost_ranges(ranges, counts, notes.next_entries())
+    found = _lost_ranges(ranges, counts, notes.next_entries(), of_topic=is_of_topic(output / CHECKPOINT))
     fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
         tuple(unreadable),
@@ -189,9 +188,13 @@ def _count(
 
 
 def _lost_ranges(
-    ranges: pa.Table, counts: Mapping[tuple[str, date | None, str], int], next_entries: Mapping[str, int]
+    ranges: pa.Table,
+    counts: Mapping[tuple[str, date | None, str], int],
+    next_entries: Mapping[str, int],
+    *,
+    of_topic: bool,
 ) -> tuple[LostRange, ...]:
-    rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", BATCH, DAY]).to_pylist()
+    rows = ranges.select(["farm", "name", "kind", "first_index", "last_index", "row_count", DAY]).to_pylist()
     limits: dict[str, date] = {}
     differences = {key: -count for key, count in counts.items()}
     spans: dict[tuple[str, date | None], Range] = {}
@@ -219,26 +222,13 @@ def _lost_ranges(
         for (farm, day, _), difference in differences.items()
         if difference and (farm, day) in spans and (farm not in limits or (day is not None and day > limits[farm]))
     ]
-    topics = _topics(rows)
     for farm, end in next_entries.items():
         ranges_read = read.get(farm, [])
-        if farm in topics:
-            # Entries between two batches may be absent from the topic.
+        if of_topic and ranges_read:
+            # The topic may lack the entries between two batches.
             ranges_read = [Range(min(each.first for each in ranges_read), max(each.last for each in ranges_read))]
         found += (LostRange(farm, each.first, each.last) for each in _gaps(ranges_read, end))
     return tuple(_closed(found, read))
-
-
-def _topics(rows: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the farms with a batch that lacks entries between its first and its last one."""
-    counts: dict[tuple[str, int], int] = {}
-    spans: dict[tuple[str, int], Range] = {}
-    for row in rows:
-        if row["kind"] == RangeKind.READ and row["name"] == LOG_NAME:
-            key, this = (row["farm"], row[BATCH]), Range(row["first_index"], row["last_index"])
-            counts[key] = counts.get(key, 0) + row["row_count"]
-            spans[key] = _union(spans.get(key, this), this)
-    return {key[0] for key, span in spans.items() if span.last - span.first >= counts[key]}
 
 
 def _gaps(read: Iterable[Range], end: int) -> Iterator[Range]:

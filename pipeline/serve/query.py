@@ -201,7 +201,7 @@ class _OpenTables:
         connection: duckdb.DuckDBPyConnection,
         output: Output,
         names: Collection[str],
-        compared: Collection[str],
+        compared: Collection[str] = frozenset(),
     ) -> None:
         self._connection = connection
         self._roots = {name: output.resolve() / name for name in TABLES if name in names}

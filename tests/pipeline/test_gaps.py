@@ -94,7 +94,13 @@ def test_holes_of_topic_are_not_gaps(tmp_path: Path) -> None:
     write(tmp_path, first)
     write(tmp_path, part(log, 12, 26), begin=1, continuity=Continuity.LATER)
     assert stored_gaps(tmp_path) == ()
-    assert examine(tmp_path).ranges == ()
+    # The checkpoint has the offset of the topic's next record, index 27.
+    for folder, content in (("offsets", 'v1\n{}\n{"farm-log":{"0":26}}'), ("commits", "v1\n{}")):
+        (tmp_path / "checkpoint" / folder).mkdir(parents=True)
+        (tmp_path / "checkpoint" / folder / "1").write_text(content)
+    assert not examine(tmp_path), [*examine(tmp_path).lines()]
+    (tmp_path / "checkpoint/offsets/1").write_text('v1\n{}\n{"farm-log":{"0":25}}')
+    assert examine(tmp_path).checkpoint == f"it continues farm {FARM} with entry 26, and the tables with entry 27"
     record_gone(tmp_path, 11, 11)
     assert [(each.first, each.last) for each in stored_gaps(tmp_path)] == [(11, 11)]
 
