@@ -1,10 +1,13 @@
 """A real standalone cluster makes the same tables as local mode: one master and two workers, all on loopback.
 
-    python -m tests.soak.pipeline_cluster
+    python -m tests.soak.pipeline_cluster [--place bucket]
 
 Master and workers come from the pip package. The driver runs here, as `pipeline run --master spark://…` does, and the
 executors run in processes of the workers. Their input is pickled and sent through sockets, so a reader that shares
 memory with the planner fails only here. All processes are stopped at the end, or after `END_TIMEOUT_S` at the latest.
+
+With `--place bucket` the tables are in a bucket of the test's own S3 server. The executors get its address and key by
+`spark.executorEnv`.
 """
 
 import argparse
@@ -15,19 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+from pipeline.output.buckets import BucketPath, Output
 from pipeline.spark.java import find_java
+from tests.pipeline.s3_server import BUCKET, serving_s3
 from tests.processes import END_S, free_ports
 from tests.soak.pipeline_tables import (
     differences,
     generate_log,
     pipeline_command,
-    same_pseudonyms,
     start,
     tables_of,
     wait_for_success,
@@ -37,6 +41,7 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 600.0
 WORKERS = 2
+DIRECTORY, IN_BUCKET = "directory", "bucket"
 WORKER_MEMORY = "700m"
 EXECUTOR_MEMORY = "600m"
 _DAEMON_MEMORY = "256m"
@@ -50,8 +55,8 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
-def cluster_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of master, workers and driver."""
+def cluster_environment(directory: Path, of_executors: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of master, workers and driver; `of_executors`: further variables of the executors."""
     java = find_java(dict(os.environ), directory)
     configuration = directory / "conf"
     configuration.mkdir()
@@ -59,7 +64,8 @@ def cluster_environment(directory: Path) -> dict[str, str]:
     (configuration / "spark-defaults.conf").write_text(
         f"spark.executor.memory {EXECUTOR_MEMORY}\nspark.executor.cores 1\n"
         f"spark.driver.host {LOOPBACK}\nspark.driver.bindAddress {LOOPBACK}\n"
-        f"spark.executorEnv.PYTHONPATH {os.environ.get('PYTHONPATH', '')}\n",
+        f"spark.executorEnv.PYTHONPATH {os.environ.get('PYTHONPATH', '')}\n"
+        + "".join(f"spark.executorEnv.{name} {value}\n" for name, value in of_executors.items()),
         encoding="utf-8",
     )
     return {
@@ -111,8 +117,18 @@ def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
                 process.wait(END_S)
 
 
-def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
-    """Run local mode, then the cluster; return the differences as text."""
+@contextmanager
+def tables_place(place: str, directory: Path) -> Iterator[tuple[Output, dict[str, str]]]:
+    """Yield the place of the cluster's tables, and the variables that its clients need."""
+    if place == DIRECTORY:
+        yield directory / "cluster", {}
+        return
+    with serving_s3() as server:
+        yield BucketPath(BUCKET, "cluster"), {**server.environment(), "XDG_CACHE_HOME": str(directory / "cache")}
+
+
+def run(directory: Path, *, routers: int, days: float, batch: int, place: str = DIRECTORY) -> list[str]:
+    """Run local mode, then the cluster with its tables at `place`; return the differences as text."""
     log = directory / "log"
     entries = generate_log(log, routers, days, seed=1)
     size = ("--entries-per-batch", str(batch))
@@ -122,21 +138,19 @@ def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
         start(pipeline_command(log, local, "--master", "local[2]", *size), log_file), log_file, END_TIMEOUT_S
     )
     print(f"{entries} entries in local mode: {time.monotonic() - began:.0f} s", flush=True)
-    environment = cluster_environment(directory)
-    same_pseudonyms(local, directory / "cluster")
-    far, log_file = directory / "cluster", directory / "cluster.txt"
-    began = time.monotonic()
-    with standalone(directory, environment) as address:
-        print(f"one master and {WORKERS} workers are up: {time.monotonic() - began:.0f} s", flush=True)
-        began = time.monotonic()
-        wait_for_success(
-            start(pipeline_command(log, far, "--master", address, *size), log_file, environment),
-            log_file,
-            END_TIMEOUT_S,
-        )
-        executors = len(list((directory / "work").glob("app-*/*")))
-    print(f"the same on the cluster, with {executors} executors: {time.monotonic() - began:.0f} s", flush=True)
-    found = tables_of(far)
+    log_file, began = directory / "cluster.txt", time.monotonic()
+    with tables_place(place, directory) as (far, variables):
+        environment = cluster_environment(directory, variables)
+        with standalone(directory, environment) as address:
+            print(f"one master and {WORKERS} workers are up: {time.monotonic() - began:.0f} s", flush=True)
+            # The processes of the cluster are without these variables.
+            os.environ.update(variables)
+            began = time.monotonic()
+            command = pipeline_command(log, far, "--master", address, *size)
+            wait_for_success(start(command, log_file, environment), log_file, END_TIMEOUT_S)
+            executors = len(list((directory / "work").glob("app-*/*")))
+        print(f"the same on the cluster, with {executors} executors: {time.monotonic() - began:.0f} s", flush=True)
+        found = tables_of(far)
     for name, rows in sorted(found.items()):
         print(f"  {name}: {rows.total()} rows", flush=True)
     if executors < WORKERS:
@@ -150,9 +164,10 @@ def main() -> None:
     parser.add_argument("--routers", type=int, default=10)
     parser.add_argument("--days", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=10_000, help="entries per batch")
+    parser.add_argument("--place", choices=(DIRECTORY, IN_BUCKET), default=DIRECTORY, help="the place of the tables")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pipeline-cluster-"))
-    found = run(directory, routers=arguments.routers, days=arguments.days, batch=arguments.batch)
+    found = run(directory, routers=arguments.routers, days=arguments.days, batch=arguments.batch, place=arguments.place)
     for line in found:
         print(f"DIFFERS {line}", flush=True)
     if found:

@@ -1,6 +1,7 @@
 """Restores random parts of a pipeline's output to earlier states, and repairs the result: no row is lost silently.
 
-    last state + parts of earlier states ──▶ `pipeline repair` ──▶ `pipeline run --once` ──▶ the same rows, or a refusal
+    last state + parts of earlier states ──▶ `pipeline query`: all rows, a gap, or a refusal
+      ──▶ `pipeline repair` ──▶ `pipeline run --once` ──▶ the same rows, or a refusal
 
 A state has all files of an output, or all objects of a bucket. The states of a directory are copies during one run with
 Spark. The run stops at random moments for a copy, often in the middle of a batch. The states of a bucket are its
@@ -14,7 +15,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,8 +25,8 @@ from typing import TypeAlias
 from pipeline.gold.answers import answer_sql
 from pipeline.output.buckets import Output
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
-from pipeline.serve.query import documents
-from pipeline.tables.specs import EVENTS_SPEC, RANGES_SPEC
+from pipeline.serve.query import QueryError, documents, query_result
+from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC
 from tests.processes import END_S
 from tests.soak.pipeline_kills import END_TIMEOUT_S, POLL_S, batches
 from tests.soak.pipeline_tables import differences, start, tables_of, wait_for_success
@@ -100,14 +102,13 @@ def replace_directory(directory: Path, state: State) -> None:
 
 
 def restore_part(state: State, earlier: State, name: str, random: Random) -> str:
-    kinds: tuple[Callable[[State, State, str, Random], str], ...] = (_whole, _whole, _checkpoint_file, _commit)
+    kinds: tuple[Callable[[State, State, str, Random], str], ...] = (_whole, _whole, _checkpoint_file, _commit, _record)
     return random.choice(kinds)(state, earlier, name, random)
 
 
 def _whole(state: State, earlier: State, name: str, random: Random) -> str:
     """Restore a table, a checkpoint or a record of batches; remove it if the earlier state does not have it."""
-    records = {each for each in state if each.startswith("batches-") and "/" not in each}
-    part = random.choice(sorted({*_tables(state), *records, CHECKPOINT, EVENTS_CHECKPOINT}))
+    part = random.choice(sorted({*_tables(state), *_records(state), CHECKPOINT, EVENTS_CHECKPOINT}))
     for path in _below(state, part):
         del state[path]
     found = _below(earlier, part)
@@ -121,6 +122,22 @@ def _below(state: State, part: str) -> State:
 
 def _tables(state: State) -> list[str]:
     return sorted({path.partition("/")[0] for path in state if "/_delta_log/" in path and path[0] != "."})
+
+
+def _records(state: State) -> list[str]:
+    return sorted(each for each in state if each.startswith("batches-") and "/" not in each)
+
+
+def _record(state: State, earlier: State, name: str, random: Random) -> str:
+    """Restore or remove a record of batches."""
+    if not (records := _records(state)):
+        return "no record of batches"
+    record = random.choice(records)
+    if record in earlier and random.random() < 1 / 2:
+        state[record] = earlier[record]
+        return f"{record} of state {name}"
+    del state[record]
+    return f"{record} removed"
 
 
 def _checkpoint_file(state: State, earlier: State, name: str, random: Random) -> str:
@@ -157,6 +174,8 @@ def restored(states: Sequence[State], place: Place, expected: dict[str, Counter[
         number = random.randrange(len(states) - 1)
         parts.append(restore_part(state, states[number], str(number), random))
     place.replace(state)
+    if silent := [*_silent_losses(place.output, expected)]:
+        return Restored((*parts,), "a query", (*silent,))
     code, text = place.repair()
     if code == 0:
         code, text = place.continued()
@@ -168,6 +187,14 @@ def restored(states: Sequence[State], place: Place, expected: dict[str, Counter[
     rows = documents(place.output, answer_sql("completeness"))
     missing += (f"incomplete: {row}" for row in rows if not row["complete"])
     return Restored((*parts,), "equal", tuple(missing))
+
+
+def _silent_losses(output: Output, expected: dict[str, Counter[str]]) -> Iterator[str]:
+    """Yield the base tables that a query reads with other rows, without a refusal and without a gap."""
+    for name in BASE_SPECS:
+        with suppress(QueryError), query_result(output, f"FROM {name}", with_gaps=True) as answer:
+            if not answer.gaps and (found := sum(1 for _ in answer.rows)) != expected.get(name, Counter()).total():
+                yield f"{name}: {found} rows"
 
 
 def compared(output: Output) -> dict[str, Counter[str]]:
