@@ -47,7 +47,7 @@ def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None
         assert {node.view().node.raft_id for node in farm.nodes} == {1, 2, 3}
 
 
-def test_two_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
+def test_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
     """Six processes without seeds start in random order and announce themselves at the same broadcast address."""
     random = seeded("two farms")
     gossip_port, consensus_port = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)

@@ -17,7 +17,7 @@ async def test_fifty_nodes_in_one_process_discover_each_other() -> None:
 
 
 @pytest.mark.soak
-async def test_only_killed_process_is_marked_dead() -> None:
+async def test_gossip_marks_only_killed_process_dead() -> None:
     async with processes() as group:
         await group.start_many(SIZE)
         await group.converge(TIMEOUT_S)

@@ -85,7 +85,7 @@ def test_rotation_under_load_keeps_entries_and_connections(farm: Farm) -> None:
     keys(farm, "export", "--replace", farm.directory / "farm.key")
 
 
-def test_new_node_with_retired_key_joins_after_export_of_current_key(farm: Farm, tmp_path: Path) -> None:
+def test_node_with_retired_key_joins_after_export_of_key(farm: Farm, tmp_path: Path) -> None:
     key_file = tmp_path / "farm.key"
     shutil.copy(farm.directory / "farm.key", key_file)
     keys(farm, "rotate")

@@ -254,7 +254,7 @@ def advertised(address: str) -> dict[str, str]:
 
 
 @pytest.mark.soak
-def test_two_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
+def test_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
     """The leader does not record an address without a listener, so a quorum remains after the loss of the leader."""
     leader = own_quorum.leader()
     wrong = next(each for each in own_quorum.running if each != leader)
@@ -267,7 +267,7 @@ def test_two_servers_elect_despite_refused_address(own_quorum: Quorum) -> None:
 
 
 @pytest.mark.soak
-def test_two_servers_elect_despite_recorded_wrong_address(own_quorum: Quorum) -> None:
+def test_servers_elect_despite_recorded_wrong_address(own_quorum: Quorum) -> None:
     """A voter moves, then moves back but advertises the address that it left. The leader does not check it again."""
     leader = own_quorum.leader()
     wrong = next(each for each in own_quorum.running if each != leader)

@@ -241,7 +241,7 @@ def test_history_of_node_and_directory_is_wrong_usage(garlicfarm: Callable[..., 
     assert garlicfarm("history", "--node", "a", "--state-dir", "b").exit_code == 2
 
 
-def test_all_nodes_prints_disagreement(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
+def test_history_of_all_nodes_prints_disagreement(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
     lines = garlicfarm("members", "--all-nodes").stdout.splitlines()
     assert lines[0].split() == ["NODE", "REPLIED", "VERDICT", "LEADER", "TERM", "COMMIT", "SERVERS", "IT", "SEES"]
     assert lines[2].split()[:3] == ["kyoto", "yes", "healthy"]
@@ -251,17 +251,17 @@ def test_all_nodes_prints_disagreement(node: HistoryNode, garlicfarm: Callable[.
     assert lines[-1] == "! kyoto is alive for oslo; dead for kyoto"
 
 
-def test_all_nodes_that_agree_are_counted(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
+def test_history_of_all_nodes_counts_agreeing_nodes(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
     node.perspectives = (perspective("oslo"), perspective("kyoto"))
     assert garlicfarm("members", "--all-nodes").stdout.endswith("The 2 nodes that replied agree.\n")
 
 
-def test_all_nodes_json_is_the_reply(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
+def test_history_of_all_nodes_in_json_is_the_reply(node: HistoryNode, garlicfarm: Callable[..., Result]) -> None:
     found = json.loads(garlicfarm("members", "--all-nodes", "--json").stdout)
     assert [each["name"] for each in found["nodes"]] == ["oslo", "kyoto", "lima", "rome"]
 
 
-def test_all_nodes_with_round_trips_is_wrong_usage(garlicfarm: Callable[..., Result]) -> None:
+def test_history_of_all_nodes_refuses_round_trips(garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("members", "--all-nodes", "--rtt").exit_code == 2
 
 

@@ -110,7 +110,7 @@ def test_tls_alert_is_identified_by_first_bytes() -> None:
         )
 
 
-def test_two_bootstrap_options_are_refused() -> None:
+def test_kraft_options_refuse_two_bootstrap_options() -> None:
     result = kraft("describe", "--bootstrap-server", "a:1", "--bootstrap-controller", "a:2")
     assert result.exit_code == 2
     assert "name two kinds of servers: give one" in result.stderr

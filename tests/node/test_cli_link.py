@@ -149,7 +149,7 @@ def test_unknown_master_is_refused_with_published_ones(garlicfarm: Callable[...,
     ]
 
 
-def test_one_of_several_masters_must_be_named(garlicfarm: Callable[..., Result]) -> None:
+def test_link_of_several_masters_requires_name(garlicfarm: Callable[..., Result]) -> None:
     view = view_with(serving(1))
     view = replace(view, publishing=(*view.publishing, replace(view.publishing[0], master=OTHER_MASTER)))
     assert "the farm publishes several masters" in garlicfarm(view).stderr

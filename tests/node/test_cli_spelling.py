@@ -57,7 +57,7 @@ def test_overview_shows_each_command_in_one_section() -> None:
     assert set(names) == set(cli.lazy_commands) == {"pipeline"}.union(*COMMANDS.values())
 
 
-def test_each_command_is_in_a_section() -> None:
+def test_help_has_section_of_each_command() -> None:
     assert all(COMMANDS.values())
     assert all(isinstance(each, LazyCommand) for section in COMMANDS.values() for each in section.values())
 

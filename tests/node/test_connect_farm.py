@@ -218,7 +218,7 @@ async def test_first_stream_tries_all_leaves_twice(tmp_path: Path, autojump_cloc
         assert len(requests(stage)) == 1
 
 
-async def test_no_leaf_reports_tried_leaves_and_age(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_stream_without_leaf_reports_tried_leaves_and_age(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, java_like=True) as stage, stage.client() as farm:
         await farm.wait_ready()
         stage.network.dead.update(leaf.hash for leaf in stage.leaves)
@@ -301,7 +301,7 @@ async def test_new_streams_avoid_leaf_after_half_of_timeout(tmp_path: Path, auto
             assert {await request(farm) for _ in range(10)} == {"leaf-1", "leaf-2"}
 
 
-async def test_all_waiting_streams_of_dead_leaf_fail_together(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_waiting_streams_of_dead_leaf_fail_together(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
         stage.publish(10, 100, 100)
         await request(farm)

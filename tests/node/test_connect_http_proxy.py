@@ -164,7 +164,7 @@ async def test_source_on_other_host_is_unchanged(referer: bytes) -> None:
 
 
 @pytest.mark.parametrize(("method", "is_quick"), [("GET", True), ("HEAD", True), ("POST", False), ("DELETE", False)])
-async def test_only_safe_methods_have_short_timeouts(method: str, *, is_quick: bool) -> None:
+async def test_proxy_has_short_timeouts_for_safe_methods_only(method: str, *, is_quick: bool) -> None:
     async with proxy_with(HttpService().serve) as stage:
         await stage.send(b"%s http://%s/ HTTP/1.1\r\nHost: %s\r\n\r\n" % (method.encode(), HOST, HOST))
         await stage.reply(method)

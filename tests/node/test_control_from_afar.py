@@ -82,7 +82,7 @@ async def test_command_line_reaches_node_by_url(tmp_path: Path) -> None:
         assert "needs a token" in without.output
 
 
-async def test_each_url_gets_token_and_certificate_at_its_position(tmp_path: Path) -> None:
+async def test_url_gets_token_and_certificate_at_its_position(tmp_path: Path) -> None:
     """The tokens and the certificate of one node are invalid at another node."""
     places = (tmp_path / "a", tmp_path / "b")
     for each in places:

@@ -84,7 +84,7 @@ def test_too_many_farms_are_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_list_or_one_error(content: bytes) -> None:
+def test_list_decoder_returns_list_or_one_error(content: bytes) -> None:
     try:
         farms = decode_list(content)
     except FarmListError:

@@ -131,7 +131,7 @@ async def test_node_without_seeds_rejoins_after_short_run(tmp_path: Path, runs_s
 
 
 @in_simulated_time
-async def test_node_without_stored_peers_rejoins_through_pings_of_members(tmp_path: Path) -> None:
+async def test_node_without_stored_peers_rejoins_by_pings(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         first = await farm.start(state_directory=tmp_path, metadata=b"m" * 300)
         others = [await farm.start(first, metadata=b"m" * 300) for _ in range(2)]

@@ -162,7 +162,7 @@ async def test_standby_hands_over_current_structure_on_request(
 
 
 @BOTH
-async def test_only_i2pd_gets_later_structure_unrequested(
+async def test_router_gets_later_structure_unrequested_only_if_i2pd(
     monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
 ) -> None:
     """A Java router delays the next structure after each publication; i2pd publishes its last structure again."""

@@ -120,7 +120,7 @@ async def test_used_token_is_refused_for_other_identity(tmp_path: Path) -> None:
         assert {each.node_id for each in node.granted} == {bytes(identity.node_id)}
 
 
-async def test_two_simultaneous_uses_give_one_farm_key(tmp_path: Path) -> None:
+async def test_simultaneous_uses_give_one_farm_key(tmp_path: Path) -> None:
     async with stage(tmp_path) as node:
         token, ends = node.token(), list[str]()
 
@@ -137,7 +137,7 @@ async def test_two_simultaneous_uses_give_one_farm_key(tmp_path: Path) -> None:
         assert len(node.granted) == 1
 
 
-async def test_one_grant_at_a_time_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grants_are_made_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two grants at a time could choose the same spare signing key."""
     async with stage(tmp_path) as node:
         running, most = [0], [0]

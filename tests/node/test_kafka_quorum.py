@@ -119,6 +119,6 @@ async def test_unknown_leader_makes_tool_retry() -> None:
         assert partition_in(await described(farm_stage)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_only_quorum_topic_is_described() -> None:
+async def test_describe_quorum_refuses_other_topic() -> None:
     response = await described(await stage_of_two(), "farm-log")
     assert (response.error_code, response.topics) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())

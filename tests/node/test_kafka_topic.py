@@ -83,7 +83,7 @@ async def test_entry_hidden_from_readers_is_control_record(entry: Entry) -> None
     assert record.key == version.to_bytes(2, "big") + CONTROL_TYPE.to_bytes(2, "big"), "see CONTROL_KEY"
 
 
-async def test_duplicate_is_control_record_for_both_forms_of_request_id() -> None:
+async def test_duplicate_is_control_record_for_both_id_forms() -> None:
     stage = stage_at()
     update = sealed(b'{"note": 1}', request_text((NOW_MS // 1000).to_bytes(4, "big") + bytes(8)))
     request = sealed(b'{"note": 2}', RequestId("client", 0, 1))

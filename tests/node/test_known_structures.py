@@ -83,7 +83,7 @@ def test_older_structure_offered_later_is_ignored() -> None:
         structure(NOW_S - 1_000),
     ],
 )
-def test_invalid_structure_of_one_server_does_not_displace_valid_one(wrong: bytes) -> None:
+def test_invalid_structure_does_not_displace_valid_one(wrong: bytes) -> None:
     valid = structure(NOW_S - 10)
     assert reply(known(wrong)) == NOTHING
     assert reply(known(valid, wrong)).structure == valid

@@ -134,7 +134,7 @@ def test_first_round_ends_within_rebalance_timeout(story: Story) -> None:
     assert first in story.answers
 
 
-def test_only_group_leader_receives_member_list(story: Story) -> None:
+def test_group_sends_member_list_to_leader_only(story: Story) -> None:
     tickets = story.join(new_id="a"), story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
     leader, other = (story.joined(ticket) for ticket in tickets)

@@ -77,7 +77,7 @@ def test_key_file_names_cluster_after_founding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["gossip", "consensus"])
-def test_only_port_in_use_is_replaced(tmp_path: Path, kind: socket.SocketKind) -> None:
+def test_local_farm_replaces_only_port_in_use(tmp_path: Path, kind: socket.SocketKind) -> None:
     first = prepare(tmp_path, 3)
     taken = first.nodes[1].gossip_port if kind is socket.SOCK_DGRAM else first.nodes[1].consensus_port
     with socket.socket(socket.AF_INET, kind) as other:

@@ -56,7 +56,7 @@ def test_killed_node_is_shown_as_ended_until_restart(tmp_path: Path) -> None:
     assert (ended.running, ended.detail) == (False, "pid 4712, started by hand, has ended")
 
 
-def test_only_structure_of_this_run_counts_as_published(tmp_path: Path) -> None:
+def test_structure_of_earlier_run_is_not_published(tmp_path: Path) -> None:
     # given a continued farm, with the structure of its previous run on disk
     before = time.time() - 3_600
     watch = watch_of(tmp_path, running=True)

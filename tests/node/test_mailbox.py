@@ -144,7 +144,7 @@ async def test_proposals_wait_for_full_batch_or_time_limit(autojump_clock: trio.
 
 
 @pytest.mark.parametrize(("proposals", "wakes_s"), [(0, 1.4), (1, 1.0)])
-async def test_only_idle_owner_waits_for_extended_deadline(
+async def test_extended_deadline_delays_only_idle_owner(
     proposals: int, wakes_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     (mailbox, batches, _), limit = make(in_flight_ms=5_000), ProposalLimit(10, 1_000)

@@ -76,7 +76,7 @@ async def test_follower_without_gossip_counts_connected_voters() -> None:
     check_level(stage.farm, REMOVAL)
 
 
-async def test_removal_of_running_voter_that_supports_level_is_permitted() -> None:
+async def test_removal_of_running_voter_with_level_is_permitted() -> None:
     stage = OldFarm({2, 3, LOST}, SUPPORTED_LEVEL)
     await reach_level(stage.farm, REMOVAL)
     assert stage.state.level == EVICTION_LEVEL
@@ -115,7 +115,7 @@ async def test_check_permits_replacement_of_lost_old_voter() -> None:
     assert isinstance(await _approve_successor(OldFarm({2, 3}), 1), CheckedAnswer)
 
 
-async def test_hostile_voter_that_runs_does_not_prevent_level_of_its_eviction() -> None:
+async def test_hostile_voter_does_not_prevent_level_of_eviction() -> None:
     stage = OldFarm({2, 3, LOST})
     await reach_level(stage.farm, EVICTION)
     assert stage.state.level == EVICTION_LEVEL

@@ -151,7 +151,7 @@ class RecordingDialer:
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
 
 
-async def test_only_listed_server_at_its_address_is_dialed_plain() -> None:
+async def test_dial_is_plain_only_for_listed_server_and_address() -> None:
     ordinary = RecordingDialer()
     async with listening() as scene:
         peers = PlainPeers({THEIRS: ("127.0.0.1", scene.port)})

@@ -253,7 +253,7 @@ def called(node: ast.Call) -> str:
 
 
 @pytest.mark.parametrize("package", ["bridge", "gossip", "consensus", "pipeline"])
-def test_only_escaping_modules_print(package: str) -> None:
+def test_print_is_called_only_in_escaping_modules(package: str) -> None:
     """The test finds a new output call. It belongs in a module of MAY_PRINT, with a test above."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):

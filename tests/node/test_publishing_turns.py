@@ -180,7 +180,7 @@ async def test_node_with_permanently_refusing_router_retries_rarely(autojump_clo
         assert publisher(stage) == OTHER
 
 
-async def test_only_able_node_keeps_trying(autojump_clock: MockClock) -> None:
+async def test_sole_able_node_keeps_publishing(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage, able=False):

@@ -94,7 +94,7 @@ def test_small_requests_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize("held", [MIB, 9 * MIB])
-def test_only_client_is_never_closed(held: int) -> None:
+def test_sole_client_is_never_closed(held: int) -> None:
     budget, closed = ReceiveBudget(BudgetOptions(others_bytes=MIB)), ClosedConnections()
     budget.hold(budget.open("alone", is_server=False, close=closed.by("alone")), held)
     assert closed.names == []

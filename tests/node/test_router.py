@@ -69,7 +69,7 @@ async def test_published_structure_is_stored_under_master_address(tmp_path: Path
     assert verify(decode(path.read_bytes())).holds
 
 
-async def test_only_later_structure_replaces(tmp_path: Path) -> None:
+async def test_structure_is_replaced_by_later_one_only(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))

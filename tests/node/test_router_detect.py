@@ -124,7 +124,7 @@ def test_router_below_home_variable_is_found(files: RouterFiles, software: Softw
 
 
 @pytest.mark.parametrize(("value", "home"), [("/data/home", Path("/data/home")), ("data", None), ("", None)])
-def test_only_an_absolute_home_variable_counts(monkeypatch: pytest.MonkeyPatch, value: str, home: Path | None) -> None:
+def test_home_variable_counts_only_if_absolute(monkeypatch: pytest.MonkeyPatch, value: str, home: Path | None) -> None:
     monkeypatch.setenv("HOME", value)
     machine = MachineFiles()
     assert machine.home_variable == home
@@ -175,7 +175,7 @@ def test_router_of_another_person_is_not_considered(files: RouterFiles, monkeypa
     assert "another user" in unread.reason
 
 
-def test_only_the_destination_of_a_key_file_is_read(files: RouterFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_file_is_read_for_destination_only(files: RouterFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.debian_i2pd(I2PD_CONF, WEB)
     destination = files.key("/var/lib/i2pd/web.dat")
     read: list[int] = []

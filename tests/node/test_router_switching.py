@@ -113,7 +113,9 @@ def test_login_is_repeated_while_i2pd_starts(
     assert (replies, len(restarts)) == ([], 1)
 
 
-def test_only_i2pd_reads_its_new_password(files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]) -> None:
+def test_new_password_is_readable_for_i2pd_only(
+    files: RouterFiles, node: Path, restarts: list[tuple[str, ...]]
+) -> None:
     conf, group = files.path(CONF), 4_711 if os.geteuid() == 0 else os.getegid()
     conf.chmod(0o644)
     os.chown(files.path("/proc/70"), -1, group)
@@ -172,7 +174,9 @@ def test_kill_before_restart_is_repaired_by_repetition(
     assert "[[leaf]]" in node.read_text()
 
 
-def test_without_systemd_the_restart_remains(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switching_without_systemd_leaves_restart(
+    files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attaching, "is_managed", lambda: False)
     done = detect(node, "--yes")
     assert "on, run `sudo systemctl restart i2pd.service`\nThen the node connects." in done.stdout

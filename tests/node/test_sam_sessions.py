@@ -227,7 +227,7 @@ async def test_many_streams_carry_large_contents(bridge: SamBridge) -> None:
         serving.cancel_scope.cancel()
 
 
-async def test_two_bridges_share_a_network(bridge: SamBridge, network: LoopbackNetwork) -> None:
+async def test_bridges_share_a_network(bridge: SamBridge, network: LoopbackNetwork) -> None:
     async with trio.open_nursery() as other_router, open_session(bridge) as client:
         other: SamBridge = await other_router.start(serve_loopback_bridge, network)
         async with open_session(other) as server, trio.open_nursery() as nursery:

@@ -187,7 +187,7 @@ def test_abandoned_preparation_is_retried_after_more_entries() -> None:
     assert len(log.steps) > steps
 
 
-async def test_append_across_boundary_is_acknowledged_without_zeros_written(
+async def test_append_across_boundary_does_not_wait_for_zeros(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
 

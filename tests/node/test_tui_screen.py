@@ -185,7 +185,7 @@ def test_fault_returns_terminal_with_mouse_off() -> None:
     os.close(inner)
 
 
-def test_only_changed_lines_are_written() -> None:
+def test_screen_writes_only_changed_lines() -> None:
     output = StringIO()
     with OwnTerminal(output, None) as own:
         own.draw(["one", "two", "three"], mouse=True)

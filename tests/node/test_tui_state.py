@@ -355,7 +355,7 @@ def test_click_on_heading_sorts_and_reverses() -> None:
     assert (state.sort, state.descending) == (Sort.RTT, True)
 
 
-def test_click_on_key_presses_it_and_nothing_else_answers_question() -> None:
+def test_question_is_answered_only_by_click_on_key() -> None:
     farm = farm_view()
     assert clicked(OnKey("e"), ViewState()).pane is Pane.EVENTS
     prompted, _ = typed(["down", "T"], farm)

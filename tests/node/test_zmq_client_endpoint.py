@@ -87,7 +87,7 @@ async def test_recorded_request_gets_reply_of_package(vector: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-def test_any_peer_returns_configuration_and_log_info(*, is_leader: bool) -> None:
+def test_peer_returns_configuration_and_log_info(*, is_leader: bool) -> None:
     stage = Stage(FakeLog([update_entry(1)], is_leader=is_leader))
     stage.ask(ConfigRequest(b"\x01", b""))
     stage.ask(LogInfoRequest(b"\x02", b""))

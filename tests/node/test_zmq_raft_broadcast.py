@@ -21,7 +21,7 @@ def broadcast_entries(node: Node) -> dict[int, Entry]:
     return entries
 
 
-async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_broadcast_has_every_entry_without_gap(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each message ends at the last applied entry."""
     async with group_of(tmp_path) as (_, leader):
         for counter in range(20):
@@ -33,7 +33,7 @@ async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock:
         assert leader.broadcasts[-1].term == leader.server.role.term
 
 
-async def test_only_leader_sends_heartbeats_every_half_second(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_heartbeats_are_sent_by_leader_each_half_second(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A heartbeat has the term and the last applied index."""
     async with group_of(tmp_path) as (group, leader):
         index = await commit(leader, 1)

@@ -39,7 +39,7 @@ def test_loopback_address_gives_read_only_endpoint(tmp_path: Path, listen: str) 
     assert settings.url == "tcp://127.0.0.1:7670"
 
 
-def test_all_settings_loaded(tmp_path: Path) -> None:
+def test_settings_are_all_loaded(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         '[zmq]\nlisten = "tcp://192.168.7.5:7670"\nallow_network = true\nwrite = true\nident = "farm"\n'

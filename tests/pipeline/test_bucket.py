@@ -266,7 +266,7 @@ def test_tables_are_equal_after_kills_at_any_write(s3: S3Server, place: BucketPa
 
 
 @pytest.mark.soak
-def test_two_runs_write_each_batch_once(place: BucketPath, tmp_path: Path) -> None:
+def test_batch_is_written_once_by_two_runs(place: BucketPath, tmp_path: Path) -> None:
     local, log = tmp_path / "tables", three_servers(minutes=2)
     failures: list[BaseException] = []
 
@@ -441,7 +441,7 @@ class _Waits:
             self.during.pop().renew()  # type: ignore[attr-defined]  # a lease
 
 
-def test_lock_of_killed_run_ends_and_lock_of_active_run_is_refused(place: BucketPath) -> None:
+def test_lock_of_killed_run_ends_but_not_of_active_run(place: BucketPath) -> None:
     waits, notes = _Waits(), list[str]()
     leases_of_runs = [Lease(place / ".lock", waits.clock, waits.wait) for _ in range(3)]
     killed, active, refused = leases_of_runs

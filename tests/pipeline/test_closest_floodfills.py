@@ -91,7 +91,7 @@ def test_router_hashes_from_list_and_netdb_are_equal(tmp_path: Path) -> None:
     assert hash_of(address) == digest.hex()
 
 
-def test_only_owner_can_read_kept_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_rows_are_readable_for_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def written(_: object, root: Path, schema: pa.Schema) -> list[DataFile]:
         return write_files(root, schema, schema.empty_table())
 

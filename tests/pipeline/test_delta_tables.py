@@ -274,7 +274,7 @@ def test_table_optimized_and_vacuumed_by_another_program_is_read(tmp_path: Path)
     assert indexes(tmp_path) == [0, 1, 2, 3, 4]
 
 
-def test_table_of_earlier_version_states_its_rows_with_next_commit(tmp_path: Path) -> None:
+def test_table_of_earlier_version_counts_rows_at_next_commit(tmp_path: Path) -> None:
     # given a table whose commits do not state the number of rows, and a file without statistics
     first = write_batch(tmp_path, "clocks", 0, [clock(0), clock(1)])
     (commit,) = commits_of(tmp_path)[1:]
@@ -307,9 +307,7 @@ def test_commit_follows_sync_of_data_files_and_is_synced(tmp_path: Path, monkeyp
     assert synced == [*created, "clocks", f"clocks/{file.path}", f"clocks/{day}", f"{log}/{1:020}.json", log]
 
 
-def test_merged_files_and_their_commit_are_synced_before_upkeep_deletes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upkeep_syncs_merged_files_before_it_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a power failure leaves neither the small files nor the merged one."""
     monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
     table = Table(tmp_path, replace(CLOCKS, undo="interval 0 seconds"))

@@ -150,7 +150,7 @@ def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_da
 
 
 @pytest.mark.parametrize("is_grown", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
+def test_tables_from_one_row_portions_equal_one_read(
     of_days: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_grown: bool
 ) -> None:
     log, ends = over_days()
@@ -160,7 +160,7 @@ def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
 
 
 @pytest.mark.soak
-def test_tables_from_portions_of_many_rows_equal_tables_from_one_read(
+def test_tables_from_large_portions_equal_one_read(
     of_generated: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refreshing, "PORTION_ROWS", 100)

@@ -233,7 +233,7 @@ def test_error_of_source_ends_query_with_its_text(tmp_path: Path) -> None:
     assert numbers_written(Numbers(5), tmp_path / "a") == {0: [0, 1, 2], 1: [3, 4]}
 
 
-def test_lost_start_of_sparks_tasks_is_repeated_and_other_error_is_short(tmp_path: Path) -> None:
+def test_lost_start_of_tasks_is_repeated_and_errors_are_short(tmp_path: Path) -> None:
     source, found, notes = Numbers(2), list[int](), list[str]()
     reports = [
         "An error occurred while calling z:x.\n: java.io.IOException: Python worker failed to connect back.\n\tat x",

@@ -427,7 +427,7 @@ def rows_or_refusal(output: Path, spec: TableSpec) -> list[dict[str, Any]] | Non
 
 @pytest.mark.search
 @over_seeds(40, quick=2)
-def test_no_restored_state_loses_rows_silently(
+def test_restored_state_does_not_lose_rows_silently(
     seed: int, states: list[Path], undamaged_rows: Rows, tmp_path: Path
 ) -> None:
     """Some tables, the checkpoint or the record return to an earlier state, or the record is lost.

@@ -248,7 +248,7 @@ def test_failure_reason_names_cause_in_kafka_client() -> None:
     assert reason_of(known) == f"Job aborted: {cause}"
 
 
-def test_all_queries_end_if_one_fails_to() -> None:
+def test_queries_end_even_if_one_fails_to() -> None:
     kept = [MadeUpQuery(error_at_stop=ConnectionRefusedError("the JVM has ended")), MadeUpQuery()]
     patience = Patience(notify=lambda _: None, count=lambda: None)
     queries = SideBySide([QueryState(str(each), MadeUpQuery, query=each) for each in kept], patience)

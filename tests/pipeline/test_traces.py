@@ -243,7 +243,7 @@ def event_line(node: str, cursor: int, time_ms: int, log_time_ms: int | None = N
     return json.dumps(event) + "\n"
 
 
-def test_undated_event_of_file_is_dated_by_neighbors_of_same_node(tmp_path: Path) -> None:
+def test_undated_event_is_dated_by_neighbors_of_its_node(tmp_path: Path) -> None:
     # given two nodes with clocks an hour apart, and a third one without any date
     path = tmp_path / "trace.jsonl"
     lines = [

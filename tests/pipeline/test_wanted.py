@@ -159,6 +159,6 @@ def test_bounds_intersection_contains_common_values(limits: list[tuple[int | Non
     assert [*range(first, end)] == common
 
 
-def test_two_selections_of_one_column_intersect() -> None:
+def test_selections_of_one_column_intersect() -> None:
     once = RowSelection().of("entries", ["report", "clock"])
     assert once.of("entries", ["clock", "factors"]).entries == frozenset({"clock"})

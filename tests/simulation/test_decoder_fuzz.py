@@ -80,7 +80,7 @@ def test_fuzz_hostile_input_raises_only_its_error(subject: Callable[[], Subject[
     assert fuzzed.steps > 1 or len(missing) <= max(1, len(expected) // 6), f"seed {seed}: without {missing}"
 
 
-def test_all_decoders_have_short_run() -> None:
+def test_decoders_all_have_short_run() -> None:
     assert {each for subjects in DECODERS.values() for each in subjects} == INPUTS.keys()
 
 

@@ -57,7 +57,7 @@ _PLANTED = {mutant.name: mutant for mutant in ALL_MUTANTS}
 
 
 @pytest.mark.parametrize("strategy", SEEDS)
-def test_every_production_step_is_a_step_of_the_model(strategy: str) -> None:
+def test_production_steps_are_steps_of_the_model(strategy: str) -> None:
     actions = run_traced(SEEDS[strategy], SHORT, STRATEGIES[strategy]).trace.actions
     assert all(actions[name] for name in ACTIONS[strategy]), actions
 

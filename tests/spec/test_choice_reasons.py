@@ -32,7 +32,7 @@ def test_best_publisher_has_best_score() -> None:
     ]
 
 
-def test_only_able_server_is_named_so() -> None:
+def test_reason_names_sole_able_server() -> None:
     assert texts(Choice(1), candidate(1, 632), candidate(2, 0, inability=Inability.UNATTACHED)) == [
         "its score is 632, and no other server can publish",
         "cannot publish: it does not have a router",

@@ -128,7 +128,7 @@ def test_leaves_that_replied_after_a_missing_reply_are_first() -> None:
     assert {table.order(NOW_S + PROVEN_FOR_S, UNIX_S, random)[0] for _ in range(50)} == {name(1), name(2)}
 
 
-def test_leaf_without_byte_since_its_failure_is_last_after_a_missing_reply() -> None:
+def test_failed_leaf_without_bytes_is_last_at_missing_reply() -> None:
     table = table_of(10, 10, 10)
     table.failed(name(0), LeafFailure(reason="no lease set", is_opened=False), NOW_S - 30)
     table.received(name(1), NOW_S - 11)

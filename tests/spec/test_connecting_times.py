@@ -85,7 +85,7 @@ def test_leaf_without_times_gets_timeout_of_all_leaves() -> None:
     assert table.timeout_s(b"\1" * 32) == 1.0  # Its own times are too few to determine a least timeout.
 
 
-def test_doubt_doubles_once_for_late_replies_of_simultaneous_requests() -> None:
+def test_doubt_doubles_once_for_simultaneous_late_replies() -> None:
     doubt = NetworkDoubt()
     for number in range(10):
         doubt.late(0.0, 7.0 + number)

@@ -83,7 +83,7 @@ def _modules_that(pattern: str) -> set[str]:
     return {path.name for path in core.rglob("*.py") if re.search(pattern, ast.unparse(ast.parse(path.read_text())))}
 
 
-def test_only_named_modules_change_role_and_decide_commitment() -> None:
+def test_role_and_commitment_change_only_in_named_modules() -> None:
     assert _modules_that(r"\.current = |\._become\(") == {"roles.py"}
     assert _modules_that(r"_may_commit\(|quorum\.value_of_majorities") == {"progress.py"}
 

@@ -70,7 +70,7 @@ def test_timeline_killed_node_has_gap_from_last_sample() -> None:
     assert minutes_of(timeline, OSLO) == [(0, 12, "alive"), (30, 60, "alive")]
 
 
-def test_timeline_killed_node_keeps_state_of_its_last_observation() -> None:
+def test_timeline_of_killed_node_keeps_last_observation() -> None:
     restart = Break(START_MS + 30 * MINUTE_MS, BreakCause.START, 0)
     timeline = window(STARTED, at(0, OSLO, ALIVE), at(12, OSLO, DEAD), restart, at(30, OSLO, ALIVE))
     assert minutes_of(timeline, OSLO) == [(0, 12, "alive"), (12, 12, "dead"), (30, 60, "alive")]
@@ -78,7 +78,7 @@ def test_timeline_killed_node_keeps_state_of_its_last_observation() -> None:
     assert last.end_ms == last.start_ms + 1
 
 
-def test_timeline_of_stopped_node_keeps_state_of_its_last_observation() -> None:
+def test_timeline_of_stopped_node_keeps_last_observation() -> None:
     timeline = window(STARTED, at(0, OSLO, ALIVE), at(7, OSLO, DEAD), now_ms=None)
     assert minutes_of(timeline, OSLO) == [(0, 7, "alive"), (7, 7, "dead")]
 

@@ -208,7 +208,7 @@ def test_reported_standby_is_kept_below_margin(lag_ms: int, expected: int) -> No
     assert standby_of(log.farm.state, MASTER, TUNING) == expected
 
 
-def test_one_of_several_reported_standbys_is_kept() -> None:
+def test_standby_is_kept_among_several_reported() -> None:
     log = Log()
     log.append(report(1), report(2), report(3, standby=True, job_lag_ms=100), report(4, standby=True))
     assert standby_of(log.farm.state, MASTER, TUNING) == 4

@@ -12,7 +12,7 @@ from tests.reference import site
 from tests.structure import __main__ as structure
 from tests.structure import message_fields, modules
 from tests.structure.addresses import fields_of
-from tests.structure.class_names import repeated
+from tests.structure.class_names import repeated, wrong_tests
 from tests.structure.documents import wrong_names, wrong_sections, wrong_targets
 from tests.structure.english import Line, above, counted, offending, patterns, sentences, source_lines
 from tests.structure.growth import growing, powers
@@ -32,7 +32,7 @@ def test_command_prints_problems_and_returns_status_one(
     assert capsys.readouterr().out == "a.py:3: wrong\nb.py:1: wrong\n"
 
 
-def test_each_case_reports_all_failures_with_their_cases(tmp_path: Path) -> None:
+def test_cases_report_all_failures_with_their_names(tmp_path: Path) -> None:
     paths = set[Path]()
 
     @each_case("first, second", [(1, 1), (1, 2), pytest.param(3, 4)])
@@ -67,6 +67,13 @@ def test_duplicate_class_name_is_found() -> None:
     classes = {path: ast.walk(ast.parse(text)) for path, text in modules.items()}
     found = [(str(path), node.lineno, node.name, str(first)) for path, node, first in repeated(classes)]
     assert found == [("b.py", 2, "Planted", "a.py")]
+
+
+def test_long_or_unitless_name_of_test_is_found() -> None:
+    names = {"test_log": 0, f"test_{'x' * 55}": 0, f"test_{'x' * 56}": 1, "test_only_log": 1, "test_no_op": 0}
+    for name, count in names.items():
+        tree = ast.parse(f"async def {name}(): pass")
+        assert len(list(wrong_tests(ROOT / "tests" / "a.py", ast.walk(tree)))) == count
 
 
 def test_message_with_four_positional_fields_is_found() -> None:

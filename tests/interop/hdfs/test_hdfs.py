@@ -15,26 +15,26 @@ import pytest
 
 from pipeline.output.buckets import HDFS, BucketError, BucketPath, OvertakenError, output_of, refuse_unconditional
 from tests.pipeline.test_bucket import (
-    test_lock_of_killed_run_ends_and_lock_of_active_run_is_refused,
+    test_batch_is_written_once_by_two_runs,
+    test_lock_of_killed_run_ends_but_not_of_active_run,
     test_renamed_folder_has_all_objects,
     test_run_renews_its_lock_until_its_end,
     test_second_writer_of_document_and_checkpoint_is_refused,
     test_second_writer_of_table_is_refused,
     test_tables_in_bucket_equal_tables_in_directory,
     test_tables_of_spark_in_bucket_equal_local_tables,
-    test_two_runs_write_each_batch_once,
 )
 from tests.processes import END_S, child
 
 __all__ = [
-    "test_lock_of_killed_run_ends_and_lock_of_active_run_is_refused",
+    "test_batch_is_written_once_by_two_runs",
+    "test_lock_of_killed_run_ends_but_not_of_active_run",
     "test_renamed_folder_has_all_objects",
     "test_run_renews_its_lock_until_its_end",
     "test_second_writer_of_document_and_checkpoint_is_refused",
     "test_second_writer_of_table_is_refused",
     "test_tables_in_bucket_equal_tables_in_directory",
     "test_tables_of_spark_in_bucket_equal_local_tables",
-    "test_two_runs_write_each_batch_once",
 ]
 JARS = Path("build/interop-hdfs/jars")
 START_S = 5 * END_S

@@ -159,7 +159,7 @@ def test_standby_takes_over_within_seconds(
     assert statistics.median(times_s) <= GOAL_S
 
 
-def test_two_nodes_at_one_java_router_take_over(network: Network, new_farm: Callable[[list[Router]], Farm]) -> None:
+def test_nodes_at_one_java_router_take_over(network: Network, new_farm: Callable[[list[Router]], Farm]) -> None:
     """The second node takes over when the process of the first node ends; the router continues."""
     shared = network.routers["java-2"]
     farm = new_farm([shared, shared, network.routers["i2pd-6"]])

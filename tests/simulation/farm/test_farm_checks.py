@@ -63,7 +63,7 @@ def test_faults_of_a_seed_are_within_the_trouble(seed: int) -> None:
             assert not both_end or second.at_s > first.until_s
 
 
-def test_each_kind_of_fault_is_drawn() -> None:
+def test_faults_of_each_kind_are_drawn() -> None:
     plans = (draw_faults(seed, NAMES, 240.0, has_routers=seed % 2 == 1, has_operator=True) for seed in range(40))
     assert {fault.nemesis for faults in plans for fault in faults} == set(Nemesis)
 

@@ -187,10 +187,10 @@ async def check_own_writes(line: CommandLine, directory: Path) -> None:
         assert {load_farm_key(file).era for file in written.values()} == {number + 2}, f"replaced at {writer}"
 
 
-def test_each_changing_command_works_at_any_node(tmp_path: Path) -> None:
+def test_changing_command_works_at_any_node(tmp_path: Path) -> None:
     posted = simulate(SEED, lambda: run_cases(tmp_path))
     assert posted == {each.path for each in ROUTES.values() if each.method == "POST"} - {DEBUG.path}
 
 
-def test_each_command_to_a_node_has_a_case() -> None:
+def test_commands_to_a_node_all_have_cases() -> None:
     assert TO_A_NODE.keys() == READ_ONLY | OF_ONE_NODE | set(map(path_of, (*CASES, APPROVE, EVICT, LEAVE)))

@@ -110,7 +110,7 @@ async def test_refused_structure_ends_session_of_java_only(kind: str, autojump_c
 
 
 @KINDS
-async def test_only_java_looks_a_published_master_up(kind: str, autojump_clock: trio.testing.MockClock) -> None:
+async def test_published_master_is_looked_up_by_java_only(kind: str, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with stage(is_i2pd=kind == "i2pd") as (_, client, floodfills):
         floodfills.store(decode(structure()), 0.0)
