@@ -58,7 +58,7 @@ from pipeline.source.offsets import entries_between
 from pipeline.source.shares import SHARE_LEAST
 from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import Interrupt, deferred
-from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
+from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, RetryPolicy
 from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
@@ -136,8 +136,8 @@ class ProblemReports:
 
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
         """Report changes: the farms with a problem now, and farms without a known state."""
-        begun = sorted(problems.keys() - self._known.keys())
-        found = [f"{name} is not read, and the other farms are: {problems[name]}" for name in begun]
+        new_problems = sorted(problems.keys() - self._known.keys())
+        found = [f"{name} is not read, and the other farms are: {problems[name]}" for name in new_problems]
         # After a restart of the query or an edit of the file, a farm's problem counts as over only after a reply.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
         unlisted = frozenset(unread.unlisted)
@@ -178,10 +178,10 @@ class RunSettings:
     interrupt: Interrupt = field(default_factory=Interrupt)
     """The end of the run by Ctrl-C or an error."""
 
-    def patience(self, give_up_s: float | None) -> Patience:
+    def retry_policy(self, give_up_s: float | None) -> RetryPolicy:
         """Return the reaction to lost starts of Spark's Python processes."""
         count = ignore if self.metrics is None else self.metrics.start_lost
-        return Patience(notify=self.notify, count=count, give_up_s=give_up_s)
+        return RetryPolicy(notify=self.notify, count=count, give_up_s=give_up_s)
 
     @property
     def is_in_bucket(self) -> bool:
@@ -219,7 +219,7 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
         lambda: start_query(session, settings, available_now=True, after_batch=refresh, gold=gold),
     )
     if settings.derived:
-        lost_starts = LostStarts(DERIVED_TABLES, settings.patience(GIVE_UP_S))
+        lost_starts = LostStarts(DERIVED_TABLES, settings.retry_policy(GIVE_UP_S))
         while not _refreshed(gold, apart, lost_starts):
             pass
 
@@ -250,7 +250,7 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
         show()
 
     rest_times = REST_TIMES_LOCAL if session is None else REST_TIMES
-    lost_starts = LostStarts(DERIVED_TABLES, settings.patience(None))
+    lost_starts = LostStarts(DERIVED_TABLES, settings.retry_policy(None))
     deriving = Deriving(make_tables, lost_starts, rest_times=rest_times)
 
     def begin() -> RunningQuery:
@@ -261,7 +261,7 @@ def run_forever(session: SparkSession | None, settings: RunSettings, show: Calla
         options = settings.events
         kept.append(QueryState("the events", lambda: start_events(session, settings, options, available_now=False)))
     with running(deriving, session):
-        _follow(session, settings, kept, settings.patience(None), deriving.check)
+        _follow(session, settings, kept, settings.retry_policy(None), deriving.check)
 
 
 def prepare(output: Output, *, part: bool = False) -> None:
@@ -511,18 +511,18 @@ def _write(note: Document, content: dict[str, int]) -> None:
 
 def await_end(session: SparkSession | None, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
     """Begin a query and wait for its end, with progress shown; raise FarmLogError with the farm's own error text."""
-    _follow(session, settings, [QueryState("the run", begin)], settings.patience(GIVE_UP_S))
+    _follow(session, settings, [QueryState("the run", begin)], settings.retry_policy(GIVE_UP_S))
 
 
 def _follow(
     session: SparkSession | None,
     settings: RunSettings,
     kept: list[QueryState],
-    patience: Patience,
+    retry_policy: RetryPolicy,
     check: Callable[[], None] = ignore,
 ) -> None:
     """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
-    side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.notify)
+    side_by_side, problems = SideBySide(kept, retry_policy), ProblemReports(settings.notify)
     with deferred(settings.interrupt) as interrupt:
         try:
             while side_by_side.step():

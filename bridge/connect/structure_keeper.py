@@ -83,7 +83,7 @@ class StructureKeeper:
         self._random = random
         self._unix_s = unix_s
         self._on_withdrawn = on_withdrawn
-        self._wanted = trio.Event()
+        self._refresh_request = trio.Event()
         self._one_query = trio.Lock()
         self._one_write = trio.Lock()
         self._finished = trio.Event()
@@ -113,9 +113,9 @@ class StructureKeeper:
             return None
         if self._query_failure is None:
             return f"{self.describe()}; the client queries the directories for the present one: wait"
-        wanted = "one" if self.newest is None else "a newer one"
+        missing = "one" if self.newest is None else "a newer one"
         return (
-            f"{self.describe()}, and none of {len(self._link.directories)} directories returned {wanted}: "
+            f"{self.describe()}, and none of {len(self._link.directories)} directories returned {missing}: "
             f"{self._query_failure}; check that the router is connected to I2P, and that the link is current"
         )
 
@@ -126,9 +126,9 @@ class StructureKeeper:
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
         withdrawals = Backoff(FAILED_FIRST_S, REFRESH_LONGEST_S, self._random)
         while True:
-            if self._wanted.is_set():
+            if self._refresh_request.is_set():
                 withdrawals.reset()
-            self._wanted = trio.Event()
+            self._refresh_request = trio.Event()
             try:
                 await self.query()
             except (NoSessionError, NoLeafError):
@@ -140,12 +140,12 @@ class StructureKeeper:
                 if self._table.has_failed(trio.current_time()):
                     delay_s = min(delay_s, withdrawals.next_s())
             with trio.move_on_after(delay_s):
-                await self._wanted.wait()
+                await self._refresh_request.wait()
             await trio.sleep_until(self._queried_at_s + LEAST_INTERVAL_S)
 
     def request_refresh(self) -> None:
         """Query the directories soon: a leaf is suspect or has failed."""
-        self._wanted.set()
+        self._refresh_request.set()
 
     async def wait_usable(self, timeout_s: float = STRUCTURE_WAIT_S) -> None:
         """Wait for a structure that has not ended; raise `NoLeafError` after a query without one."""

@@ -46,7 +46,7 @@ class DirectStream(trio.abc.Stream):
         """Send everything. Yields only if the kernel does not take it immediately."""
         if self._sending:
             raise trio.BusyResourceError("another task sends on this stream")
-        await trio.lowlevel.checkpoint_if_canceled()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._accept(data)
         await self._flush()
 

@@ -70,7 +70,7 @@ class Mailbox:
         self._max_urgent = max_urgent
         self._lingering = self._lingering_idle = False
         self._wake = trio.Event()
-        self._patience = trio.CancelScope()
+        self._wait_scope = trio.CancelScope()
         self._wakes_s = inf
 
     def put(self, event: Urgent) -> bool:
@@ -105,8 +105,8 @@ class Mailbox:
     async def wait(self, deadline_s: float) -> None:
         """Return when something is due, or at the deadline; a checkpoint in any case."""
         self._wake = trio.Event()
-        self._patience, self._wakes_s = trio.CancelScope(), inf
-        with self._patience:
+        self._wait_scope, self._wakes_s = trio.CancelScope(), inf
+        with self._wait_scope:
             self.expect(deadline_s)
             await self._wake.wait()
         self._lingering = self._lingering_idle = False
@@ -128,7 +128,7 @@ class Mailbox:
         # would wake once in each election timeout, although heartbeats have extended it.
         later_s = inf if self._lingering else self._wakes_s + POSTPONED_S
         if deadline_s < self._wakes_s or deadline_s > later_s:
-            self._patience.deadline = self._wakes_s = deadline_s
+            self._wait_scope.deadline = self._wakes_s = deadline_s
 
     def take_urgent(self) -> Iterator[Urgent]:
         """Yield the present urgent events, oldest first; events that arrive during the loop stay for the next turn."""

@@ -43,7 +43,7 @@ class DiskThread:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return or raise the result of `work`, run in the thread; `DiskHangsError` if canceled and not done."""
-        await trio.lowlevel.checkpoint_if_canceled()
+        await trio.lowlevel.checkpoint_if_cancelled()
         return await self._run(work, [])
 
     async def run_last(self, work: Callable[[], object]) -> None:

@@ -95,7 +95,7 @@ def examine(output: Output) -> Damage:
     record = record_of(output)
     notes = record.notes
     # Only some tables have the rows of an interrupted batch. Its repetition completes it.
-    begun = {farm: each.first for farm, each in notes.begun_entries().items()}
+    interrupted = {farm: each.first for farm, each in notes.begun_entries().items()}
     unreadable: list[TableSpec] = []
     lost_by_table: dict[str, tuple[StoredFile, ...]] = {}
     inexact: list[TableSpec] = []
@@ -116,9 +116,9 @@ def examine(output: Output) -> Damage:
         if table.lacks_rows() or is_older:
             inexact.append(spec)
         if spec.name in BASE_SPECS:
-            _count(table, readable, begun, counts)
+            _count(table, readable, interrupted, counts)
         elif spec is RANGES_SPEC:
-            ranges = _before(table.rows(readable), begun, "first_index")
+            ranges = _before(table.rows(readable), interrupted, "first_index")
     found = _lost_ranges(ranges, counts, notes.next_entries(), of_topic=is_of_topic(output / CHECKPOINT))
     fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
@@ -165,9 +165,9 @@ def _events_fault(output: Output, log: BatchNotes) -> str:
     return fault and f"checkpoint: {fault}"
 
 
-def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
-    """Return the rows before an interrupted batch; `begun`: its first entry of each farm."""
-    for farm, first in begun.items():
+def _before(rows: pa.Table, interrupted: Mapping[str, int], index: str) -> pa.Table:
+    """Return the rows before an interrupted batch; `interrupted`: its first entry of each farm."""
+    for farm, first in interrupted.items():
         is_later = pc.and_(pc.equal(rows.column("farm"), farm), pc.greater_equal(rows.column(index), first))
         rows = rows.filter(pc.invert(pc.fill_null(is_later, False)))  # noqa: FBT003 - pyarrow's parameter
     return rows
@@ -176,12 +176,12 @@ def _before(rows: pa.Table, begun: Mapping[str, int], index: str) -> pa.Table:
 def _count(
     table: Table,
     files: Iterable[StoredFile],
-    begun: Mapping[str, int],
+    interrupted: Mapping[str, int],
     counts: dict[tuple[str, date | None, str], int],
 ) -> None:
     """Add the rows of a base table, by farm and day."""
     for file in files:
-        rows = _before(read_file(table.root, file.path, COUNTED), begun, "index")
+        rows = _before(read_file(table.root, file.path, COUNTED), interrupted, "index")
         for each in pc.value_counts(rows.column("farm")).to_pylist():
             key = (each["values"], file.day, table.spec.name)
             counts[key] = counts.get(key, 0) + each["counts"]

@@ -86,8 +86,8 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
     found = examine(output)
     damage = _made_readable(output, found, notify)
     notes = BatchNotes(output, LOG)
-    begun = notes.begun_entries() if damage.checkpoint else {}
-    lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in begun.items())]
+    interrupted = notes.begun_entries() if damage.checkpoint else {}
+    lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in interrupted.items())]
     if lost:
         logs = _logs(farms, {each.farm for each in lost})
         for each in lost:
@@ -178,10 +178,11 @@ def _replace(output: Output, lost: LostRange, log: SelectedLog, notify: Notify) 
         )
     oldest = max(lost.first, log.place.ranges.oldest(lost.farm))
     if oldest > lost.first:
-        gone = LostRange(lost.farm, lost.first, min(lost.last, oldest - 1))
-        _record_gone(output, gone)
+        missing = LostRange(lost.farm, lost.first, min(lost.last, oldest - 1))
+        _record_missing(output, missing)
         notify(
-            f"Entries {gone.first} to {gone.last} of farm {lost.farm} are gone: the farm does not have them any more."
+            f"Entries {missing.first} to {missing.last} of farm {lost.farm} are gone:"
+            " the farm does not have them any more."
         )
     first = oldest
     while first <= lost.last:
@@ -242,51 +243,51 @@ def _is_within(rows: pa.Table, part: LostRange, first: str, last: str) -> pa.Chu
     return pc.fill_null(of_part, False)  # noqa: FBT003 - pyarrow's parameter
 
 
-def _record_gone(output: Output, gone: LostRange) -> None:
+def _record_missing(output: Output, missing: LostRange) -> None:
     """Record entries that cannot be read again; their remaining rows count as the rows of these entries."""
     table = Table(output, RANGES_SPEC, is_checked=False)
     known = table.rows()
-    known = known.filter(_is_within(known, gone, "first_index", "last_index"))
+    known = known.filter(_is_within(known, missing, "first_index", "last_index"))
     days = [each for each in known.column(DAY).to_pylist() if each is not None]
-    counts = [_gone_row(gone, min(days, default=None))]
-    for name, rows in _remaining(output, gone):
+    counts = [_missing_row(missing, min(days, default=None))]
+    for name, rows in _remaining(output, missing):
         of_days = rows.group_by([DAY], use_threads=False).aggregate(
             [("index", "min"), ("index", "max"), ("index", "count"), ("log_time", "max")]
         )
         counts += (
             {
-                "farm": gone.farm,
+                "farm": missing.farm,
                 "name": name,
                 "kind": RangeKind.READ.value,
                 "first_index": each["index_min"],
                 "last_index": each["index_max"],
                 "row_count": each["index_count"],
                 "log_time": each["log_time_max"],
-                BATCH: _number_of(gone),
+                BATCH: _number_of(missing),
                 DAY: each[DAY],
             }
             for each in of_days.to_pylist()
         )
-    _replace_rows(table, gone, pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema), "first_index", "last_index")
+    _replace_rows(table, missing, pa.Table.from_pylist(counts, schema=RANGES_SPEC.schema), "first_index", "last_index")
 
 
-def _gone_row(gone: LostRange, day: date | None) -> dict[str, object]:
+def _missing_row(missing: LostRange, day: date | None) -> dict[str, object]:
     return {
-        "farm": gone.farm,
+        "farm": missing.farm,
         "name": LOG_NAME,
         "kind": RangeKind.GONE.value,
-        "first_index": gone.first,
-        "last_index": gone.last,
-        "row_count": gone.last - gone.first + 1,
-        BATCH: _number_of(gone),
+        "first_index": missing.first,
+        "last_index": missing.last,
+        "row_count": missing.last - missing.first + 1,
+        BATCH: _number_of(missing),
         DAY: day,
     }
 
 
-def _remaining(output: Output, gone: LostRange) -> Iterator[tuple[str, pa.Table]]:
+def _remaining(output: Output, missing: LostRange) -> Iterator[tuple[str, pa.Table]]:
     for name, spec in BASE_SPECS.items():
         rows = Table(output, spec, is_checked=False).rows()
-        yield name, rows.filter(_is_within(rows, gone, "index", "index"))
+        yield name, rows.filter(_is_within(rows, missing, "index", "index"))
 
 
 def current_rows(output: Output, spec: TableSpec) -> pa.Table:

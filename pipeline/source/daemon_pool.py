@@ -25,15 +25,15 @@ class DaemonPool:
 
     def __init__(self, threads: int) -> None:
         self._most = threads
-        self._begun = 0
+        self._started = 0
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
     def submit(self, call: Callable[[], Found]) -> "Future[Found]":
         """Queue a call; return the future of its result."""
         future: Future[Found] = Future()
         self._work.put((future, call))
-        if self._begun < self._most:
-            self._begun += 1
+        if self._started < self._most:
+            self._started += 1
             threading.Thread(target=self._run, name="waits-for-reply", daemon=True).start()
         return future
 
@@ -50,7 +50,7 @@ class DaemonPool:
         with suppress(Empty):
             while True:
                 self._work.get_nowait()
-        for _thread in range(self._begun):
+        for _thread in range(self._started):
             self._work.put(None)
 
     def _run(self) -> None:

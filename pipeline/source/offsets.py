@@ -45,5 +45,5 @@ def entries_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> int:
         return sum(ends[cluster] - each["next"] for cluster, each in new.items())
     known = start.get("farms", {})
     begins = end.get("begins", {}).items()
-    begun = sum(each["next"] - 1 for cluster, each in begins if cluster not in known)
-    return entries_before(end) - entries_before(start) - int(end.get("begun", begun))
+    new_entries = sum(each["next"] - 1 for cluster, each in begins if cluster not in known)
+    return entries_before(end) - entries_before(start) - int(end.get("begun", new_entries))

@@ -23,7 +23,7 @@ GIVE_UP_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """The reaction of a run to lost starts. `give_up_s` of lost starts in a row end it; None: they never do."""
 
     notify: Callable[[str], None]
@@ -37,7 +37,7 @@ class LostStarts:
     """The lost starts in a row of one query or task, `name`."""
 
     name: str
-    patience: Patience
+    retry_policy: RetryPolicy
     _in_a_row: int = 0
     _first_s: float = 0.0
     _pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, PAUSE_LONGEST_S))
@@ -49,11 +49,11 @@ class LostStarts:
 
     def pause_s(self, failure: BaseException) -> float:
         """Count and report a lost start; return the seconds before the next start. Raises FarmLogError at the end."""
-        now_s, give_up_s = self.patience.clock(), self.patience.give_up_s
+        now_s, give_up_s = self.retry_policy.clock(), self.retry_policy.give_up_s
         if not self._in_a_row:
             self._first_s = now_s
         self._in_a_row += 1
-        self.patience.count()
+        self.retry_policy.count()
         if give_up_s is not None and now_s - self._first_s > give_up_s:
             raise FarmLogError(
                 f"{self.name} could not start: {self._in_a_row} times in a row, for {give_up_s / 60:.0f} minutes, a"
@@ -61,7 +61,7 @@ class LostStarts:
                 " this machine, then run the same command again: it continues from there",
             ) from failure
         pause_s = self._pauses.next_s()
-        self.patience.notify(
+        self.retry_policy.notify(
             f"{self.name}: a Python process of Spark's took more than ten seconds to start, as on a busy machine;"
             f" begun again from the last batch in {pause_s:.0f} s (lost starts in a row: {self._in_a_row})",
         )

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import is_lost_start, reason_of
-from pipeline.spark.lost_starts import LostStarts, Patience
+from pipeline.spark.lost_starts import LostStarts, RetryPolicy
 
 _RESTS = "Waiting for"
 """The beginning of Spark's status text of a query that waits for its next trigger, or for data."""
@@ -61,16 +61,16 @@ class QueryState:
     rested: bool = False
     done: bool = False
     not_before_s: float = 0.0
-    """The time of the next start, by the clock of `Patience`."""
+    """The time of the next start, by the clock of `RetryPolicy`."""
 
 
 class SideBySide:
     """Some queries, begun in order. Call `step` about once a second."""
 
-    def __init__(self, kept: Sequence[QueryState], patience: Patience) -> None:
+    def __init__(self, kept: Sequence[QueryState], retry_policy: RetryPolicy) -> None:
         self._kept = tuple(kept)
-        self._clock = patience.clock
-        self._lost_starts = {each.name: LostStarts(each.name, patience) for each in kept}
+        self._clock = retry_policy.clock
+        self._lost_starts = {each.name: LostStarts(each.name, retry_policy) for each in kept}
 
     @property
     def running(self) -> RunningQuery | None:

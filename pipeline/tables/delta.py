@@ -128,7 +128,7 @@ class Table:
             self._adapt()
             self._sync_after(before)
         if is_checked:
-            _refuse_lost_rows(self.root, self._held(), self.files())
+            _refuse_lost_rows(self.root, self._recorded_rows(), self.files())
 
     def committed(self, query: str) -> int:
         """Return the last batch of the query in the table."""
@@ -166,7 +166,7 @@ class Table:
 
     def lacks_rows(self) -> bool:
         """Return True if the files have another number of rows than the last commit states."""
-        return self._held() != _rows_of(self.files())
+        return self._recorded_rows() != _rows_of(self.files())
 
     def rewrite(self, removed: Sequence[StoredFile], rows: pa.Table) -> None:
         """Replace files by rows; the table then states the rows that it has, for a repair."""
@@ -224,7 +224,7 @@ class Table:
         is_recounted: bool = False,
     ) -> None:
         now_ms, before = time.time_ns() // 1_000_000, self._delta.version()
-        rows = _rows_of(self.files()) if is_recounted else self._held()
+        rows = _rows_of(self.files()) if is_recounted else self._recorded_rows()
         transactions = [*transactions, Transaction(HELD, rows + _rows_of(added) - _rows_of(removed))]
         # After a failed commit the table is read again: it may have the batch or not.
         known, self._known = self._known, {}
@@ -267,7 +267,7 @@ class Table:
             self._known = known | {each.app_id: each.version for each in transactions}
             self._sync_after(before)
 
-    def _held(self) -> int:
+    def _recorded_rows(self) -> int:
         """Return the number of rows that the table should have; a table of an earlier version does not state it."""
         if HELD not in self._known:
             found = _transaction(self.root, self._delta, HELD)

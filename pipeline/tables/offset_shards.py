@@ -65,8 +65,8 @@ class OffsetShards(WholeOffsets):
         self._stored += 1
         if self._stored % SWEEP_OFFSETS == 0:
             self._sweep()
-        begun = sum(each["next"] - 1 for each in offset.get("begins", {}).values())
-        return {"shards": [*names], "read": entries_before(offset), "begun": begun}
+        new_entries = sum(each["next"] - 1 for each in offset.get("begins", {}).values())
+        return {"shards": [*names], "read": entries_before(offset), "begun": new_entries}
 
     def loaded(self, offset: Offset) -> Offset:
         """Return the whole offset. Raise FarmLogError if a shard is missing or damaged."""

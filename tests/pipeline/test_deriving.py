@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.gold.deriving import Deriving, running
-from pipeline.spark.lost_starts import LostStarts, Patience
+from pipeline.spark.lost_starts import LostStarts, RetryPolicy
 
 TIMEOUT_S = 20.0
 FULL, CUT = "no space left on device", "canceled"
 
 
 def lost_starts(count: Callable[[], None] = lambda: None) -> LostStarts:
-    return LostStarts("tables", Patience(notify=lambda _: None, count=count))
+    return LostStarts("tables", RetryPolicy(notify=lambda _: None, count=count))
 
 
 class Work:

@@ -37,7 +37,7 @@ from pipeline.repair.damage import examine
 from pipeline.run import LAYOUT, RunSettings, run_once
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import session
-from pipeline.spark.lost_starts import Patience
+from pipeline.spark.lost_starts import RetryPolicy
 from pipeline.spark.side_by_side import QueryState, SideBySide
 from pipeline.tables import batch_notes, delta, farm_files, offset_shards, tasks
 from pipeline.tables.current import read
@@ -252,7 +252,7 @@ def test_lost_start_of_tasks_is_repeated_and_errors_are_short(tmp_path: Path) ->
     def run_to_end() -> None:
         kept = QueryState("the run", lambda: LocalQuery(source, write, tmp_path / "a", None, read=read).start())
         clock = map(float, count())
-        queries = SideBySide([kept], Patience(notify=notes.append, count=lambda: None, clock=lambda: next(clock)))
+        queries = SideBySide([kept], RetryPolicy(notify=notes.append, count=lambda: None, clock=lambda: next(clock)))
         while queries.step():
             queries.wait(1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import reason_of
-from pipeline.spark.lost_starts import GIVE_UP_S, PAUSE_LONGEST_S, Patience
+from pipeline.spark.lost_starts import GIVE_UP_S, PAUSE_LONGEST_S, RetryPolicy
 from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 
 LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
@@ -61,7 +61,7 @@ class TwoQueries:
         specifications = [QueryState("first", self._begin("first")), QueryState("second", self._begin("second"))]
         self.side_by_side = SideBySide(
             specifications,
-            Patience(notify=self.log_lines.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
+            RetryPolicy(notify=self.log_lines.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
         )
 
     def _count(self) -> None:
@@ -125,8 +125,8 @@ def test_start_failing_without_query_counts_as_lost() -> None:
         return outcome
 
     now_s = iter((0.0, 0.0, 0.0, PAUSE_LONGEST_S))
-    patience = Patience(notify=log_lines.append, count=lambda: None, clock=lambda: next(now_s))
-    side_by_side = SideBySide([QueryState("it", begin)], patience)
+    retry_policy = RetryPolicy(notify=log_lines.append, count=lambda: None, clock=lambda: next(now_s))
+    side_by_side = SideBySide([QueryState("it", begin)], retry_policy)
     side_by_side.step()
     side_by_side.step()
     assert (len(log_lines), outcomes) == (1, [])
@@ -250,8 +250,8 @@ def test_failure_reason_names_cause_in_kafka_client() -> None:
 
 def test_queries_end_even_if_one_fails_to() -> None:
     kept = [MadeUpQuery(error_at_stop=ConnectionRefusedError("the JVM has ended")), MadeUpQuery()]
-    patience = Patience(notify=lambda _: None, count=lambda: None)
-    queries = SideBySide([QueryState(str(each), MadeUpQuery, query=each) for each in kept], patience)
+    retry_policy = RetryPolicy(notify=lambda _: None, count=lambda: None)
+    queries = SideBySide([QueryState(str(each), MadeUpQuery, query=each) for each in kept], retry_policy)
     with pytest.raises(ConnectionRefusedError):
         queries.stop()
     assert [each.isActive for each in kept] == [False, False]

@@ -25,7 +25,7 @@ def rows_of(section: str) -> list[str]:
     return [line for number, line in enumerate(lines) if line.startswith("|") and not {number, number + 1} & set(ends)]
 
 
-def test_each_named_test_of_a_claim_exists() -> None:
+def test_claims_name_existing_tests() -> None:
     for page, least in ((EXPLANATION / "consensus.md", 50), (EXPLANATION / "security.md", 100), (SIMULATION, 25)):
         named = NAMED.findall(page.read_text())
         assert len(named) > least

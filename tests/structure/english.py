@@ -79,9 +79,9 @@ def prose_of(path: Path) -> Iterator[Line]:
     elif path.suffix == ".py":
         first = name.partition("/")[0]
         area = first if first in (*PACKAGES, "tests") else "other"
-        lines = list(source_lines(text_of(path), nodes_of(path), tests=area == "tests"))
-        yield from (Line(name, number, area, kind, _CODE.sub("", text)) for number, kind, text in lines)
-        prose = sorted((number, text) for number, kind, text in lines if kind == "docstrings")
+        found = list(source_lines(text_of(path), nodes_of(path), tests=area == "tests"))
+        yield from (Line(name, number, area, kind, _CODE.sub("", text)) for number, kind, text in found)
+        prose = sorted((number, text) for number, kind, text in found if kind == "docstrings")
         yield from (Line(name, number, area, "sentences", text) for number, text in sentences(prose))
 
 

@@ -76,10 +76,10 @@ class ReplyTimes:
     def timeout_s(self, base_s: float, least_s: float, doubt: float = 1.0) -> float:
         """Return the time to wait for the first byte of a reply."""
         typical_s = self.typical_s or 0.0
-        wanted_s = max(least_s, _SLOW_FACTOR * self._slow_s)
+        measured_s = max(least_s, _SLOW_FACTOR * self._slow_s)
         if not self.is_measured or typical_s > base_s / 2:
-            wanted_s = max(wanted_s, _TYPICAL_FACTOR * typical_s)
-        return min(wanted_s * doubt, max(base_s, TIMEOUT_MAX_S))
+            measured_s = max(measured_s, _TYPICAL_FACTOR * typical_s)
+        return min(measured_s * doubt, max(base_s, TIMEOUT_MAX_S))
 
 
 class NetworkDoubt:

@@ -202,11 +202,11 @@ class ControlServer:
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         # A client without a valid token must not keep a place as long as a known client.
-        patience_s = self._limits.idle_s if client is None else self._unproven_s
+        timeout_s = self._limits.idle_s if client is None else self._unproven_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:
                 try:
-                    request = await self._read_request(stream, connection, client, patience_s, body)
+                    request = await self._read_request(stream, connection, client, timeout_s, body)
                 except TooLarge:
                     text = f"a body has at most {self._limits.body_bytes} bytes"
                     await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
@@ -224,7 +224,7 @@ class ControlServer:
                 if request.access is Access.NONE:
                     await self._refuse_unauthorized(stream, connection)
                     return
-                patience_s = self._limits.idle_s
+                timeout_s = self._limits.idle_s
                 answer = await self._routes.answer(request)
             if answer.next_part is not None:
                 await self._stream(stream, connection, answer.content_type, answer.next_part)
@@ -278,7 +278,7 @@ class ControlServer:
         stream: trio.abc.Stream,
         connection: h11.Connection,
         client: _Client | None,
-        patience_s: float,
+        timeout_s: float,
         body: bytearray,
     ) -> Request | None:
         """Return the next complete request, its body also in `body`; None if the client has gone or sends nothing.
@@ -287,7 +287,7 @@ class ControlServer:
         """
         head: h11.Request | None = None
         access = Access.NONE
-        with trio.move_on_after(patience_s) as patience:
+        with trio.move_on_after(timeout_s) as waiting:
             while True:
                 event = connection.next_event()
                 if event is h11.NEED_DATA:
@@ -295,7 +295,7 @@ class ControlServer:
                         go_on = h11.InformationalResponse(status_code=100, headers=[])
                         await self._write(stream, _bytes(connection.send(go_on)))
                     connection.receive_data(bytes(await stream.receive_some(RECEIVE_BYTES)))
-                    patience.deadline = min(patience.deadline, trio.current_time() + self._limits.receive_s)
+                    waiting.deadline = min(waiting.deadline, trio.current_time() + self._limits.receive_s)
                     continue
                 match event:
                     case h11.Request():

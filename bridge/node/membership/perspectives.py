@@ -68,7 +68,7 @@ class Perspectives:
         self._taken_at_ms = 0
         self._replies: dict[str, tuple[ShortView, float]] = {}
         """The reply and its time by the node's monotonic clock, in seconds."""
-        self._answered: frozenset[str] = frozenset()
+        self._respondents: frozenset[str] = frozenset()
 
     async def all(self) -> PerspectivesAnswer:
         """Return the last reply of each node; query the nodes if the last query is older than `FRESH_S`.
@@ -86,7 +86,7 @@ class Perspectives:
         for node_id, name in own.members:
             seen, at_s = self._replies.get(node_id, (None, now_s))
             age_ms = None if seen is None else int((now_s - at_s) * 1000)
-            nodes.append(perspective(own, (node_id, name), seen, age_ms, answered=node_id in self._answered))
+            nodes.append(perspective(own, (node_id, name), seen, age_ms, answered=node_id in self._respondents))
         return PerspectivesAnswer(self._taken_at_ms, tuple(nodes))
 
     async def _query(self) -> None:
@@ -95,15 +95,15 @@ class Perspectives:
         # The view of the last check may be older than the replies, and lack the names of a new farm's servers.
         if self._own.extract is not None:
             self._own.take(self._look())
-        answered = set()
+        respondents = set()
         for each in found.answers:
             try:
                 reply = read_short_view(each.payload)
             except ShortViewError:
                 continue
-            answered.add(each.id)
+            respondents.add(each.id)
             self._replies[each.id] = (reply, self._queried_at)
-        self._answered = frozenset(answered)
+        self._respondents = frozenset(respondents)
         present = {node_id for node_id, _ in self._own.extract.members} if self._own.extract else set()
         for former in self._replies.keys() - present:
             del self._replies[former]

@@ -30,7 +30,7 @@ async def in_place(
     limiter: object = None,  # noqa: ARG001 - trio's parameter
 ) -> T:
     """Do the work of a thread in place, and wait for the delay of the disk."""
-    await trio.lowlevel.checkpoint_if_canceled()
+    await trio.lowlevel.checkpoint_if_cancelled()
     host = current_host.get()
     with trio.CancelScope(shield=not abandon_on_cancel):
         while host is not None and host.disk_hangs:  # noqa: ASYNC110 - a plain flag that tests set
@@ -71,7 +71,7 @@ class DiskWorker:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return or raise the result of `work`; `DiskHangsError` if canceled and not done."""
-        await trio.lowlevel.checkpoint_if_canceled()
+        await trio.lowlevel.checkpoint_if_cancelled()
         done = trio.Event()
         call = self._put(work, done.set)
         try:

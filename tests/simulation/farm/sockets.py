@@ -128,7 +128,7 @@ class StreamSocket(trio.socket.SocketType):
         return self._checked().is_readable
 
     async def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        await trio.lowlevel.checkpoint_if_canceled()
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             end = self._end()
             try:
@@ -141,7 +141,7 @@ class StreamSocket(trio.socket.SocketType):
 
     async def send(self, data: Any, flags: int = 0, /) -> int:  # noqa: ARG002 - trio's parameter
         """Send bytes; return their number."""
-        await trio.lowlevel.checkpoint_if_canceled()
+        await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             end = self._end()
             try:

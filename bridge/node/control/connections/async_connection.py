@@ -64,12 +64,12 @@ class AsyncConnection:
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=request.target)
         limit_s = request.timeout_s + request.first_s
         try:
-            with trio.fail_after(limit_s) as patience:
+            with trio.fail_after(limit_s) as waiting:
                 transfer = TransferTime(request.timeout_s)
 
                 def arrived(count: int) -> None:
-                    transfer.arrived(count, trio.current_time(), patience.deadline)
-                    patience.deadline = max(patience.deadline, transfer.until_s)
+                    transfer.arrived(count, trio.current_time(), waiting.deadline)
+                    waiting.deadline = max(waiting.deadline, transfer.until_s)
 
                 limit_bytes, headers = request.limit_bytes, request.headers
                 return await exchange(

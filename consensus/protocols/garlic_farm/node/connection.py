@@ -315,7 +315,7 @@ class ServerConnection:
                 await self._room.wait()
             self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
             # `hold` may have closed this very connection.
-            await trio.lowlevel.checkpoint_if_canceled()
+            await trio.lowlevel.checkpoint_if_cancelled()
         elif size > FREE_BYTES and not self._reserved_bytes:
             start_s = trio.current_time()
             await self._budget.reserve(self._account, size)
