@@ -11,7 +11,7 @@ fifth of its members the queue has hundreds of updates, and a datagram has room 
     2. this node's own description, if the receiver holds an older one
     3. updates, the least sent first
     4. user messages of applications
-    5. in acks: a sample of live members, and one recorded death or departure, which repairs missed piggybacking
+    5. in acks: a sample of live members, one recorded death and one departure, for members that missed the updates
 
 The core uses estimated sizes, each computed once per description or update, because it does not contain the encoding.
 The wire shortens a payload that is too long after encoding.
@@ -177,7 +177,7 @@ class Piggyback:
         remembered: list[Update],
         sample: Sequence[MemberRecord],
     ) -> Payload:
-        """Fill a payload. Reserve room for `remembered`, or constant updates would displace it permanently."""
+        """Fill a payload; reserve room for `remembered`, which a constant flow of updates would otherwise displace."""
         context = self._context
         receiver = None
         if entry is not None:

@@ -25,7 +25,7 @@ class Send(Struct, frozen=True, gc=False):
     message: Message
     recipient: NodeId | None
     boxed_for: bytes = b""
-    """The recipient's credential if it cannot open our keys: the message is then boxed for its identity."""
+    """The recipient's credential, if no common key opens the message: the message is then boxed for its identity."""
     is_limited: bool = False
     """True for a reply to an unproved source address.
 
@@ -55,7 +55,7 @@ class MembershipChanged(Struct, frozen=True):
     status: Status
     previous: Status | None
     equivocates: bool = False
-    """The member signed two different descriptions of one incarnation."""
+    """True if the change is that the member signed two different descriptions of one incarnation."""
 
 
 class AdoptGeneration(Struct, frozen=True):
@@ -166,7 +166,7 @@ class Alarm(Struct, frozen=True):
     kind: AlarmKind
     text: str
     over: bool = False
-    """The condition has ended."""
+    """True if the condition has ended."""
 
 
 LocalEffect = (
@@ -204,7 +204,7 @@ class Context:
         self.dropped: Counter[CountedDrop] = Counter()
         self.effects: list[Effect] = []
         self.unproved_sources: tuple[Address, ...] = ()
-        """The possible source addresses of the current ping; replies to an unproved one are limited in size."""
+        """The source and the requester of the current ping; replies to an unproved one of them are limited in size."""
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
         """Send a message and count it. Without a recipient it is for the node at the address."""

@@ -27,7 +27,7 @@ class Unreadable(Struct, frozen=True):
 
     source: Address
     is_retired: bool = False
-    """The group has removed its key."""
+    """True if the datagram is sealed with a key that the group has retired."""
 
 
 class DeadlineReached(Struct, frozen=True):

@@ -68,7 +68,7 @@ class _Seed(Struct):
 
 
 class _Join(Struct):
-    """One attempt to gain one peer, which redirects may lead from address to address."""
+    """One attempt to gain one peer. Redirects may lead the attempt from address to address."""
 
     address: Address
     seed: Address | None
@@ -220,7 +220,7 @@ class Joiner:
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Drop a sender that has had its JoinReq, or sent nothing for a long time; return True if there was one."""
+        """Drop a sender after `_UNREADABLE_BEFORE` datagrams, or after a long pause; return True if there was one."""
         old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:
@@ -504,12 +504,12 @@ class Joiner:
         self._context.send(target, nak, node_id)
 
     def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
-        """Return True if `proof` is the link's secret or the number of a recent ping, which address forgers lack."""
+        """Return True if `proof` is the link's secret or the number of a recent ping; forged datagrams lack them."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
         return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
-        """With some probability, exchange links so that one leads to a member that this node records as alive again."""
+        """With some probability, join a member recorded as alive again, and make two peers link to each other."""
         members, entry = self._members, self._members.get(node_id)
         if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return

@@ -7,9 +7,10 @@
 docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do not. docs/reference/gossip-protocol.md
 ("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.
 
-`rekeyed` begins an era. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application decides about
-its source. The author of an era chooses its time of use, and `rekeyed` replaces a time out of range by one in range.
-The exclusion of members depends on the era and not on its time, and keyrings with different times can be merged.
+`rekeyed` begins an era. A KeyringUpdate never begins an era (`keyring_exchange`): the application decides which source
+of an era it accepts. The author of an era chooses its time of use, and `rekeyed` replaces a time out of range. This
+does no harm: members are excluded by the number of the era and not by its time, and keyrings with different times
+merge.
 
 Members refuse an unsound keyring. A node repairs times out of range in its stored keyring, and refuses to load a
 keyring with other faults. So each change here returns a sound keyring or raises `KeyringError`. At the end of the scale
@@ -40,7 +41,7 @@ CLOCK_LIMIT: Final = 1 << 53
 ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
 """The latest beginning of an era if the time of day is not known: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
-"""Minimum of the bound, for machines whose time of day is still 1970: they accept each group's unforged clock."""
+"""Minimum of the bound. A machine whose time of day is still 1970 accepts the clock of any group without forgeries."""
 TICKS_PER_MS: Final = 1 << 10
 
 
@@ -233,8 +234,8 @@ class Keyring:
     def rekeyed(self, key: bytes, era: int, used_at: int, latest: int = ERA_CLOCK_LIMIT) -> "Keyring":
         """Return the keyring that begins an era: only `key` opens. The newest earlier keys are retired, others dropped.
 
-        `latest` is the latest accepted time of use. Members with different keys before begin the era with keyrings that
-        differ in the retired keys, and merge.
+        `latest` is the latest accepted time of use. If members had different keys before the era, their keyrings
+        of the era differ in the retired keys, and merge.
         """
         if len(key) != KEY_BYTES or not self.era < era < ERA_LIMIT:
             raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}, below 2^32")
@@ -289,7 +290,7 @@ class Keyring:
 
 
 def _with_room(dated: tuple[DatedKey, ...], primary: bytes) -> tuple[DatedKey, ...]:
-    """Drop the oldest retired key if there are too many, and date the remaining older ones again."""
+    """If there are too many keys, drop the oldest retired one, and date all older keys directly after it."""
     if len(dated) <= DATED_LIMIT:
         return dated
     victim = min((each for each in dated if each.retired and each.key != primary), default=min(dated))

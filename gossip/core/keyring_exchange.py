@@ -110,7 +110,8 @@ class KeyringExchange:
         if begins_era:
             self._context.emit(UseKeyring(keyring))
         members = self._context.members
-        # Without peers it goes to known members, dead ones included: they cannot read anything sealed from now on.
+        # Without peers, send the keyring to known members, dead ones included. Without it, they cannot read any
+        # datagram sealed from now on.
         receivers = members.peers() or members.entries()[:_SENT_WITHOUT_PEERS]
         for address in dict.fromkeys(entry.address for entry in receivers):
             self._context.send(address, KeyringUpdate(keyring), None)

@@ -51,8 +51,8 @@ the generation after the claimed one, and two such forgeries would use up the ge
 """
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
-"""The maximum advance of an unsigned number: as many refutations as a node makes in eight minutes (two per second)
-while none of them arrives. If a member really is further ahead, its next signed description corrects the record."""
+"""The maximum advance of an unsigned number. A node reaches it by refuting for eight minutes (two per second) while no
+refutation arrives. If a member really is further ahead, its next signed description corrects the record."""
 
 
 class Status(IntEnum):

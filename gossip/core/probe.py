@@ -430,7 +430,7 @@ class Prober:
             self._context.send(ping.requester, ack, ping.source_id)
 
     def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
-        """Return the probe round of ping `seq`, or None, after True if it is the current period's round."""
+        """Return True if ping `seq` belongs to the current period's round; and the probe round of the ping, or None."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
         return False, self._doubted.get(seq)

@@ -2,12 +2,13 @@
 
     send ──▶ [query] ──gossiped as a user message──▶ received ──answer──▶ QueryReply straight to the origin, in time
 
-Each member replies once, and a query accepts as many replies as the directory has places. The queries open on either
-side are bounded: a further query of this node ends immediately, a further query of another node replaces the oldest.
+Each member replies once, and a query accepts as many replies as the directory has places. The number of open queries
+is limited. At the limit, a further query of this node ends immediately, and a further query of another node replaces
+the oldest.
 
-A reply goes to the address in the query. So the rate of replies is limited, and much more so for an address without
-proof that a member receives there. A query with the address of a third party cannot flood that party, and does not use
-up the replies to members that query in their own name.
+A reply goes to the address in the query, and that address may be forged. So the rate of replies is limited. Addresses
+without proof that a member receives there share a separate, much lower rate. So forged queries cannot flood a third
+party, and do not use up the replies to members with a proved address.
 
 Every member answers the query `gossip:keys` automatically, with a summary of its keyring.
 """
@@ -27,7 +28,7 @@ REPLIES_PER_SECOND: Final = 20.0
 REPLIES_BURST: Final = 40.0
 UNPROVED_PER_SECOND: Final = 1.0
 UNPROVED_BURST: Final = 8.0
-"""Room for an operator's commands, which send a few queries; each member replies once to each."""
+"""Sufficient for an operator's command, which sends a few queries: each member replies once to each query."""
 
 
 class _OwnQuery(Struct):
@@ -42,7 +43,7 @@ class _Open(Struct, frozen=True):
 
 
 class Queries:
-    """The queries open on either side."""
+    """The open queries of this node and of other members."""
 
     def __init__(self, context: Context, user_events: UserEvents, keyring: KeyringExchange) -> None:
         self._context = context

@@ -2,13 +2,13 @@
 
     event ──▶ step(event, now) ──▶ effects          deadline: the time of the next DeadlineReached
 
-SWIM as the RFC (docs/explanation/gossip.md) describes it (peers bounded by capacity, joins with tokens and redirects,
-pings relayed by ttl, leaving, broadcast presence), with Lifeguard's three additions. This file is the control flow
-only; each mechanism has a module:
+The protocol is SWIM as the RFC (docs/explanation/gossip.md) describes it, with Lifeguard's three additions. The RFC has
+peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving, and broadcasts of presence.
+This file contains only the control flow; each mechanism has a module:
 
     updates      the precedence rule, suspicions, doubts,          dissemination  payloads of pings
                  refutation
-    probe        rounds, acks, relays, reconnecting                join           getting peers, giving links
+    probe        rounds, acks, relays, reconnecting                join           obtaining peers, granting links
     user_events  events and the spread of messages                 queries        queries and replies
     keyring_exchange  the spread of changed keys                   membership     peers and the directory
 
@@ -82,7 +82,7 @@ class Swim:
         admit: AdmissionPolicy = admit_all,
         unix_ms: int = 0,
     ) -> None:
-        """Create a core: `keys` to seal, `admit` to reject joiners, `unix_ms` the time of day at time 0."""
+        """Create a core. `keys` seal datagrams, `admit` may refuse joiners, `unix_ms` is the time of day at time 0."""
         if not is_plausible(self_info):
             raise ValueError(
                 f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "

@@ -2,16 +2,16 @@
 
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the active one              unknown: dropped
-    dead     the peer link ends, a tombstone stays                            unknown: dropped
+    dead     the peer link ends, a tombstone stays                       unknown: dropped
     left     the same, and only with the member's own signature          unknown: dropped
 
 docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
 `first_hand_verdicts`. With this option, another node's suspect or dead verdict about a live member only makes this node
-probe the member. An update about a newcomer is passed on only while the directory has room; otherwise expired members
-would circulate. This node refutes updates about itself by raising its own incarnation, at a bounded rate. An ack may
-contradict another node's verdict; in a correct group that happens when datagrams are lost. Contradicted verdicts,
-implausible ones, and refutations beyond their rate are counted together. More than `CONTRADICTED_PER_SECOND` raise an
-alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
+probe the member. An update about a newcomer is passed on only while the directory has room. Otherwise full directories
+would send each other the members that they drop, without end. This node refutes updates about itself by raising its own
+incarnation, at a bounded rate. An ack may contradict another node's verdict; in a correct group that happens when
+datagrams are lost. Contradicted verdicts, implausible ones, and refutations beyond their rate are counted together.
+More than `CONTRADICTED_PER_SECOND` raise an alarm, which ends `QUIET_MS` after the last verdict beyond that rate.
 
 *Suspicion.* A suspect has the timeout of the Lifeguard paper (section IV.B) to refute. Each further, independent
 accuser makes it less likely that the first accuser itself was at fault. With fewer than k possible accusers the timeout
@@ -295,8 +295,8 @@ class Updates:
         if entry is None:
             return None
         if evicted is not None:
-            # Otherwise the member's suspicion would remain, and would end in a death when the member is mentioned
-            # again.
+            # Otherwise the suspicion of the evicted member would remain. If the member returned to the directory, the
+            # suspicion would declare it dead.
             self._suspicions.pop(evicted, None)
             self._equivocation_is_over(evicted)
         self._context.emit(MembershipChanged(info, Status.ALIVE, None))
