@@ -1,13 +1,13 @@
 """The errors of the client. Each text names the failure and the remedy for the user.
 
-They are apart from the sessions, so that listeners can catch an error without them.
+This module does not import the sessions, so that listeners can catch an error without loading them.
 """
 
 import trio
 
 
 class ConnectError(Exception):
-    """The client cannot do what was requested; nothing was sent twice."""
+    """The client cannot complete a request. It did not send any byte twice."""
 
 
 class NoSessionError(ConnectError):
@@ -23,4 +23,4 @@ class StreamLimitError(ConnectError):
 
 
 class LeafSilentError(ConnectError, trio.BrokenResourceError):
-    """A leaf received bytes and did not reply in time. They were not sent to another leaf."""
+    """A leaf received bytes and did not reply in time. The client did not send them to another leaf."""

@@ -7,8 +7,8 @@
     sessions        the structure       the leaves    the first      one stream     leaves that
     of SAM          in use              by cost       leaf                          do not reply
 
-`FarmClient` connects the parts: a suspect or failed leaf causes a query of the directories, and a newer structure that
-withdraws a leaf ends the streams that wait for it. The client opens connections to the SAM bridge only.
+`FarmClient` connects the parts. A suspect or failed leaf causes a query of the directories. A newer structure without
+this leaf ends the streams that wait for it. The client opens connections to the SAM bridge only.
 """
 
 import os

@@ -115,8 +115,8 @@ async def forward(
 ) -> None:
     """Copy both directions until both have ended; `first` are bytes of the program that were read already.
 
-    Return when the program has gone; with `until_leaf_ends`, also when the leaf has ended its direction. Raise
-    `trio.BrokenResourceError` when the stream to the leaf fails.
+    Return early when the program's connection breaks; with `until_leaf_ends`, also when the leaf has ended its
+    direction. Raise `trio.BrokenResourceError` when the stream to the leaf fails.
     """
     await _Copy(program, leaf, until_leaf_ends=until_leaf_ends).run(first)
 

@@ -3,10 +3,10 @@
     client ─▶ head (h11, bounded) ─▶ farm of its host ─▶ open_stream ─▶ head and body ─▶ leaf
                                  └── another host: 403 with the reason; nothing is sent
 
-A stream carries one request. So a request goes to the leaf that the costs choose, and a dead leaf costs one request.
-The proxy closes the stream after the response: the leaf does not, because a router may lose the end of a long response
-whose sender closes first. No request is sent twice. If a leaf fails after the head was sent, the reply is 502 or 504,
-and the user or the browser decides about another attempt.
+Each stream carries one request, so the costs select a leaf for each request, and a dead leaf fails only one request.
+After the response the proxy closes the stream. The leaf does not close it first, because a router may then lose the end
+of a long response. The proxy never sends a request twice. If a leaf fails after the proxy has sent the head, the reply
+is 502 or 504. The user or the browser then decides about another attempt.
 
 Everything is bounded: connections, bytes of a head, bytes in memory (one part of a body in each direction), and the
 time for each step of a client. A client that stops reading or sending loses its connection.
@@ -72,9 +72,9 @@ class Farms:
     def of(self, target: Target) -> StreamOpener:
         """Return the farm of a target; raise `HeadError`.
 
-        With one link, the proxy's own address also leads to its farm, in origin form only. The own address is
-        `localhost` or numeric: the owner of any other name could let it resolve to this machine. Any page can send
-        requests to an address of this machine, so requests of other sites' pages are refused.
+        If the process has one link, a request in origin form to the proxy's own address also leads to that farm. Only
+        `localhost` and numeric hosts count as the own address, because the owner of any other name could let the name
+        resolve to this machine. Web pages of other sites can send requests to this machine too; these are refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):

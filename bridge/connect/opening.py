@@ -1,13 +1,14 @@
 """Opens a stream to the first leaf that the router reaches.
 
     order of the leaves ─▶ attempt ─▶ the router confirms ─▶ the stream
-                             ├─▶ half of the timeout ─▶ an attempt at the next leaf, side by side; the first one wins
+                             ├─▶ half of the timeout ─▶ a concurrent attempt at the next leaf; the first stream wins
                              └─▶ refused, or the timeout ─▶ the leaf is last, an attempt at the next one
 
 Until a client has opened its first stream, it tries all leaves twice: the first look-ups of a new session may fail.
 
 An attempt that lost the race continues until its timeout, so that its outcome counts for later streams. A Java router
-confirms after the leaf has replied, i2pd before. So the watch over replies (`reply_watch`) also finds dead leaves.
+confirms a stream after the leaf has replied. i2pd confirms it earlier, also for a dead leaf. In this case the watch
+over replies (`reply_watch`) detects the dead leaf.
 """
 
 from collections.abc import Callable, Collection
@@ -33,14 +34,14 @@ from bridge.wire.i2p.structures import address_of
 STREAMS_LIMIT: Final = 512
 ATTEMPTS_AT_A_TIME: Final = 3
 FAILED_AFTER_S: Final = 2.5
-"""Seconds of an attempt before a failed leaf takes part in the race."""
+"""Seconds: while an attempt runs, a failed leaf is tried only after this time."""
 SESSION_TRIES: Final = 4
 FIRST_ROUNDS: Final = 2
 LATE_LIMIT: Final = 32
 LATE_S: Final = 15.0
-"""i2pd repeats a lost first packet after 9 s."""
+"""Time to wait for a late reply. It is this long because i2pd repeats a lost first packet after 9 s."""
 FORGIVEN_WITHIN_S: Final = 1.0
-"""Seconds: if the session ends within this time after a stream's failure, the leaf is not the cause."""
+"""Seconds: if the session ends within this time after a stream's failure, the failure does not count for the leaf."""
 _TIMEOUT: Final = "TIMEOUT"
 
 
@@ -116,7 +117,7 @@ class LeafOpener:
         self._table[opened.leaf_hash].streams -= 1
 
     def did_not_reply(self, opened: LeafStream) -> None:
-        """Record that a leaf received bytes and did not reply in time: its router is dead, or one of the tunnels."""
+        """Record that a leaf received bytes and did not reply in time: its router or a tunnel is dead."""
         self._pool.change(opened.session)
 
     def await_late_reply(self, opened: LeafStream, since_s: float) -> bool:
@@ -201,7 +202,7 @@ class LeafOpener:
         receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"],
         order: list[bytes],
     ) -> LeafStream | None:
-        """Return the first stream of the leaves in this order; None if all fail."""
+        """Try the leaves in this order; return the first open stream, or None if all attempts fail."""
         running, began_s, next_at_s = 0, -inf, -inf
         trying = b""
         while order or running:
@@ -233,10 +234,11 @@ class LeafOpener:
         return None
 
     def _sort_failed(self, order: list[bytes]) -> float:
-        """Move the failed leaf that may be tried first to the front; return the earliest time of its attempt.
+        """Sort the leaves by the earliest time of their next attempt; return that time for the first leaf.
 
-        i2pd confirms a stream to a dead leaf before it has looked up the others. So a single leaf that has just failed
-        waits for the outcome of the others. Several failed leaves do not wait: some of them are probably alive.
+        i2pd confirms a stream to a dead leaf while it still looks up the other leaves. So if only one leaf is left, and
+        it has just failed, it waits for the outcome of the running attempts. Several failed leaves do not wait: some of
+        them are probably alive.
         """
         now_s = trio.current_time()
         order.sort(key=lambda each: max(now_s, self._table[each].retry_at_s))
@@ -244,7 +246,7 @@ class LeafOpener:
         return inf if len(order) == 1 and at_s > now_s else at_s
 
     def timeout_s(self, leaf_hash: bytes) -> float:
-        """Return the time for the first byte of a leaf."""
+        """Return the time that a leaf has for its first byte."""
         return min(self._table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
 
     async def _attempt(self, race: _Race, leaf_hash: bytes) -> None:
@@ -271,7 +273,7 @@ class LeafOpener:
             await outcome.stream.aclose()
 
     async def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
-        """Close the streams that arrived while the caller was canceled or had another one."""
+        """Close the opened streams that the caller does not use: it has another stream, or was canceled."""
         while True:
             try:
                 outcome = receive.receive_nowait()

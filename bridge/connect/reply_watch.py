@@ -45,7 +45,7 @@ class Exchange(Struct, eq=False):
 
     @property
     def began_s(self) -> float:
-        """The time of the request, plus the time to send it."""
+        """The time when the request was sent completely, at the rate of a slow tunnel."""
         return self.since_s + self.sent_bytes / LEAST_RATE_BYTES_PER_S
 
 
@@ -105,7 +105,7 @@ class ReplyWatch:
         self._waiting.pop(exchange, None)
 
     def fail_overdue(self, leaf_hash: bytes, reason: str) -> int:
-        """Fail the streams that have waited for half of a leaf's timeout or longer; return their number."""
+        """Fail the streams that have waited for a leaf for at least half of the timeout; return their number."""
         now_s = trio.current_time()
         overdue = [each for each in self._waiting if each.leaf_hash == leaf_hash and self._due_s(each, 0.5) <= now_s]
         for exchange in overdue:
@@ -114,7 +114,7 @@ class ReplyWatch:
         return len(overdue)
 
     def _due_s(self, exchange: Exchange, part: float) -> float:
-        """Return the end of a part of the timeout, if the leaf sends nothing until then."""
+        """Return the time when this part of the timeout ends, unless the leaf sends a byte before."""
         received_s = self._table[exchange.leaf_hash].received_at_s
         from_s = exchange.since_s if received_s is None else max(exchange.since_s, received_s)
         return from_s + self._timeout_s(exchange) * part + exchange.sent_bytes / LEAST_RATE_BYTES_PER_S

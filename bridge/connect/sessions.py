@@ -1,11 +1,11 @@
 """The two sessions of a client, used in turn; if one ends, the other remains.
 
-    keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, side by side
+    keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, concurrently
 
 A router needs 12 to 20 seconds for a session. With two sessions, streams do not wait when one ends. After a restart of
-the router both are made again, with growing delays. After a failure of a leaf the other session is used: its tunnels
-lead through other routers. Each farm has its own sessions, so that two services cannot recognize a client by its
-destination.
+the router, the client opens both again, with growing delays. After a failure of a leaf, the client uses the other
+session, whose tunnels lead through other routers. Each farm has its own sessions. So two services that compare the
+destinations of their clients cannot recognize a common client.
 """
 
 from math import inf
@@ -24,7 +24,7 @@ from consensus.net import Backoff
 
 SESSIONS: Final = 2
 WAIT_LIMIT_S: Final = 90.0
-"""Longer than the time that a session may need (`bridge.sam.session.SESSION_TIMEOUT_S`)."""
+"""Maximum wait for a session; longer than the timeout of one attempt (`bridge.sam.session.SESSION_TIMEOUT_S`)."""
 FAILED_ATTEMPTS: Final = 3
 """A wait for a session raises the error after this many failed attempts."""
 FAILURES_MAX: Final = 3
@@ -32,7 +32,7 @@ FAILURES_MAX: Final = 3
 RETRY_FIRST_S: Final = 1.0
 RETRY_LONGEST_S: Final = 10.0
 RESTART_WAIT_S: Final = 30.0
-"""Least wait for a session if the bridge made one before: its router may be restarting."""
+"""Minimum wait before an error, if the bridge has made a session before: its router may be restarting."""
 _STABLE_AFTER_S: Final = 30.0
 """If a session lasted this long, the next delay is the shortest again."""
 
@@ -43,7 +43,7 @@ class _ReadySession(Struct):
 
 
 class SessionPool:
-    """The sessions that are ready, and the tasks that make them."""
+    """The ready sessions, and the tasks that open sessions."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SessionPool:
         return len(self._ready)
 
     def is_ready(self, session: SamSession) -> bool:
-        """Return True if a session has not ended."""
+        """Return True if a session is open, and the pool has not replaced it."""
         return session in self._ready
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class SessionPool:
                 nursery.start_soon(self._keep)
 
     async def session(self, timeout_s: float = WAIT_LIMIT_S) -> SamSession:
-        """Return the session for the next stream; wait for the first one. Raise `NoSessionError`."""
+        """Return the session for the next stream; wait if no session is ready. Raise `NoSessionError`."""
         failures = self._counters[ClientCounter.SESSION_FAILURES]
         least_s = trio.current_time() + (RESTART_WAIT_S if self._counters[ClientCounter.SESSIONS_MADE] else 0.0)
         with trio.move_on_after(timeout_s):

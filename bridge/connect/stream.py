@@ -4,10 +4,10 @@
              │           └─▶ overdue ─▶ LeafSilentError
              └─▶ the leaf ends the stream, or does not greet in time ─▶ the next leaf replaces it, unseen by the user
 
-No byte is ever sent to a second leaf: a request could be executed twice. So a leaf can be replaced only before the
-user's first byte, and before the first byte of the leaf. A service may greet first, as mail servers do. So while the
-user only receives, each leaf except the last one has the timeout of a reply. A leaf that did not greet has failed only
-if a later one greets: otherwise the service waits for the user.
+The client never sends a byte to a second leaf, because a request could be executed twice. So it replaces a leaf only
+while neither the user nor the leaf has sent a byte. A service may send the first byte (greet), as mail servers do. So
+while the user only receives, each leaf except the last one must greet within the timeout of a reply. A leaf without a
+greeting counts as failed only if a later leaf greets. Without any greeting, the service probably waits for the user.
 
 SAM does not support a half-close: a router that receives the end of one direction ends both, and the reply is lost. So
 `send_eof` does not send anything. The stream ends when the leaf or `aclose` ends it.
@@ -41,7 +41,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._scopes: set[trio.CancelScope] = set()
         self._failure: str | None = None
         self._unanswered_since_s: float | None = None
-        """The time of the request whose reply was late; None before the stream fails."""
+        """Time of the request without a timely reply; None before the stream fails."""
         self._has_sent = False
         self._has_received = False
         self._end_noted = False
@@ -61,7 +61,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
         return address_of(self._opened.leaf_hash)
 
     def expect_reply(self) -> None:
-        """Fail the stream if the next bytes do not get a reply in time, as for the first bytes."""
+        """Let the stream fail if the next bytes do not get a reply in time. The first bytes always have this limit."""
         self._exchange.owes_reply = True
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -162,11 +162,11 @@ class FarmStream(trio.abc.HalfCloseableStream):
             raise LeafSilentError(self._failure or _REMEDY)
 
     def _is_unused(self) -> bool:
-        """Return True if no side has sent a byte, and the stream is not closed."""
+        """Return True if neither side has sent a byte, and the stream is not closed."""
         return not (self._has_sent or self._has_received or self._closed)
 
     async def _is_ended_by_leaf(self) -> bool:
-        """Return True if the leaf ended the stream before any byte of both sides."""
+        """Return True if the leaf ended the stream before either side sent a byte."""
         if not self._is_unused():
             return False
         sock = self._opened.stream.socket
@@ -176,7 +176,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
             return True
 
     def _greeting_timeout_s(self) -> float:
-        """Return the time for the first byte of the leaf while another leaf can replace it."""
+        """Return the time that the leaf has for its first byte; infinite if another leaf cannot replace it."""
         if not self._is_unused() or not self._can_move:
             return inf
         return self._opener.timeout_s(self._opened.leaf_hash)
@@ -214,7 +214,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
             return True
 
     def _note_end(self) -> None:
-        """Report the end of the stream; without a byte of a reply, the leaf has failed."""
+        """Report the end of the stream: if the leaf has not sent a byte, it has failed."""
         if not (self._end_noted or self._has_received):
             self._opener.ended_early(self._opened)
         self._end_noted = True

@@ -4,10 +4,10 @@
             ├─▶ decode, verify, refusal ─▶ LeafTable.replace ─▶ on_withdrawn(leaves)
     query ──┘                          └─▶ cache
 
-The cache is one file per address, `<directory>/<52 letters>.meta-ls2`, with the bytes as a directory returned them. Its
-content is verified like a reply: the file may be damaged. A structure that has ended is not used, but no older one is
-accepted after it. Several clients may share the file, so a newer structure in it stays. While no directory replies, a
-structure that has not ended stays in use.
+The cache is one file per address, `<directory>/<52 letters>.meta-ls2`, with the bytes as a directory returned them. The
+file may be damaged, so the client verifies its content like a reply. The client does not use an expired structure, but
+still refuses structures older than this one. Several clients may share the file, so a client does not overwrite a newer
+structure with an older one. A structure stays in use until it expires, even if no directory replies.
 """
 
 import errno
@@ -46,7 +46,7 @@ from consensus.storage import replace_file
 
 STRUCTURE_WAIT_S: Final = 60.0
 LEAST_INTERVAL_S: Final = 5.0
-"""Time between two queries: failures of leaves do not cause more."""
+"""Minimum time between two automatic queries; failures of leaves do not shorten it."""
 FAILED_FIRST_S: Final = 10.0
 """The first delay while a listed leaf counts as failed: the farm needs some seconds to withdraw it."""
 RETRY_FIRST_S: Final = 5.0

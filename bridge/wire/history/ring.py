@@ -1,4 +1,4 @@
-"""The ring of regions in the history file: which bytes a record changes, and which parts of a file are readable.
+"""The ring of regions in the history file: the writes for a new record, and the readable parts of a file.
 
     file = 8 regions of 250,000 bytes          the region with the highest sequence number is written
     a record does not fit ──▶ the next region, which has the oldest records, is begun again
@@ -45,7 +45,7 @@ class Stored(Struct, frozen=True):
     """The readable content of a file."""
 
     parts: tuple[tuple[Record, ...], ...]
-    """Records, oldest first; the node did not record, or the file is damaged, between two parts."""
+    """Records, oldest first. Between two parts, the node did not record, or a region is damaged."""
     last: Region | None
     """The newest region; None in a new file."""
     cut_off: int
@@ -95,7 +95,7 @@ def _parts(regions: Sequence[Region]) -> tuple[tuple[Record, ...], ...]:
 
 
 class RingWriter:
-    """The place of the next record. Each call assumes that the previous writes were made."""
+    """Position of the next record in the file. Each call assumes that the caller has made the previous writes."""
 
     def __init__(self, last: Region | None) -> None:
         """Continue after the last region of a file; None: begin a new file."""

@@ -4,16 +4,16 @@
     destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry,
                                                        session configuration
 
-A holder of the master's private key can publish as the farm permanently. So this key stays off the nodes: each node has
+A holder of the master's private key can publish as the farm permanently. So this key is not on the nodes: each node has
 its own transient key, which the master signed for some days (30 by default). A thief of a node can use the node's key
-only until it ends. A farm without an offline machine may put the master key file on its nodes; it is accepted as a
+only until it expires. A farm without an offline machine may put the master key file on its nodes: they accept it as a
 signing key.
 
 i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
 master signs one together with the transient key. Files of older versions do not contain this configuration.
 
-The keys of a demonstration carry a mark. Every structure signed with them repeats it as an option, so that a router on
-the real network can refuse it.
+The keys of a demonstration carry a mark. Every structure signed with them repeats the mark as an option, so that a
+router on the real network can refuse the structure.
 """
 
 import os
@@ -86,7 +86,7 @@ class MasterKey(Struct, frozen=True):
 
 
 class SigningKey(Struct, frozen=True):
-    """A node's signing key: a transient key with the master's signature of it, or (`offline` None) the master key."""
+    """A node's signing key: a transient key signed by the master, or the master key itself (`offline` is None)."""
 
     destination: Destination
     private_key: Ed25519PrivateKey
@@ -176,7 +176,7 @@ def parse_master_key(text: str) -> MasterKey:
 
 
 def parse_signing_key(text: str) -> SigningKey:
-    """Read a signing key file, or a master key file as one. The master's signature of the key is verified."""
+    """Read a signing key file, or use a master key file as one. Verify the master's signature of a transient key."""
     try:
         file = _parse(text)
         if file.kind == "master":

@@ -22,7 +22,7 @@ API_VERSION: Final = 1
 REPLY_LIMIT_BYTES: Final = 256 * 1024
 WRONG_PASSWORD: Final = -32001
 TOKEN_FAULTS: Final = frozenset({-32002, -32003, -32004})
-"""No token, an unknown one, an expired one: authenticate again."""
+"""Codes for a missing, an unknown and an expired token. The client then authenticates again."""
 
 UPTIME: Final = "i2p.router.uptime"
 VERSION: Final = "i2p.router.version"
@@ -59,7 +59,7 @@ _NET_ERRORS: Final = {
 
 
 class I2PControlError(ValueError):
-    """The reply is not one of I2PControl, or it is an error; `code` is the error's number if it has one."""
+    """The reply is not valid in I2PControl, or it reports an error; `code` is the number of this error, if any."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -70,7 +70,7 @@ _UNKNOWN: Final = RouterStatus(attached=True)
 
 
 class RouterFacts(Struct, frozen=True):
-    """A router's facts about itself; None is unknown."""
+    """A router's facts about itself; None means unknown."""
 
     report: RouterStatus = _UNKNOWN
     """Its figures, and its RouterInfo."""

@@ -6,10 +6,11 @@ The encryption key belongs to protocols that a farm does not use, so it is skipp
 the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
 instead (I2P proposal 123). A transient key cannot sign further ones, so such a file is refused with this reason.
 
-A multihomed service already has an address that people know. With its key here the farm uses this address.
+An existing multihomed service has an address that its users know. With this service's key file, the farm uses the same
+address.
 
-SAM's private key text is the same content in base64. So the key of a destination made here can serve a SAM session. The
-encryption key is then zeros: a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own.
+SAM's private key text is the same content in base64. So a SAM session can use a destination made here. The encryption
+key in its text is zeros, because a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own encryption key.
 """
 
 from typing import Final

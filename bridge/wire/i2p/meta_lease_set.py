@@ -81,7 +81,7 @@ class OfflineSignature(Struct, frozen=True):
 
 
 class MetaLease(Struct, frozen=True):
-    """One leaf: the destination whose lease set to look up, its cost, its end."""
+    """One leaf: the hash of its destination, its cost, and the end of this entry. Clients look up its lease set."""
 
     destination_hash: bytes
     cost: int
@@ -109,7 +109,7 @@ class MetaLeaseSet(Struct, frozen=True):
 
     @property
     def signature_type(self) -> int:
-        """Signature type of the key that signs the whole: the transient one if there is one."""
+        """Signature type of the key that signs the structure: the transient key, if any, or the destination's key."""
         return self.destination.signature_type if self.offline is None else self.offline.signature_type
 
     @property
@@ -145,7 +145,7 @@ class Verification(Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """True if every signature in the structure is right."""
+        """True if every signature in the structure is valid."""
         return self.verdict is Verdict.HOLDS
 
 
@@ -261,7 +261,7 @@ def check_acceptable_to_java_router(
 
 
 def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
-    """Return the parts that a Java router rewrites before it verifies: a signature over them does not hold there."""
+    """Return the parts that a Java router rewrites before it verifies, so that it finds the signature invalid."""
     texts = [text for pair in structure.options.items() for text in pair]
     found = {
         "it has revocations": bool(structure.revocations),

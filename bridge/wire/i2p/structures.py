@@ -90,7 +90,7 @@ class Destination(Struct, frozen=True):
 def ed25519_destination(signing_key: bytes, padding_seed: bytes) -> Destination:
     """Build a destination around an Ed25519 public key.
 
-    The unused fields repeat 32 random bytes, as I2P recommends: still unique, and they compress on the wire.
+    The unused fields repeat 32 random bytes, as I2P recommends: the destination stays unique, and compresses well.
     """
     if len(signing_key) != SIGNATURE_TYPES[ED25519][1]:
         raise I2pError(f"an Ed25519 public key has 32 bytes, not {len(signing_key)}")

@@ -40,7 +40,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class BackupError(ValueError):
-    """These bytes are not a backup, or are a damaged one."""
+    """The bytes are not a backup, or a damaged one; or a backup cannot be written as bytes."""
 
 
 class BackupHead(Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """The farm key file: the shared secret of a farm, in TOML (docs/reference/key-files.md, "Farm key").
 
-A holder of the keys can announce its own founding. So a later node needs the cluster id to recognize its farm:
-`garlicfarm keys export` writes it on a node of the farm. A node whose file has the cluster id never creates a farm.
+A holder of the keys can announce its own founding. So a node that joins later needs the cluster id to recognize its
+farm. `garlicfarm keys export`, run on a node of the farm, writes the cluster id into the exported file. A node whose
+file has the cluster id never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not an input of the
-derivation. The same key can be chosen again in a later epoch, and members that receive it at different times must still
+derivation. A later epoch may use the same key again. Members that receive this epoch at different times must still
 accept each other.
 
 A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an

@@ -36,7 +36,7 @@ PUBLIC_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 ADDRESSES_MAX: Final = 4
 TOKEN_LIMIT_BYTES: Final = 112
-"""Four addresses of IPv4, or three of IPv6."""
+"""Maximum size of a token: room for four addresses of IPv4, or three of IPv6."""
 TOKEN_LIMIT_CHARACTERS: Final = 256
 LENGTH_BYTES: Final = 4
 REQUEST_LIMIT_BYTES: Final = 2_048
@@ -44,7 +44,7 @@ REPLY_LIMIT_BYTES: Final = 256 * 1024
 _CHECKSUM_BYTES: Final = 4
 _PORT_BYTES: Final = 2
 _GROUP: Final = 8
-"""Characters between two hyphens."""
+"""Number of characters between two hyphens of a token."""
 _SECRET_DOMAIN: Final = b"garlicfarm invitation 1 secret"
 _TOKEN_DOMAIN: Final = b"garlicfarm invitation 1 token"
 _REQUEST_DOMAIN: Final = b"garlicfarm invitation 1 request"
@@ -163,7 +163,7 @@ class RefusalCode(Enum):
 
 
 class _Message(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """An object of the exchange; its repr leaves out secrets."""
+    """A message, or a part of one; its repr hides all values, because some are secret."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -187,7 +187,7 @@ class JoinRequest(_Message, frozen=True):
 
 
 class Granted(_Message, frozen=True):
-    """The content for a new node. Secret."""
+    """The files and settings for a new node. Secret."""
 
     bundle: str
     """The text of `garlicfarm config export`: the farm key, and the settings that nodes share."""
@@ -198,14 +198,14 @@ class Granted(_Message, frozen=True):
 
 
 class Refusal(_Message, frozen=True):
-    """The reason why the node does not get anything."""
+    """The reason why the inviting node does not redeem the token."""
 
     code: RefusalCode
     text: Annotated[str, Meta(max_length=500)]
 
 
 class Reply(_Message, frozen=True):
-    """The last message: one of the two."""
+    """The last message: the grant or the refusal."""
 
     granted: Granted | None = None
     refusal: Refusal | None = None

@@ -6,8 +6,8 @@ Each link is an admission or an approval as in the log (`bridge.wire.log.proof`)
 its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id to one
 identity; it does not show later decisions of the log.
 
-A known evicted or removed identity cannot be a link. This does not refuse valid chains: a server that knows of an
-eviction has the whole log before it, and does not need a chain.
+A signature of an identity that the peer knows as evicted or retired does not count. This does not harm correct servers:
+a peer that knows an eviction has applied the log before it, so it knows the earlier admissions without a chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ from consensus.protocols.garlic_farm import ADMISSIONS_MAX
 LINKS_MAX = ADMISSIONS_MAX
 """Limit of links in a handshake.
 
-A longer chain is cut and then does not prove anything. The chain is longer by one link than the chain of the admitting
-leader. A peer with the log does not need a chain.
+A server's chain has one link more than the chain of the leader that admitted the server. A longer chain is cut, and
+then does not prove anything. A peer with the log does not need a chain.
 """
 
 _WAY_OUT = (
@@ -55,8 +55,8 @@ def flaw_of(
 ) -> str | None:
     """Return the reason why a chain does not prove the pair of Raft id and NodeId in `claimed`; None if it proves it.
 
-    `believed` names the identities whose signature ends a chain (founders, or other known ones). Signatures of
-    identities with `is_out` do not count.
+    A chain ends at a signature of an identity for which `believed` returns True: a founder, or another known identity.
+    Signatures of identities for which `is_out` returns True do not count.
     """
     if not chain:
         return "it does not show an admission"

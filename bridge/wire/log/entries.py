@@ -11,8 +11,8 @@ agree.
 An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
 with its verified author; `decode` alone returns only the meaning of an entry.
 
-The keys are the proposal's if it has them and lowerCamelCase otherwise; `docs/reference/application-json.md` has the
-table.
+Keys of the proposal keep their spelling; all other keys are in lowerCamelCase. `docs/reference/application-json.md` has
+the table.
 """
 
 import re
@@ -46,10 +46,10 @@ from bridge.wire.log.reports import ReportEntry, check_report, checked_destinati
 from gossip.wire import node_id_of
 
 VERIFIED_LIMIT: Final = 1024
-"""Proofs that a reader caches, some 200 bytes each: more than are in flight between submission and application."""
+"""Number of proofs that a reader caches, 200 bytes each: more than the entries between submission and application."""
 SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
-"""Number of decoded submissions that a reader keeps, and the largest size of one: about 4 MiB in all."""
+"""A reader keeps at most this number of decoded submissions, of at most this size each: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
 _NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join(each.member for each in KINDS).encode())
 """A member that names a kind, or an escape that may hide one."""
@@ -68,7 +68,7 @@ def decode(data: bytes) -> Record:
 
 
 def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | Record:
-    """Decode like `decode`, but keep a report as it is written: a reader of millions of reports does not convert each.
+    """Decode like `decode`, but return a report in its written form, for readers of millions of reports.
 
     `check` is called for each destination in a report; it must refuse the same destinations as `checked_destination`.
     """
@@ -90,7 +90,7 @@ def decode_entry(data: bytes, check: Callable[[str], object] = checked_destinati
 
 
 def kinds_named(data: bytes) -> tuple[str, ...]:
-    """Return the kinds of the farm's entries that an object names, even if it is not a well-formed one of them."""
+    """Return the kinds of the farm's entries that an object names, even if the object is not a valid entry."""
     try:
         members = _skeleton.decode(data)
     except ValueError:
@@ -99,7 +99,7 @@ def kinds_named(data: bytes) -> tuple[str, ...]:
 
 
 def is_plainly_foreign(data: bytes) -> bool:
-    """Return True if the bytes show without decoding that the kind of an entry is not one of the farm."""
+    """Return True if a search shows, without decoding, that an entry does not have a kind of the farm."""
     return _NAMES_A_KIND.search(data) is None
 
 
@@ -121,7 +121,7 @@ class EntryReader:
     def read(self, data: bytes) -> ProvenRecord:
         """Return the record in an application entry, and its author if its proof holds for this farm. Never raise.
 
-        The author does not depend on the kind: a version that does not know a kind yet must find the same one.
+        The author does not depend on the kind: a version that does not know a kind must find the same author.
         """
         return self._submitted.get(data) or self._read(data)
 
@@ -168,7 +168,7 @@ def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], obje
 
 
 def _checked(record: Record) -> Record:
-    """Return the record with the values that its fields alone cannot declare; raise `ValueError`."""
+    """Apply the rules that the types of the fields cannot express; return the record, or raise `ValueError`."""
     match record:
         case Force(master) | Publication(master):
             checked_destination(master)

@@ -3,10 +3,10 @@
     {"handover": {"term": 7, "to": 2}}      the leader of term 7 hands over to server 2; without `to`, to the most
                                             caught up voter
 
-The state machine does not know it: for every version it is a foreign entry, so it does not need a feature level. A
-leader acts on it when it is committed, if a member of the farm, or a client key with the scope `operator`, has signed
-it (`bridge.node.raft.handover_orders`). The term prevents a replay: a reader of the log can submit the same bytes
-again, but then the term is another one.
+The state machine does not know the order: for every version it is a foreign entry, so it does not need a feature level.
+The leader acts on a committed order if its signer is a member of the farm, or a client key with the scope `operator`
+(`bridge.node.raft.handover_orders`). The term prevents replays: a reader of the log can submit the same bytes again,
+but after a handover the term is another one.
 """
 
 from typing import Annotated, Final

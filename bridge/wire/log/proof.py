@@ -2,9 +2,9 @@
 
     "proof":"PUBLICKEY.NUMBER.SIGNATURE"}    the last member of an entry that the farm acts on
 
-docs/reference/application-json.md ("The proof of an entry's author") has the parts and the signed bytes. These include
-the key and the number, and each author numbers its entries upwards. The state machine lets each number have effect once
-(`bridge.core.membership.authors`), so a copied entry does not have an effect.
+docs/reference/application-json.md ("The proof of an entry's author") has the parts and the signed bytes. The signature
+also covers the key and the number. Each author gives its entries increasing numbers. The state machine accepts each
+number of an author once (`bridge.core.membership.authors`), so a copied entry does not have an effect.
 
 A proof has exactly one spelling. A proof is invalid if its base64url has unused bits that are not zero, its number has
 a leading zero, a space precedes the brace, or the entry has a second member of that name (also an escaped one).
@@ -34,15 +34,15 @@ from gossip.wire import node_id_of
 PURPOSE: Final = b"garlic farm entry 1\x00"
 """Prefix of the signed bytes, so that a proof cannot serve as another signature of an identity, nor the reverse."""
 NUMBER_LIMIT: Final = 2**53
-"""Numbers lie below this: JSON readers elsewhere hold integers exactly only up to here."""
+"""Numbers are below this limit, because other JSON readers do not represent larger integers exactly."""
 MEMBER: Final = "proof"
 SIGNATURE_CHARACTERS: Final = 86
 _TAIL_BEGIN: Final = b',"proof":"'
 _TAIL = re.compile(rb',"proof":"([A-Za-z0-9_-]{43})\.([1-9][0-9]{0,15})\.([A-Za-z0-9_-]{86})"\}\Z')
 _TAIL_LIMIT_BYTES: Final = 159
-"""The longest text that `_TAIL` matches: the search is limited to the end of an entry."""
+"""Length of the longest text that `_TAIL` matches. The search is limited to this part at the end of an entry."""
 _POINT: Final = -SIGNATURE_CHARACTERS - 3
-"""Position of the point before the signature, counted from the end."""
+"""Position of the dot before the signature, counted from the end."""
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -51,7 +51,7 @@ _ENDPOINT: Final = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[\w:.%-]
 FAILURE_LIMIT: Final = 200
 """Characters of a failure; the rest is cut off."""
 ERRORS_LIMIT: Final = 2048
-"""Characters of the last errors of all leaves in a report; later ones are left out."""
+"""Number of characters for the last errors of all leaves in a report; further errors are left out."""
 _LEAF_TWICE: Final = "a destination appears twice in `destinations`"
 _MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
@@ -317,7 +317,7 @@ def within_ranges(report: Report) -> tuple[Report, tuple[str, ...]]:
     """Return the report without the figures that are outside their ranges, and the names of these figures.
 
     A router may report any number. A number that no server accepts would hold back the whole report, and the node would
-    count as stale. The farm treats such a figure as unknown: its maximum would look like a measured value.
+    count as stale. The farm treats such a figure as unknown. The maximum instead would look like a measured value.
     """
     dropped: list[str] = []
 

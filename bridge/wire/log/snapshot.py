@@ -4,9 +4,8 @@ A sequence of MessagePack documents, each after its length (4 bytes, big-endian)
 at a time, the changes of log time and the indexes of configurations. So these documents stay small in an old farm, too.
 Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
-The table of reqids is a member that came with feature level 3. Below that level the table is empty, so older servers
-can ignore it. From that level on they refuse the snapshot because of its level. So the number of the format did not
-change.
+Feature level 3 added the table of reqids, without a new version of the format. Below that level the table is empty, so
+older servers can ignore it. From that level on, older servers refuse the snapshot because of its level.
 """
 
 import struct

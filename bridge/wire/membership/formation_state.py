@@ -5,9 +5,10 @@
     P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
-The last two are missing when empty, as in a file of a version that did not endorse. A founding's cluster id follows
-from its promises; it is written for people, and checked. In version 1 a founding lacked promises and could not be
-verified: a farm of that version is made again (`docs/how-to/upgrade.md`).
+`endorsed` and `revoked` are absent if they are empty, and in files of earlier versions without endorsements. The
+cluster id of a founding follows from its promises. The file contains it for operators, and the reader checks it. In
+version 1 a founding lacked the promises, so it could not be verified: a farm of that version must be created again
+(`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
 read strictly. An unknown member, a set out of order, or a founding that contradicts the promise is a
@@ -50,7 +51,7 @@ class FormationStateError(ValueError):
 
 
 class MadeBeforeError(FormationStateError):
-    """An earlier version of garlicfarm wrote them; the text has the steps to upgrade."""
+    """An earlier version of garlicfarm wrote the formation state; the text has the steps to upgrade."""
 
 
 class _StoredPromise(msgspec.Struct, forbid_unknown_fields=True):

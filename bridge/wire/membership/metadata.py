@@ -6,12 +6,12 @@
                       | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
     admissions   NodeId and Raft id (four bytes, big-endian) of admitted servers that have not started yet, 12 bytes
                  each, in one byte string; sent by the leader
-    endorsement  the cluster id of the founding whose promises the node has all seen
+    endorsement  the cluster id of the founding that the node endorses, after it has seen all promises
 
 The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
 description is an array, because keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so
 that a later version can add some; the last two may be missing. A version without `endorsement` ignores it, and never
-endorses. In a farm of nine founders with the longest names the bytes have room for two admissions, in others for four.
+sends one. In a farm of nine founders with the longest names the bytes have room for two admissions, in others for four.
 The leader sends further admissions when the first admitted servers have started (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
@@ -53,7 +53,7 @@ _PORT_LIMIT: Final = 65_535
 _ELEMENTS_MIN: Final = 9
 """Later elements are left out if they are empty, as versions without them do."""
 _BYTES: Final = (bytes,)
-"""Prevents `convert` from accepting base64 text instead of bytes."""
+"""Types that `convert` must not decode from text: otherwise it would accept base64 in place of bytes."""
 
 
 class MetadataError(ValueError):
@@ -133,7 +133,7 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
 
 
 def fitting_admissions(metadata: NodeMetadata) -> NodeMetadata:
-    """Return this metadata with as many admissions as fit; everything else always fits."""
+    """Return this metadata with as many admissions as fit into the bytes; all other fields always fit."""
     fitting = replace(metadata, admissions=metadata.admissions[:ADMISSIONS_LIMIT])
     while fitting.admissions:
         try:

@@ -1,4 +1,4 @@
-"""One node's view of the farm in short, as its answer to the query `view`.
+"""A short form of one node's view of the farm: the node's answer to the query `view`.
 
     verdict=degraded severity=warning term=3 commit=812345 leader=3 alive=1-20,22 suspect= dead=21 left= \
     publishers=wkq7xjh3r2mq:3,abcd2345efgh:0
@@ -7,9 +7,8 @@ Servers are named by their Raft ids, in ranges; 0 means that a server is missing
 letters of its address. An answer to a query has at most 512 bytes. Statuses that do not fit are left out, of alive
 servers first.
 
-An answer is sealed with the farm's key, and its sender does not sign it (`bridge.node.membership.user_messages`). So a
-reader only shows it.
-The only error is `ShortViewError`.
+An answer is sealed with the farm's key, but its sender does not sign it (`bridge.node.membership.user_messages`). So a
+reader displays an answer, but does not act on it. The only error is `ShortViewError`.
 """
 
 import re
@@ -36,11 +35,11 @@ _ANSWER: Final = re.compile(
     rf" publishers=(?P<publishers>(?:{_MASTER}(?:,{_MASTER})*)?)"
 )
 _IN_ORDER: Final = (MemberStatus.DEAD, MemberStatus.SUSPECT, MemberStatus.LEFT, MemberStatus.ALIVE)
-"""Order in which the statuses get the limited space."""
+"""Order of the statuses in an answer with too little space: the members of the last ones are left out."""
 
 
 class ShortViewError(ValueError):
-    """The text is not a view in short."""
+    """The text is not the short form of a view."""
 
 
 class ShortView(Struct, frozen=True):
@@ -53,7 +52,7 @@ class ShortView(Struct, frozen=True):
     leader: int | None
     statuses: Mapping[int, MemberStatus] = field(default_factory=dict)
     publishers: Mapping[str, int | None] = field(default_factory=dict)
-    """By the first letters of a master's address."""
+    """First letters of a master's address → Raft id of its publisher; None without a publisher."""
 
 
 def write_short_view(view: ShortView) -> str:

@@ -46,7 +46,7 @@ class Option(Struct, frozen=True):
 
 
 def read_i2pd_conf(data: bytes) -> dict[str, Option]:
-    """Return the options in `i2pd.conf`, such as `i2cp.enabled`; the first of two equal names."""
+    """Return the options in `i2pd.conf`, such as `i2cp.enabled`. The first value of a repeated name counts."""
     found: dict[str, Option] = {}
     section = ""
     for number, line in enumerate(lines_of(data), 1):

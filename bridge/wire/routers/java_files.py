@@ -6,8 +6,8 @@
     clients.config, clients.config.d/*.config                                         ─▶ ClientApp
                                     clientApp.1.main=net.i2p.sam.SAMBridge …
 
-The format differs from Java's own properties: without escapes, `=` alone ends a key, `#` begins a comment anywhere, and
-`;` only at the beginning of a line. Spaces belong to a key, and not to a value.
+The format differs from Java's own properties. It does not have escapes, and only `=` ends a key. `#` begins a comment
+anywhere, `;` only at the beginning of a line. Spaces around a key are a part of it; spaces around a value are removed.
 """
 
 import re
