@@ -79,7 +79,7 @@ class Network:
 
     @staticmethod
     def inside(host: Host, address: str) -> str:
-        """Return the address of a machine to which its NAT forwards packets for a target address."""
+        """Return the target address after the NAT of a machine: the machine's own."""
         return host.addresses[0] if address == host.public else address
 
     # -- faults --------------------------------------------------------------------------------------------------------
@@ -142,5 +142,5 @@ class Network:
 
 
 def _reached(host: Host) -> list[str]:
-    """Return the addresses at which other machines reach a machine."""
+    """Return the addresses of a machine that other machines use."""
     return host.addresses if host.public is None else [host.public]

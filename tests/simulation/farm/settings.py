@@ -46,8 +46,8 @@ class Profile:
     """Number of seeds in each file; None: all founders; 0: discovery by broadcast."""
     fixed_address: bool = True
     """False: no address in the settings, so that the node chooses the machine's and follows its changes."""
-    behind_nat: frozenset[int] = frozenset()
-    """Numbers of the machines behind a NAT. Their nodes advertise its address."""
+    with_nat: frozenset[int] = frozenset()
+    """Numbers of the machines with a NAT. Their nodes advertise its address."""
     has_routers: bool = False
     """True: each machine has a router of `routers.py`, Java or i2pd; False: a router with files."""
     leaf: bool = True

@@ -18,9 +18,9 @@ def kafka(host: Host) -> str:
     return f'[kafka]\nlisten = "{host.addresses[0]}:9092"\nallow_network = true\n'
 
 
-def test_nodes_behind_nats_create_a_farm_and_publish() -> None:
+def test_nodes_with_nats_create_a_farm_and_publish() -> None:
     async def main() -> None:
-        async with World.open(SEED, profile=Profile(behind_nat=frozenset({2, 3}))) as world:
+        async with World.open(SEED, profile=Profile(with_nat=frozenset({2, 3}))) as world:
             await world.start_all()
             await trio.sleep(FORMED_S)
             await until_healthy(world)
@@ -30,7 +30,7 @@ def test_nodes_behind_nats_create_a_farm_and_publish() -> None:
                 assert {each.address for each in view.members} == {f"10.0.0.{number}:7668" for number in (1, 2, 3)}
                 assert [len(each.entries) for each in view.publishing] == [3], f"seed {SEED}: {name}"
                 assert host.public is None or host.public not in host.addresses
-            # When the node that others reach directly has ended, then two nodes behind NATs keep a quorum
+            # When the node that others reach directly has ended, then two nodes with NATs keep a quorum
             await world.kill("node-1")
             await trio.sleep(20)
             async with world.control("node-2") as client:

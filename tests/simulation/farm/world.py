@@ -148,7 +148,7 @@ class World:
         assert self.master is not None
         name = f"node-{number}"
         host = Host(name, self.seed, [f"10.0.0.{number}"], disk(self.directory / name), self._now)
-        if number in self.profile.behind_nat:
+        if number in self.profile.with_nat:
             host.addresses, host.public = [f"192.168.{number}.2"], host.addresses[0]
         self.hosts[name] = host
         self.network.add(host)
