@@ -34,6 +34,7 @@ from pipeline.gold.sources import Sources
 from pipeline.gold.traces import TRACED, fold_traces
 from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
+from pipeline.tables.batch_notes import noted_batches
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.farm_files import FarmFiles
 from pipeline.tables.files import read_file
@@ -173,8 +174,10 @@ class Gold:
         return [each for each in self._windows.table.files() if each.batch is None or each.batch > self._made_through]
 
     def noted_through(self, query: str) -> int:
-        """Return the last batch of the query with recorded windows."""
-        return self._windows.table.committed(query)
+        """Return the last batch of the query, by the recorded windows and by the record of batches."""
+        record = noted_batches(self._output, query)
+        done = [] if record is None else [*record.tables.values()]
+        return max([self._windows.table.committed(query), *done])
 
     def _made(self, name: str) -> int:
         """Return the last batch of the log in a table."""

@@ -93,7 +93,8 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
         for each in lost:
             _replace(output, each, logs[each.farm], notify)
     _make_exact(output, {*found.unreadable, *found.inexact, *damage.inexact}, found.lost_files, notes, notify)
-    for name in DERIVED_SPECS if lost else damage.derived:
+    # Parts of the output differ in age, so derived tables may also be old.
+    for name in DERIVED_SPECS if lost or found.record or found.inexact else damage.derived:
         set_aside(output, name)
         notify(f"{name}: the next run makes this derived table.")
     if damage.checkpoint:

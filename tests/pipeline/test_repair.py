@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pipeline.cli.queries import query
 from pipeline.cli.repair import repair as repair_command
 from pipeline.gold.answers import answer_sql
-from pipeline.gold.tables import WINDOWS_SPEC, Gold
+from pipeline.gold.tables import SPECS, WINDOWS_SPEC, Gold
 from pipeline.lake import EventsTable, Lake
 from pipeline.repair.damage import examine
 from pipeline.repair.repairing import repair
@@ -268,6 +268,22 @@ def test_record_and_checkpoint_older_than_tables_are_replaced(
     assert "record of batches: it ends with batch 1, and the tables have batch 3" in [*examine(output).lines()]
     repair_from(output, two_days())
     assert (rows_in(output), Lake(output, 60_000).first_batch) == (undamaged_rows, len(BATCHES))
+
+
+def test_repair_of_lost_record_derives_all_tables_again(undamaged: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(undamaged, tmp_path / "tables")
+    Gold(output, 60_000).refresh(0)
+    rows = gold_rows(output, "router_health")
+    # when a derived table is also of another time
+    Table(output, SPECS["router_health"]).rewrite(
+        Table(output, SPECS["router_health"]).files(), SPECS["router_health"].schema.empty_table()
+    )
+    remove("gold_windows")(output)
+    (output / RECORD).unlink()
+    repair_from(output, two_days())
+    gold = Gold(output, 60_000)
+    gold.refresh(gold.noted_through(LOG))
+    assert gold_rows(output, "router_health") == rows
 
 
 def test_older_watch_without_record_is_refused(watched: Path, tmp_path: Path) -> None:
