@@ -62,7 +62,7 @@ def with_polars(source: Path, output: Path) -> None:
     whole, text, number = pl.Int64, pl.String, pl.Float64
     figures = {"jobLag": number, "participatingTunnels": whole, "currentBandwidth": number, "cpuPercent": number}
     router = pl.Struct({"attached": pl.Boolean, "uptime": whole, **figures, "memoryPercent": number})
-    forms = {
+    forms: dict[str, dict[str, Any]] = {
         "report": {"date": whole, "id": whole, "router": router, "meta": pl.Struct({"publishing": pl.Boolean})}
         | {"request": text, "destinations": pl.List(pl.Struct({"destination": text, "healthy": pl.Boolean}))},
         "clock": {"clock": pl.Struct({"time": whole, "id": whole, "period": whole})},
@@ -101,8 +101,8 @@ def with_spark(source: Path, output: Path) -> None:
     from pipeline.spark.java import find_java, use_java  # noqa: PLC0415
 
     use_java(find_java(dict(os.environ), Path(tempfile.mkdtemp())), os.environ)
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
-    builder = SparkSession.builder.master("local[2]").config(map=settings)
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "1g")
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     of_kinds = """clock STRUCT<time: BIGINT, id: BIGINT, period: BIGINT>,
         publication STRUCT<master: STRING, id: BIGINT, contentHash: STRING>, proof STRING"""
