@@ -364,8 +364,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             if count or cluster in begins
         }
         ends_read = {**next_entries, **moved}
-        removed = ends_read.keys() - self._newest.keys()
-        self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in removed)
+        absent = ends_read.keys() - self._newest.keys()
+        self._read = entries_before({"farms": ends_read}) - sum(ends_read[each] - 1 for each in absent)
         if not moved:
             return start
         known, found = _known(start), {**start.get("times", {})}
