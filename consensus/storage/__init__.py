@@ -1,6 +1,7 @@
-"""Stored state of a server: open, read, verify or rebuild it while no server runs; and a durable write.
+"""Stored state of a server: functions that open, read, verify or rebuild it, and a durable write of a file.
 
-A server itself opens its storage by `consensus.open_server`. Public names are imported at first use.
+`open_stored_log` and `verify_storage` may also read the directory of a running server. A server itself opens its
+storage by `consensus.open_server`. Public names are imported at first use.
 """
 
 from lazy_loader import attach_stub

@@ -11,7 +11,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any, Final
 
 Checksum = Callable[..., int]
-"""`crc32c(data, value=0)`: the checksum of `data`, continued from the checksum of the bytes before it."""
+"""`crc32c(data, value=0)`: the checksum of `data`; `value` is the checksum of the bytes before `data`."""
 
 
 def _extension() -> Any:

@@ -2,7 +2,7 @@
 
 `Journal`, `HardStateFile` and `Storage` never touch a file. They *plan*: they return a list of operations, a disk
 performs them in order, and the caller reports the completion. On a machine the disk is `consensus.storage.directory` (a
-real directory, in a worker thread); in the simulator it is one that may crash between any two operations.
+real directory, in a worker thread). The simulator's disk may crash between any two operations.
 
 Guarantees of a disk, for planners:
 
@@ -11,9 +11,9 @@ Guarantees of a disk, for planners:
   its own range ("powersafe overwrite"; sectors are rewritten with their old bytes).
 * `CreateFile`, `RenameFile` and `RemoveFile` are durable only after a later `SyncDirectory`. Until then a crash may
   undo any subset of them. The content and size of a created file are durable after `SyncFile`, under any name.
-* Every operation may be repeated after a failure: after a full disk a group resumes after the last successful sync, and
-  must then result in the same bytes. So plans finish one file before the next, `CreateFile` replaces, and `RemoveFile`
-  of a missing file, like `RenameFile` of a renamed one, does nothing.
+* Every operation may be repeated after a failure: after a full disk, a group resumes after its last successful sync.
+  The resulting bytes must be the same. So plans finish one file before the next. `CreateFile` replaces a file.
+  `RemoveFile` of a missing file and `RenameFile` of a renamed file do nothing.
 * Between operations of one process reads see every write, durable or not.
 """
 
@@ -86,8 +86,8 @@ STOP_SECONDS = 5.0
 PROCESS_STOP_SECONDS = 12.0
 """Limit in seconds for the end of a process.
 
-Its server waits up to `STOP_SECONDS` for a write, and then up to a second more than that for the mark of a clean stop.
-With a shorter limit a slow disk would be treated as a hung one.
+Its server waits up to `STOP_SECONDS` for a write, and then up to `STOP_SECONDS` + 1 s for the mark of a clean stop.
+With a shorter limit, a slow disk would be treated as a hung one.
 """
 
 

@@ -31,7 +31,7 @@ _SHORTEST_WAIT_S = 0.2
 
 
 class DiskThread:
-    """Works in the order of the calls."""
+    """A thread that performs the calls in their order."""
 
     def __init__(self, name: str, stop_s: float = STOP_SECONDS) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class DiskThread:
         """Start time of the call under way."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return or raise the result of `work`, run in the thread; `DiskHangsError` if canceled and not done."""
+        """Run `work` in the thread; return its result. Raise `DiskHangsError` if it hangs after a cancellation."""
         await trio.lowlevel.checkpoint_if_cancelled()
         return await self._run(work, [])
 
@@ -70,18 +70,17 @@ class DiskThread:
         return call.result()
 
     def begin(self, work: Callable[[], object], ended: Callable[[Exception | None], None]) -> None:
-        """Queue `work`.
+        """Queue `work`, and call `ended` in the event loop after it.
 
-        At its end `ended` is called in the event loop, with its error or None; an error of `ended` ends the loop.
-
-        The trio run must last until then.
+        `ended` gets the error of the work, or None. An error of `ended` ends the loop. The trio run must last until the
+        call of `ended`.
         """
         context = copy_context()
         call = _Call(work, lambda: context.run(ended, call.error()))
         self._put(call)
 
     def _left_s(self) -> float:
-        """Return the time left for the end of the thread, less the time that a call under way has taken."""
+        """Return the time limit for the last call: the limit of a stop, less the time of the call under way."""
         began_s = self._began_s
         taken_s = 0.0 if began_s is None else time.monotonic() - began_s
         return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)
@@ -113,7 +112,7 @@ class DiskThread:
 
 
 class _Call(Generic[T]):
-    """Work, and the callback in the event loop at its end."""
+    """Work, and the callback that the event loop runs after it."""
 
     def __init__(self, work: Callable[[], T], ended: Callable[[], object]) -> None:
         self._work = work
@@ -135,7 +134,7 @@ class _Call(Generic[T]):
             self._token.run_sync_soon(self._report)
 
     def left_after(self, seconds: float) -> Timer:
-        """Return a running timer that abandons the work at its end."""
+        """Start a timer that abandons the work after `seconds`; return the timer."""
         timer = Timer(seconds, self._leave_soon)
         timer.daemon = True
         timer.start()

@@ -164,7 +164,7 @@ class DiskWorker:
         self._report_blocked(job, error.resume_at)
 
     async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
-        """Perform operations that do not need space, except on file systems that never overwrite in place."""
+        """Perform operations that need space only on file systems that never overwrite in place."""
         start = 0
         while True:
             try:

@@ -1,9 +1,10 @@
-"""The remedy for a file that this process may not read: the exact command, for this user and path.
+"""The remedy for a file that this process may not use: if possible the exact command, for this user and path.
 
     the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
-    a directory on the way        its path: a file below a closed directory cannot be given away
-    a file system read-only       mount it for writing, or name another place
+    a directory above is closed   put the file into another directory: a new owner of the file would not help
+    a read-only file system       mount it for writing, or name another place
+    a full file system            free some space
 
 A text such as "give this user access" would not name the user and the command, and a service's user is seldom the
 operator. The commands never make a secret readable for a group or for others, so they change the owner. The error keeps
@@ -39,7 +40,7 @@ def errors_with_path(path: Path) -> Iterator[None]:
 
 
 def access_advice(path: Path, error: OSError) -> str:
-    """Return the advice for an error text about a file: `; chown …`, or an empty text for other reasons."""
+    """Return the advice for an error text about a file, such as `; chown …`; empty if the module lists no remedy."""
     if error.errno not in {errno.EACCES, errno.EPERM}:
         return _BY_NUMBER.get(error.errno or 0, "")
     user_id = os.geteuid()

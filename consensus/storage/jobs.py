@@ -37,7 +37,7 @@ class WriteJob(Struct, frozen=True):
 class ReadJob(Struct, frozen=True):
     """A read, performed by `answer`, in any thread.
 
-    `extents` and `chunk` are its place; without them the data are gone.
+    `extents` or `chunk` is the place of the data. Without a place, the data are no longer stored.
     """
 
     request: StorageRead
@@ -74,7 +74,7 @@ class SnapshotWrite(Struct, eq=False):
     operations: tuple[DiskOperation, ...]
     file: str
     settle: bool = False
-    """True to wait for everything emitted before."""
+    """True if the job must wait for all Persists that the core emitted before it."""
     given_up: bool = False
 
 

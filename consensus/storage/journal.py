@@ -54,10 +54,10 @@ SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
 STEP_BYTES = 512 * 1024
 """Usual bytes of one preparation step, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
 
-Half of this needs twice as many syncs: 1.1 s instead of 0.6 s for 40 MB of log, whose groups took 10 s.
+Half of this size needs twice as many syncs. They took 1.1 s instead of 0.6 s for 40 MB of log, whose groups took 10 s.
 """
 SMALL_SEGMENT_BYTES = 1024 * 1024
-"""The least size of an adopted spare, and the size of a segment that a group makes itself."""
+"""The least size of an adopted spare. With `prepares_ahead`, also the size of a segment that a group makes itself."""
 ZEROS_AT_ONCE_BYTES = 1024 * 1024
 
 
@@ -154,7 +154,7 @@ class Journal:
         self._spare_bytes = 0
         self._step_bytes = 0
         self._unprepared_bytes = 0
-        """Bytes of records since the last step."""
+        """Bytes of the records written since the last step of preparation."""
         self._no_space = False
 
     @property
@@ -175,7 +175,7 @@ class Journal:
 
     @property
     def durable(self) -> Index:
-        """Everything up to here is durable."""
+        """The index of the last durable entry."""
         return self._durable
 
     @property

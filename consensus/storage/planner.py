@@ -122,8 +122,10 @@ class Storage:
         self._snapshots = snapshots
         self._in_flight = False
         self._ahead: HardState | None = None
-        """The last hard state written by `plan_hard_state`. Groups emitted before it may still carry an older
-        one, which must not replace it."""
+        """The last hard state written by `plan_hard_state`.
+
+        Groups that the core emitted before it may still carry an older state, which must not replace it.
+        """
 
     @property
     def binding(self) -> Binding:
@@ -220,7 +222,7 @@ class Storage:
         self._in_flight = False
 
     def plan_close(self) -> list[DiskOperation]:
-        """Note that everything is durable, so that damage to the last group is recognized after the next start."""
+        """Plan the note that everything is durable. With it, the next start recognizes damage to the last group."""
         state = self._stored_state.state
         if self._in_flight or state.durable == self._journal.durable:
             return []

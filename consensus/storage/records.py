@@ -7,7 +7,7 @@ A *group* holds the entries of one write, or a part of them: its payload is the 
 encoded them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A *cut*
 without payload follows a group whose later part was truncated, and contains the first removed index.
 
-Entries up to `durable` were durable: damage to them is rot, to be refused, and not a torn tail, to be cut.
+Entries up to `durable` were durable. Recovery refuses damage to them as rot, and does not cut it off as a torn tail.
 
 Both checksums of a record start from a value derived from the ids of the node and of the storage. Decoders raise
 `RecordError` and nothing else.

@@ -345,7 +345,7 @@ class _Scanner:
     def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:
         """Search the bytes after the damage for a record that proves the missing entry durable.
 
-        A record with an earlier index is also a proof, because then a durable cut is damaged.
+        A record with an earlier index is also a proof: only a cut permits it, and that durable cut is damaged.
         """
         overlap = RECORD_HEADER_BYTES - 1
         for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):

@@ -1,16 +1,17 @@
 """The form of a snapshot: how the state machine's bytes are represented between servers and on disk.
 
     IMAGE   contains its own checksums, position and configuration (`snapshot_image`)
-    PLAIN   only the state machine's own bytes, for protocols with such snapshots; position and configuration are in
-            the protocol's message with each chunk, and are stored in the file after the bytes (InstallSnapshot has
-            them; a fetched chunk does not, so followers that fetch cannot use this form)
+    PLAIN   only the state machine's own bytes, for protocols with such snapshots. The protocol's message with each
+            chunk must contain position and configuration. InstallSnapshot has them. A fetched chunk does not, so
+            followers that fetch cannot use this form.
 
 A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has its own. The offsets and the size in
 messages between servers are those of the form. Damage to a plain snapshot on its way must be detected by the protocol
 or by the state machine's own format. On disk the header of the file holds a checksum.
 
-The file of a snapshot names its form by `file_format`: 1 IMAGE, 2 PLAIN, from 3 on forms of protocols. In all but an
-image, the configuration follows the bytes, and recovery checks the file by size and checksums.
+The header of a snapshot's file contains the position and the form's number (`file_format`): 1 IMAGE, 2 PLAIN, from 3
+on forms of protocols. In all but an image, the configuration follows the bytes, and recovery checks the file by size
+and checksums.
 """
 
 from collections.abc import Iterator
@@ -57,10 +58,10 @@ class SnapshotForm(Protocol):
         """The number of the form in the header of a file."""
 
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
-        """Make a snapshot."""
+        """Return a writer of a snapshot in this form."""
 
     def reading(self, last: LogId, configuration: Configuration) -> SnapshotReading:
-        """Read one."""
+        """Return a reader of a snapshot in this form."""
 
 
 class _Image:

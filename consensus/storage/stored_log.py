@@ -48,7 +48,7 @@ from consensus.storage.snapshots import SNAPSHOT_SUFFIX, snapshot_file, snapshot
 from consensus.storage.verification import ReadOnlyDirectory
 
 LOOKS = 5
-"""Attempts to read a directory while files are removed from it."""
+"""Limit of attempts to read a directory while a server removes files from it."""
 _CHUNK_BYTES = 1024 * 1024
 _LOOK = "check it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
