@@ -12,10 +12,10 @@ wakes the task if a message is readable. Only one task reads a socket.
 arrived. A message with more frames or bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames
 other tasks have their turn. libzmq itself limits neither the frames of a message nor the number of connections.
 
-*Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator`, that
-handler, is a REP socket read in the same trio run, not in a thread. So the list of keys cannot change while it is being
-read. `receive` gets the sender's public key with each message. It gets the key and not the client's name, because the
-name may have been given to another key after the handshake. Without a handler the server refuses every client.
+*Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is that
+handler: a REP socket, read in the same trio run and not in a thread. So the list of keys cannot change while it is
+being read. `receive` gets the sender's public key with each message. It gets the key and not the client's name, because
+the name may have been given to another key after the handshake. Without a handler the server refuses every client.
 """
 
 from collections import Counter

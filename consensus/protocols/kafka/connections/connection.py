@@ -7,15 +7,16 @@
 
 Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
 its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. There is one deadline
-for the connection. If the deadline comes after the reply to its request, it is set again for the next request. So a
-request does not cost a task, a scope, or a change of the deadline.
+for the connection. When it passes and its request has a reply, it is set again for the next request. So a request does
+not cost a task, a scope, or a change of the deadline.
 
 The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
 reports them to the caller: a slow reply would otherwise be requested again and again. A large request gets the time of
 its size.
 
 ApiVersions is sent in its newest known version. An older server replies in version 0 with error 35 and its versions,
-and gets a second request (KIP-511). A response does not contain its version, but the error code comes first in all.
+and gets a second request (KIP-511). A response does not contain its version, but it begins with the error code in every
+version.
 """
 
 import math
@@ -51,9 +52,9 @@ _ERROR_OF_API_VERSIONS: Final = struct.Struct(">ih")
 """Correlation id and error code, at the beginning of the response in every version."""
 
 OnReply = Callable[[Any | None], None]
-"""Gets the response, or None if there will be none."""
+"""Gets the response, or None if no response will come."""
 Arriving = Callable[[], None]
-"""Called each time that bytes of an incomplete response have arrived."""
+"""Called each time when bytes of an incomplete response have arrived."""
 
 
 def not_reported() -> None:
@@ -76,7 +77,7 @@ class DialOptions(Struct, frozen=True):
     connect_timeout_ms: int = 5_000
     request_timeout_ms: int = 2_000
     max_waiting: int = 64
-    """Requests without an answer."""
+    """Limit of requests without a reply."""
 
 
 class _SentRequest(Struct, frozen=True):
@@ -89,7 +90,7 @@ class _SentRequest(Struct, frozen=True):
 
 
 class KafkaConnection:
-    """A connection that is ready for requests. `run` must run, in a task of the caller's."""
+    """A connection that is ready for requests. The caller must run `run` in a task."""
 
     def __init__(self, frames: FrameStream, peer: str, options: DialOptions) -> None:
         self.peer = peer
@@ -116,7 +117,7 @@ class KafkaConnection:
 
     @property
     def waiting(self) -> int:
-        """Requests without an answer."""
+        """Number of requests without a reply."""
         return len(self._waiting)
 
     def start(
@@ -184,7 +185,7 @@ class KafkaConnection:
             await self.aclose()
 
     def _keep_time(self) -> None:
-        """Set the deadline again if its request has its reply, or end the connection."""
+        """At the deadline: set it again if its request has a reply; otherwise end the connection."""
         due_s = self._due_s()
         if due_s <= trio.current_time():
             self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"
@@ -303,7 +304,7 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
 async def open_connection(host: str, port: int, options: DialOptions | None = None) -> AsyncIterator[KafkaConnection]:
     """Open a connection that runs until the block ends. Raises `KafkaConnectionError`.
 
-    An error of the block leaves it unwrapped.
+    An error of the block is raised without an exception group.
     """
     connection = await connect(host, port, options)
     async with block_nursery() as nursery:

@@ -6,7 +6,7 @@
 A complete frame is taken from the buffer without a turn of the event loop, and a frame that the kernel takes
 immediately is sent without one. A commit in a quorum of three is a chain of five messages. trio's own streams yield for
 each call, so the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any
-other stream, such as one in memory, is used by trio's interface.
+other stream, such as one in memory, is used through trio's interface.
 
 The length comes from the other side and does not cause an allocation: it is compared with the limit, and the buffer
 grows with the arriving bytes.
@@ -27,7 +27,10 @@ _OTHERS: Final = {
     b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
     b"\x16\x03": "TLS: give security.protocol=SSL or SASL_SSL",
 }
-"""First bytes of replies in other protocols. Interpreted as the length of a frame, they are beyond any limit."""
+"""First bytes of replies in other protocols, with the name of the protocol and the remedy.
+
+Interpreted as the length of a frame, these bytes are beyond any limit.
+"""
 
 
 def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
@@ -45,7 +48,7 @@ class FrameStream:
     def __init__(
         self, stream: trio.abc.Stream, max_frame_bytes: int, on_buffered: Callable[[int], None] = _not_counted
     ) -> None:
-        """Frame a stream; `on_buffered` gets the size of an incomplete frame in memory after each received part."""
+        """Frame a stream; `on_buffered` gets the number of buffered bytes after each received part."""
         self._stream: trio.abc.Stream = _direct(stream)
         self.max_frame_bytes = max_frame_bytes
         self._on_buffered = on_buffered
@@ -118,7 +121,7 @@ class FrameStream:
     def drop(self) -> None:
         """Free the bytes of both directions.
 
-        A connection that was cut off can be part of a reference cycle. Its buffers would be in memory, and in no
+        A closed connection can be part of a reference cycle. Its buffers would then stay in memory, outside of any
         budget, until the next garbage collection.
         """
         self._buffer = bytearray()

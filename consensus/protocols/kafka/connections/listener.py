@@ -1,4 +1,4 @@
-"""A listener: accepts Kafka's connections, and serves their requests by the given services.
+"""A listener: accepts Kafka's connections, and serves their requests with the given services.
 
     accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ all others: the service ─▶ encode ─▶ frame ┐
                        └──────────────────────────────────────────────────────────────────────────────────────────┘
@@ -8,9 +8,9 @@ responses in the order of their requests. And a fast client fills its own socket
 consequence is that a waiting fetch delays later requests on its connection. Only commits of offsets and heartbeats
 overlap (`look_ahead`), since a commit may be held for longer than in Kafka.
 
-*Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames
-together have a budget of bytes (`net.receive_budget`), and so have all untaken replies. There is one deadline for each
-connection, moved from step to step.
+*Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames share
+one budget of bytes (`net.receive_budget`), and all untaken replies share another. Each connection has one deadline,
+which each step of the connection sets again.
 
 *SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. On any other listener a
 handshake gets ILLEGAL_SASL_STATE, so that a misconfigured client reports the mistake. Version 0 of SaslHandshake is
@@ -51,10 +51,11 @@ _OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.SASL_AUTHENTICATE: VERSIONS[ApiKey.SASL_AUTHENTICATE],
 }
 _FIRST_VERSION_WITH_LEVEL_0: Final = 4
-"""First version of ApiVersions with level 0."""
+"""First version of ApiVersions whose clients accept 0 as the lowest level of a feature."""
 _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
-"""First version of SaslHandshake with SaslAuthenticate. After version 0, clients send messages without a header,
-which are not read here.
+"""First version of SaslHandshake with SaslAuthenticate.
+
+After version 0, clients send messages without a header, which this listener does not read.
 """
 _TOLERANCE: Final = 0.02
 """Fraction by which a time limit may be shortened."""
@@ -116,7 +117,7 @@ class _ClientSession(Struct):
     must_login: bool
     scram: ScramServer | None = None
     overdue: ListenerClose = ListenerClose.IDLE
-    """The reason to close it at its deadline."""
+    """The reason to report if the connection reaches its deadline."""
     budget: QueryBudget = field(default_factory=QueryBudget)
 
 
@@ -129,18 +130,18 @@ class _Holding(Struct):
     """The requests that overlap, once the connection is past TLS."""
 
     def buffered(self, size_bytes: int) -> None:
-        """Count bytes that are read and not taken yet, together with the overlapping requests."""
+        """Count `size_bytes` in the buffer, in addition to the overlapping requests."""
         self.request(size_bytes + (0 if self.ahead is None else self.ahead.unanswered_bytes))
 
 
 class KafkaListener:
-    """Answers connections; `open_listener` makes one and runs it."""
+    """A listener for Kafka's clients; `open_listener` makes and runs one."""
 
     def __init__(self, services: Sequence[Service], options: ListenerOptions) -> None:
         """Make a listener; raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
         self.options = options
         self.port = options.port
-        """Port on which it listens, once it does."""
+        """The port of the options; while `run` listens, the actual port."""
         self.counters: Counter[ListenerEvent | ListenerClose] = Counter()
         """Accepted connections; closed connections, by reason; served requests, and bytes."""
         self._services = tuple(services)
@@ -337,7 +338,7 @@ class KafkaListener:
     async def _respond_behind(
         self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
-        """Send the response to an overlapping request. The connection's deadline belongs to its next request then."""
+        """Send the response to an overlapping request. The deadline of the connection is that of a later request."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
             holding.answer(sent_bytes)

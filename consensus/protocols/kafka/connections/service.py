@@ -35,7 +35,7 @@ class Caller:
     api_version: int
     correlation_id: int
     listener: str
-    """The name of the listener that the request came in by, such as `CONTROLLER`."""
+    """The name of the listener that received the request, such as `CONTROLLER`."""
     budget: QueryBudget = field(default_factory=QueryBudget, compare=False)
     """The budget of the connection; the service charges it for queries."""
 
@@ -55,7 +55,7 @@ class ServedApi(Struct, frozen=True):
 
 
 class AskElsewhereError(Exception):
-    """Another server must reply, and the client has a list of servers: the connection ends, so that it retries."""
+    """Another server must reply: the listener ends the connection, so that the client retries elsewhere."""
 
 
 class Service(Protocol):

@@ -8,7 +8,7 @@
 Members are in this server's memory only; offsets are entries of the log. The coordinator does not have background
 tasks. A waiting request wakes up when its group has due work, and performs this work. If no request waits, the next
 request performs the work. A waiting request checks the leadership every `CHECK_MS`, since no event reports a change of
-it.
+the leader.
 
 *A new leader* lacks the list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions
 without storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders.
@@ -80,7 +80,7 @@ class GroupOptions(Struct, frozen=True):
     max_hold_ms: int = 1_000
     """Longest time that a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
-    """Divisor of the group's shortest session timeout, for the second limit of the same wait."""
+    """A commit also waits at most for the group's shortest session timeout, divided by this number."""
     commit_timeout_ms: int = 10_000
     """Time limit for committing offsets, not counting the time that they are held; Kafka's `offsets.commit.timeout.ms`
     is 5,000. A leader without a majority resigns sooner, and the commit then gets its reply."""
@@ -103,7 +103,7 @@ class GroupCoordinator:
         self._waiting: dict[Ticket, _PendingRequest] = {}
 
     def advance(self, *group_ids: str) -> None:
-        """Begin or end a term as coordinator if the role has changed, and remove what has expired in these groups.
+        """Begin or end a term as coordinator if the role has changed, and perform the due work of these groups.
 
         When a term ends, its members are dropped and waiting requests get NOT_COORDINATOR. Other methods call this
         first, so that they see the resulting state.
@@ -255,7 +255,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Return NONE if the member's group exists in `_groups`."""
+        """Return why this coordinator refuses a member's request, or NONE: then the member's group exists."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error

@@ -15,8 +15,8 @@ a later call returns its reply:
 
 A second JoinGroup or SyncGroup of a member replaces its first, which is refused. A member is removed after its session
 timeout without requests, or if it does not join a round or request its assignment within the longest rebalance timeout.
-A static member (`group.instance.id`) stays until its session is over. Its successor comes without a member id, replaces
-it without a new round.
+A static member (`group.instance.id`) stays until its session is over. Its restarted instance comes without a member id
+and replaces it, usually without a new round.
 """
 
 from collections import Counter

@@ -52,7 +52,7 @@ class BatchCache:
         self.loads = 0
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches from that of `offset` on, up to `max_bytes`, but at least one; raises as `load` does.
+        """Return whole batches from the batch of `offset` on: at least one, up to `max_bytes`. Raises as `load` does.
 
         `offset` must be below the high watermark.
         """

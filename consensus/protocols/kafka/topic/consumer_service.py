@@ -6,9 +6,9 @@
 
 *Epochs.* A request with a lower epoch than the topic's gets FENCED_LEADER_EPOCH, with a higher one
 UNKNOWN_LEADER_EPOCH: the client then requests Metadata and retries (KIP-320). An epoch ends at the first committed
-entry of a later one; without any, the reply is `MAX_OFFSET` (no known end), since the server may lag. Without a reply,
-kafka-python would repeat the request without end. The reply to an epoch that the whole cluster does not know is -1;
-then clients apply their reset policy.
+entry of a later one. Without such an entry the reply is `MAX_OFFSET` (no known end), since the server may lag. The API
+must be served, because kafka-python would otherwise repeat the request forever. The reply to an epoch that the whole
+cluster does not know is -1; then clients apply their reset policy.
 
 docs/explanation/other-protocols.md explains the ends of epochs, and the reply to an offset beyond the high watermark.
 

@@ -8,8 +8,8 @@ final entry of a later term. The terms of the compacted part are no longer known
 log's start at the latest.
 
 Without a final entry of a later term a server does not know the end, since it may lag; so records do not count as cut
-off. A term later than the server's own may be only unknown to this server, so it waits for a read barrier. If the term
-is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
+off. A term later than the server's own may be unknown to this server alone, so the server waits for a read barrier. If
+the term is still unknown then, it belongs to another log, such as the log of a farm before its recovery.
 
 This is a separate module because a quorum's log and a farm's log are served by different topics.
 """

@@ -13,10 +13,11 @@ a known leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KR
 `QuorumView`: only the leader describes replicas.
 
 *Times.* Kafka's leader stores the last contact of a replica by the machine's clock; ours has a monotonic clock and
-reports ages. `ReplicaTimes` converts ages to times. Between two calls of one epoch a known time does not go back; an
-unknown age becomes -1. The two clocks are not read in the same instant, and the machine's may be set back.
+reports ages. `ReplicaTimes` converts ages to times, and an unknown age to -1. The two clocks are not read in the same
+instant, and the machine's clock may be set back. So `ReplicaTimes` never reports an earlier time of a replica than in
+its previous reply of the same epoch.
 
-A separate module, because a farm and a KRaft quorum both use it.
+This is a separate module because a farm and a KRaft quorum both use it.
 """
 
 from collections.abc import Callable, Hashable, Mapping

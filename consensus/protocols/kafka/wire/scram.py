@@ -35,14 +35,14 @@ _GS2_HEADERS: Final = ("n", "y")
 
 
 class Mechanism(Enum):
-    """Name in SASL; `digest` is the name in `hashlib`."""
+    """A mechanism by its name in SASL."""
 
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
     @property
     def digest(self) -> str:
-        """The hash function."""
+        """The name of the hash function in `hashlib`."""
         return "sha256" if self is Mechanism.SCRAM_SHA_256 else "sha512"
 
 
@@ -228,7 +228,7 @@ class ScramClient:
         return f"{bare},p={b64encode(proof).decode()}".encode()
 
     def check(self, answer: bytes) -> None:
-        """Raise `ScramError` unless the server knows the password as well."""
+        """Raise `ScramError` unless the server proves that it has the user's credential."""
         fields = _fields(_text(answer), "v")
         if not hmac.compare_digest(_base64(fields["v"]), self._signature):
             raise ScramError("the server does not know the password: another program may listen there")

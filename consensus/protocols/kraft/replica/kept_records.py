@@ -2,9 +2,9 @@
 
 *Any log* (`KeptRecords`). Only the application can interpret its records, so none can be omitted.
 
-*The metadata of Kafka's controllers* (`KeptMetadata`), for our voters in a quorum with Kafka's. A controller ends at a
-snapshot with the marks of a transaction. Kafka's log has these marks from the first batch on. So these records are
-interpreted:
+*The metadata of Kafka's controllers* (`KeptMetadata`), for our voters in a quorum with Kafka's. A controller of Kafka
+stops if a snapshot contains the marks of a transaction. Kafka's log has these marks from the first batch on. So these
+records are interpreted:
 
     BeginTransaction   the following records are undecided: no snapshot until the transaction ends (`is_settled`)
     EndTransaction     they are effective
@@ -13,7 +13,7 @@ interpreted:
 
 All other records are kept unchanged and in order, so a controller reads the snapshot like the log.
 
-*Clients' records in such a log* (`metadata_objection`). Every controller reads every record, even a standby, and ends
+*Clients' records in such a log* (`metadata_objection`). Every controller, even a standby, reads every record, and stops
 permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted. A record
 must not have a key or headers, its value begins like metadata, and all records of a batch have one time.
 
@@ -47,7 +47,7 @@ def metadata_type(value: bytes | None) -> int | None:
 
 
 def metadata_objection(batch: RecordBatch) -> str | None:
-    """Return the known reason why Kafka's controllers would end because of these records; None if they would not."""
+    """Return the known reason why Kafka's controllers would stop because of these records; None if there is none."""
     if batch.producer_id >= 0:
         return "the producer is idempotent, and the record of its id would end Kafka's controllers"
     if len({record.timestamp_ms for record in batch.records}) > 1:

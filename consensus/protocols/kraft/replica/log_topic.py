@@ -4,9 +4,10 @@
     append ─▶ was this batch written? ─▶ submit ─▶ committed ─▶ its offset
                  └─ yes: its first offset
 
-*Idempotence.* A producer's batches come one after the other. The next is checked when the previous one is applied, or
-its outcome is known, even if the previous client no longer waits. Otherwise a batch repeated after its timeout would be
-written twice. The reply to a batch does not wait for its application. The table of producers is the state machine's.
+*Idempotence.* The leader takes the batches of a producer one at a time. It checks a batch only when the outcome of the
+previous one is known, even if the client of the previous one no longer waits. Otherwise a batch repeated after its
+timeout would be written twice. The reply to a batch does not wait for its application, but the check of the next batch
+does: the state machine holds the table of producers.
 
 A producer belongs to the user who requested its id; batches of other users are refused. An id requested through another
 server does not have a user in the log, and belongs to its first writer at this leader. The table is complete only when
@@ -59,7 +60,7 @@ from consensus.server.pending_calls import CallbackResult
 from consensus.server.server import ConsensusServer
 
 _READ_ENTRIES: Final = 512
-"""Entries of a reply: while they are read and encoded, commits wait for some milliseconds."""
+"""Limit of the entries in one read. Commits wait for some milliseconds while the entries are read and encoded."""
 
 
 class LogTopic:

@@ -202,7 +202,7 @@ async def open_voter(
 
 
 class _VoterParts:
-    """The parts of one voter that exist before its server, and the makers of the others."""
+    """The parts of one voter that exist before its server, and the methods that make the other parts."""
 
     def __init__(self, settings: VoterSettings, options: VoterOptions, directory: QuorumDirectory) -> None:
         self._settings = settings

@@ -60,7 +60,7 @@ from consensus.server.interfaces import Receiver
 _REPORT_S: Final = 0.02
 """Seconds between two reports of an arriving reply; the shortest election timeout is 50 ms."""
 _JITTER: Final = 0.2
-"""Random part of a pause, so that peers that lost a server do not all return in one moment."""
+"""Random part of a pause. Without it, all peers that lost a server would reconnect at the same moment."""
 
 
 class RetryTimes(Struct, frozen=True):

@@ -29,7 +29,7 @@ PART_RECORDS: Final = 512
 """Records of one read."""
 _READ_BYTES: Final = 256 * 1024
 _PAUSE: Final = 3.0
-"""Length of the pause after a read, in lengths of the read."""
+"""Length of the pause after a read, as a multiple of the duration of the read."""
 _EMPTY: Final = (-1, -(2**63))
 """The latest record of a block without records."""
 

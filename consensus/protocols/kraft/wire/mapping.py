@@ -490,8 +490,8 @@ def _fetch_response(
         records=records,
     )
     return clients.FetchResponse(
-        # A server ends at this error from its leader. Kafka's error does not have a leader, and its readers ignore the
-        # rest.
+        # A server of this package stops at this error if the reply also names its sender as leader. Kafka's form of the
+        # error does not name a leader, and Kafka's replicas ignore all other fields.
         error_code=code if reply.error is RefusalReason.FOREIGN_CLUSTER else ErrorCode.NONE,
         responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
         node_endpoints=_endpoints(clients.FetchResponseNodeEndpoint, leader, names),

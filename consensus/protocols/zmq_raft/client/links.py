@@ -120,7 +120,7 @@ class Exchange:
         self.follows_leader = follows_leader
         self.reply: ClientReply | None = None
         self.last_sign_s = trio.current_time()
-        """Time of sending, or of "accepted"."""
+        """Time when the request was sent, or when the last "accepted" arrived."""
         self._ttl_s = ttl_s
         self._ended = trio.Event()
         self._scope = trio.CancelScope()

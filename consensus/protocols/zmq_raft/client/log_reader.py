@@ -5,7 +5,7 @@
        │                                                        ▼
        │   the last entry of a message = the end of the read part: the next request begins there
        │
-       └── a redirect, no reply, entries out of order, a consumer slower than the server's memory of the request
+       └── a redirect, no reply, entries out of order, a consumer so slow that the server drops the request
 
 A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down, and waiting
 messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later.
@@ -14,8 +14,9 @@ Each request has its own id, so a late message of an abandoned request can neith
 server drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader
 does not confirm, and starts a new request.
 
-*Slow links.* libzmq delivers only complete messages, so a slow message looks like a timeout. The abandoned message
-finally arrives before later ones. Until then the reader waits, and the next messages get twice the time.
+*Slow links.* libzmq delivers only complete messages, so a slow message looks like a missing one. After a timeout the
+reader abandons that message and starts a new request. The abandoned message still arrives, before the later ones. It
+restarts the timer of the new request, and doubles the time for all later messages.
 
 If the log is compacted, the snapshot comes first, in pieces from offset 0 on; again from 0 if the sender changes.
 """
@@ -150,7 +151,7 @@ class _EntryStream:
         self._arrived.set()
 
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
-        """Return the next message, or the reason why it is missing. Late replies to ended requests prolong the time."""
+        """Return the next message, or the reason why it is missing. Late replies to ended requests restart the time."""
         start_s = trio.current_time()
         while not self._buffered_replies and not self._is_cut:
             due_s = max(start_s, self.link.leftover_s) + ttl_s

@@ -125,7 +125,7 @@ class _Unanswered(Generic[A]):
                 self._any_delayed = trio.Event()
 
     def _send_delayed(self, now_s: float) -> None:
-        """Send the due replies. Requests with a final reply leave before they are due: most do not cost a wake-up."""
+        """Send the due replies. Most requests get their final reply earlier, so they do not cost a wake-up."""
         while self._delayed:
             due_s, request_id, pending, reply = self._delayed[0]
             waits = self._pending.get(request_id) is pending and pending.is_delayed

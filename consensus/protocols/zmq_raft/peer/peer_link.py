@@ -124,7 +124,7 @@ class PeerLink:
     ) -> None:
         self.peer = peer
         self.scope = trio.CancelScope()
-        """Cancelled when the peer is no longer a member."""
+        """The scope of `run`; canceled when the peer is no longer a member."""
         self._deliver = deliver
         self._wake_at = wake_at
         self._counters = counters

@@ -130,11 +130,11 @@ class PeerTransport:
         self._turned: set[str] = set()
         """Members tried at their URL of the settings."""
         self._members: dict[bytes, _Member] = {}
-        """By the id as it is on the wire; empty unless `run` runs."""
+        """The members by their id on the wire; empty unless `run` runs."""
         self._running: tuple[trio.Nursery, Receiver] | None = None
         self._timer = trio.CancelScope()
         self._encoded: tuple[tuple[Entry, ...], list[bytes]] = (), []
-        """The newest sent entries, and their frames: mostly the next follower gets the same."""
+        """The entries sent last, and their frames. The next follower usually gets the same entries."""
         options = socket_options or SocketOptions(
             max_frames=limits.max_frames, max_message_bytes=limits.max_message_bytes
         )

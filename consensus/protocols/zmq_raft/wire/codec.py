@@ -11,7 +11,7 @@ reader supplies the type of the request. The package decides open points of the 
 * RequestEntries may end after the previous index or after the count. A confirmation with the next offset in the
   snapshot has a count before it, which may be empty. An empty offset is an error.
 * AppendEntries gets a reply with one optional number, the conflict's index (`AppendEntriesResponse`).
-* A redirect has a frame for the leader, null if it is unknown. Only the redirect of a ConfigUpdate may lack it.
+* A redirect has a frame for the leader, null if it is unknown. Only the redirect of a ConfigUpdate may lack this frame.
 * The reply to RequestConfig has the members; the specification allows a missing frame, so here the list may be empty.
 * An index in MessagePack may be a float.
 
