@@ -1,8 +1,8 @@
 """CRC-32C (RFC 3720) of every record on disk, by the package `crc32c`.
 
 The extension module is loaded without the package. The package would import `importlib.metadata` to read its own
-version, and so load parsers of mail, archives and command lines: two megabytes in every process with a log. If a later
-release names the extension differently, the whole package is used.
+version. That module loads parsers of mail, archives and command lines: two megabytes in every process with a log. If a
+later release names the extension differently, the whole package is used.
 """
 
 from collections.abc import Callable

@@ -6,12 +6,13 @@
     storage.extents(request)  ──▶ the place to read     `read_extents` does the reading, in any thread
     storage.plan_close()      ──▶ [DiskOperation …]     a clean stop; later damage is never mistaken for a torn tail
 
-A group is carried out in the order that Raft needs: first the hard state, with the record of a truncation in progress,
-then the truncation, then the entries and their one sync. No entry of a term may be durable before the term is.
+A group is carried out in the order that Raft needs. The hard state comes first, with the record of a truncation in
+progress. The truncation follows, then the entries and their one sync. No entry of a term may be durable before the term
+is.
 
-The storage belongs to one node in one place. `recover` refuses a directory whose hard state was written by another
-node, in another directory (a copy has another inode), or by a later generation of this node. With such a directory, a
-server could vote twice in one term.
+The storage belongs to one node in one place. `recover` refuses a hard state from another node, from another directory
+(a copy has another inode), or from a later generation of this node. With such a directory, a server could vote twice in
+one term.
 """
 
 from bisect import bisect_right

@@ -13,8 +13,8 @@ truncation noted in the hard state file is finished first. If the log lacks the 
 snapshot has replaced the log: the interrupted installation is finished.
 
 The repairs may be interrupted by the next crash, and recovery starts over. The newest records without proof are written
-again and synced, because after the death of a process or a failed sync they may exist only in the page cache. For the
-same reason, names and erased bytes are synced again. At last the hard state file declares everything found durable.
+again and synced: after a killed process or a failed sync, they may exist only in the page cache. For the same reason,
+names and erased bytes are synced again. At last the hard state file declares everything found durable.
 """
 
 from bisect import bisect_right

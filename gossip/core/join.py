@@ -10,9 +10,8 @@ exponentially with jitter: a hundred nodes that lost the same seed must not retu
 finds only members at capacity (one vacancy in the group remains), the search slows down in the same way.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all known members are full, the
-receiver splits a link for a joiner with two vacancies. The receiver does not yet accept a joiner that it has recorded
-as dead, or with a later incarnation, or at a different address with the same incarnation: the precedence rule forbids
-it.
+receiver splits a link for a joiner with two vacancies. The precedence rule forbids some joiners at first: those
+recorded as dead, with a later incarnation, or with the same incarnation at a different address.
 """
 
 from collections import deque

@@ -6,7 +6,7 @@ observations (docs/reference/simulation.md, "Groups larger than a directory").
 
 An option is here if an operator may have a reason to change it. Bounds on tables are options too, because an edge box
 and a rack differ in memory. Lifeguard's parts are options, so that each of them can be measured separately, and
-switched off for the whole group (docs/reference/gossip-experiments.md has the option and the effect of each).
+switched off for the whole group. docs/reference/gossip-experiments.md has the option and the effect of each.
 
 `first_hand_verdicts` is for groups with partly untrusted key holders. Verdicts from others only cause a probe of the
 member, and do not change this node's view (`gossip.core.updates`).

@@ -4,9 +4,9 @@
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
     of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
-docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md
-describes how a ping is relayed ("Relay") and how members that are not peers are probed: scrubs, dead members and
-departed members ("Decisions").
+docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md describes the relay of a
+ping ("Relay"), and the pings to members that are not peers ("Decisions"): scrubs, and pings to dead and departed
+members.
 
 The local health multiplier lengthens period and timeout. A node probes its peers in rotation (SWIM paper, section 4.3).
 The rotation contains each peer once per pass, so a failed peer is found within two passes. A random choice in each

@@ -7,9 +7,9 @@ other, and it bounds memory. When the oldest recorded name is dropped, its time 
 the floor are ignored. A list of names alone would, once full, accept old messages as new.
 docs/reference/gossip-protocol.md ("Decisions") has the rules for the floor. A node that has just started does not have
 a floor, so it ignores messages until a join has delivered the group's clock. It takes the clock from the reply
-(JoinAck) to a join request (JoinReq) that it sent after its start, or from another node's JoinReq with a fresh token.
-It ignores a replayed JoinAck, because that names an earlier generation. A member that receives a message well below its
-floor sends the event `gossip:clock`.
+(JoinAck) to its own join request (JoinReq), or from another node's JoinReq with a fresh token. It ignores a replayed
+JoinAck, because that names an earlier generation. A member that receives a message well below its floor sends the event
+`gossip:clock`.
 
 Each payload also carries a sample of the members, which repairs a missed update about a member. A missed user message
 is not repaired, so each one is sent twice as many times as an update.

@@ -3,10 +3,10 @@
     ZmqSocket.run:   read until EAGAIN ──▶ EVENTS has POLLIN? ──yes──▶ read again
                                               └─no──▶ wait until it is readable, or another call wakes the task
 
-pyzmq waits with asyncio or threads, not with trio. libzmq gives each socket a descriptor, `ZMQ_FD`, that is
-edge-triggered: any call on the socket may consume the descriptor's wake-up, and only `ZMQ_EVENTS` shows waiting
-messages. So the task reads `ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and
-wakes the task if a message is readable. Only one task reads a socket.
+pyzmq waits with asyncio or threads, not with trio. libzmq gives each socket an edge-triggered descriptor, `ZMQ_FD`. Any
+call on the socket may consume the descriptor's wake-up, and only `ZMQ_EVENTS` shows waiting messages. So the task reads
+`ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and wakes the task if a message
+is readable. Only one task reads a socket.
 
 *Bounds.* If a frame is larger than `max_message_bytes`, libzmq refuses it and closes the connection on which it
 arrived. A message with more frames or bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames

@@ -5,10 +5,10 @@
     Fetch        ─▶ waits until all earlier replies are sent    (the listener: it does not overlap)
 
 A broker of Kafka reads the next request of a connection after the reply to the previous one, and serves an OffsetCommit
-within milliseconds. Here a commit may be held for a second, or for a tenth of a session shorter than 10 s, so that
-commits of a group share one entry. Without overlapping, ten commits that a client sends without waiting would be held
-in sequence and could not share an entry. In a session of 10 s or less, later heartbeats would get their replies after
-the end of the session.
+within milliseconds. Here commits of a group may share one entry. So a commit may be held for a second, or for a tenth
+of a session shorter than 10 s. Without overlapping, ten commits that a client sends without waiting would be held in
+sequence and could not share an entry. In a session of 10 s or less, later heartbeats would get their replies after the
+end of the session.
 
 *Order.* The next request begins when the service of the previous one has run until its first wait. So a service that
 records a request before it waits records all requests in order. Responses are also sent in order, because clients count

@@ -3,7 +3,7 @@
     kafka-configs --describe, kafka-topics --describe, admin clients ─▶ TOPIC name │ BROKER id ─▶ read-only settings
 
 Many tools request settings first, and end with "broker too old" without this API. The reply has only settings that are
-in effect, for example the clean-up policy (`delete`: the topic is cut at its start), the source of timestamps, and the
+in effect. Examples are the clean-up policy (`delete`: the topic is cut at its start), the source of timestamps, and the
 largest request. All are read-only, and none is a secret. They are changed in the server's own configuration, not by
 this protocol.
 

@@ -7,10 +7,10 @@ A broker of Kafka forwards the request to the active controller. Servers of such
 other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
 connection. The tool then retries at a broker that it is not connected to, and soon reaches the leader.
 
-If the leader is not among the brokers, a server reports its own view: the leader, the epoch, the commit index, and the
-end of its own log. It reports this end also for the leader, as a lower bound, and -1 (unknown) for all others. Without
-a known leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft quorum `admin_service` makes the
-`QuorumView`: only the leader describes replicas.
+If the leader is not among the brokers, a server reports its own view. The view has the leader, the epoch, the commit
+index, and the end of the server's own log. The server reports this end also for the leader, as a lower bound, and -1
+(unknown) for all others. Without a known leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft
+quorum `admin_service` makes the `QuorumView`: only the leader describes replicas.
 
 *Times.* Kafka's leader stores the last contact of a replica by the machine's clock; ours has a monotonic clock and
 reports ages. `ReplicaTimes` converts ages to times, and an unknown age to -1. The two clocks are not read in the same

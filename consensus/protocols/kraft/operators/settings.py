@@ -5,8 +5,8 @@
 A Kafka setting without effect here is refused by name, not ignored: an operator who copies a file from Kafka learns
 which lines are ignored. If a default differs from Kafka's, the field has the reason.
 
-*Times.* Kafka has three times: a timeout for a follower without contact to its leader (`fetch.timeout`), a timeout for
-a candidate without a majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`).
+*Times.* Kafka has three times. `fetch.timeout` is for a follower without contact to its leader, `election.timeout` for
+a candidate without a majority. `election.backoff.max` bounds a random pause after a lost election.
 The core draws all three waits from one range (`core_options`). It begins at the shorter of the two timeouts. It ends at
 the longer of the fetch timeout and the sum of election timeout and pause. With the defaults of all three times, the
 range is 1,000 to 2,000 ms.

@@ -170,7 +170,7 @@ class _EntryStream:
     def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
         """Confirm the previous message.
 
-        The server does not get a confirmation if it may have dropped the request, or has sent its last message: it
+        The client does not send it if the server may have dropped the request, or has sent its last message. The server
         would treat the confirmation as another request.
         """
         now_s = trio.current_time()

@@ -12,9 +12,9 @@ A broadcast contains the leader's applied index, and may contain the last entrie
 slow connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So broadcasts
 are only early notices, and each gap is closed by RequestEntries, which returns every entry.
 
-Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ZmqClientOptions`; any
-excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
-place together. Without any broadcasts, new entries are fetched once a second.
+Broadcasts wait here while the consumer is slow or a gap is being closed. `ZmqClientOptions` limits their number and
+size. Any excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second,
+take one place together. Without any broadcasts, new entries are fetched once a second.
 
 A deposed leader may continue to broadcast, and its broadcasts do not show that entries are missing. So the subscription
 follows the client: when any request of the same client has found another leader, the subscription moves there.

@@ -63,14 +63,15 @@ class ServedLog(Protocol):
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
         """Commit an update, once for each request id.
 
-        Calls `answer` before it returns, or ignores the request: its client will repeat it. The replies are any number
-        of `UpdateAccepted`, and then a final one: `UpdateCommitted`, `UpdateRedirect` (also from a leader that steps
-        down before the commitment: the client repeats the request elsewhere) or `UpdateExpired`. A log that does not
-        lead redirects even an expired id, and the age of an id in the log is not checked.
+        Calls `answer` before it returns, or ignores the request: its client will repeat it. Any number of
+        `UpdateAccepted` may come before the final reply: `UpdateCommitted`, `UpdateRedirect` or `UpdateExpired`. If a
+        leader steps down before the commitment, the reply is `UpdateRedirect`, and the client repeats the request
+        elsewhere. A log that does not lead redirects even an expired id. The age of an id in the log is not checked.
 
-        A repeated id of a request under way gets `UpdateAccepted` immediately, by the new `answer`. The final reply is
-        given once, to any of these `answer`s. The endpoint sends it to the latest sender of the id, since a reconnected
-        client has another identity. An accepted request must get a final reply, or the endpoint waits forever.
+        If a client repeats the id of a request under way, the new `answer` gets `UpdateAccepted` immediately. Only one
+        of the `answer`s of an id gets the final reply. The endpoint sends that reply to the latest sender of the id,
+        since a reconnected client has another identity. An accepted request must get a final reply, or the endpoint
+        waits forever.
 
         `user` is the sender's public key in hexadecimal digits, if the endpoint requires keys.
         """
@@ -78,12 +79,20 @@ class ServedLog(Protocol):
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
         """Change the members; `answer` as for an update, with `ChangeAccepted` first.
 
-        A farm's log refuses every change. A peer's log makes these checks in this order, and gives the reply of the
-        first check that applies: `ChangeRedirect` without leadership; `ChangeCommitted` for an id in the log;
-        `ChangeBusy` during another change that this leader began; `ChangeRefused` for the id of an update under way;
-        `ChangeExpired`; `ChangeRefused` if the peers are malformed; `ChangeBusy` while the configuration is joint;
-        `ChangeRefused` if the peers cannot follow the present ones. `MalformedPeers` is passed here too, because only a
-        leader reports this error; a follower redirects.
+        A farm's log refuses every change. A peer's log checks the following conditions in this order. The first true
+        one determines the reply:
+
+            this peer does not lead                        `ChangeRedirect`
+            the id is in the log                           `ChangeCommitted`
+            the change with this id is under way           `ChangeAccepted`; `answer` gets the final reply
+            another change of this leader is under way     `ChangeBusy`
+            an update with this id is under way            `ChangeRefused`
+            the id is not fresh                            `ChangeExpired`
+            the peers are malformed                        `ChangeRefused`
+            the configuration is joint                     `ChangeBusy`
+            the peers cannot follow the present peers      `ChangeRefused`
+
+        `MalformedPeers` is passed here too, because only a leader reports this error; a follower redirects.
         """
 
     def broadcast_url(self) -> str | None:

@@ -8,10 +8,10 @@
 does not reply at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer outside `peers` waits: it
 never campaigns, and begins to vote when a change of the members names it.
 
-*Times* are the package's defaults, because a member with a longer election timeout than the others never leads, and a
-member with a shorter one replaces a slow leader. An append without a reply counts as lost after 140 ms, or after half
-of the shortest election timeout if that is longer. If replies take longer, no entry is ever committed. So the timeout
-also bounds the round trip between members.
+*Times* are the package's defaults. A member with a longer election timeout than the others would never lead, and a
+member with a shorter one would replace a slow leader. An append without a reply counts as lost after 140 ms, or after
+half of the shortest election timeout if that is longer. If replies take longer, no entry is ever committed. So the
+timeout also bounds the round trip between members.
 
 *The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
 """

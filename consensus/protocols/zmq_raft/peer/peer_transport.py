@@ -9,9 +9,9 @@ the sender: any process with the cluster's ident and a member's id can act as th
 under one id is one record.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
-has replied, a repetition only counts as contact: the core gets an append without entries, so that a follower with a
-slow disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If a reply has
-no form on the wire (`mapping`), the request is dropped, and its next repetition is processed like the first.
+has replied, a repetition only counts as contact: the core gets an append without entries. So a follower with a slow
+disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If a reply has no
+form on the wire (`mapping`), the request is dropped, and its next repetition is processed like the first.
 
 docs/explanation/other-protocols.md, 'ØMQ Raft', explains other addresses (`elsewhere`), and the configuration of a
 snapshot.

@@ -2,8 +2,8 @@
 
 A client repeats a request until it gets a reply, and may repeat it to another leader. So each leader must know the ids
 of all committed requests. A follower keeps the same table, since it may lead next. A restart rebuilds the table while
-it applies the log. `consensus.sessions` cannot be used here: it needs client names and sequence numbers, but a server
-can rely only on the time in a request id of ØMQ Raft.
+it applies the log. `consensus.sessions` cannot be used here, because it needs client names and sequence numbers. A
+server can rely only on the time in a request id of ØMQ Raft.
 
 *Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin is
 for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may replace the
