@@ -19,7 +19,7 @@ AT = LogId
 # State
 
 
-def test_term_and_vote_are_updated_on_stable_storage_before_responding() -> None:
+def test_term_and_vote_are_durable_before_response() -> None:
     """Persistent state on all servers: (Updated on stable storage before responding to RPCs)."""
     bench = Bench(fast=False)
     bench.request_vote(term=1)
@@ -29,7 +29,7 @@ def test_term_and_vote_are_updated_on_stable_storage_before_responding() -> None
     assert reply.after == persist.number
 
 
-def test_entries_are_on_stable_storage_before_success_is_reported() -> None:
+def test_entries_are_durable_before_reported_success() -> None:
     """Persistent state on all servers: log[] (Updated on stable storage before responding to RPCs)."""
     bench = Bench(fast=False)
     bench.append(term=1, entries=entries_of(1, 1))
@@ -39,7 +39,7 @@ def test_entries_are_on_stable_storage_before_success_is_reported() -> None:
     assert reply.after == persist.number
 
 
-def test_current_term_is_zero_on_first_boot_and_increases_monotonically() -> None:
+def test_current_term_starts_at_zero_and_only_increases() -> None:
     """currentTerm: latest term server has seen (initialized to 0 on first boot, increases monotonically)."""
     bench = Bench()
     assert bench.about.term == 0
@@ -48,7 +48,7 @@ def test_current_term_is_zero_on_first_boot_and_increases_monotonically() -> Non
     assert bench.about.term == 5
 
 
-def test_commit_and_applied_index_start_at_zero_even_with_a_recovered_log() -> None:
+def test_commit_index_starts_at_zero_with_recovered_log() -> None:
     """State: commitIndex, lastApplied: (initialized to 0, increases monotonically)."""
     bench = Bench(1, 1, 2)
     assert (bench.about.commit_index, bench.about.applied_index) == (0, 0)
@@ -57,7 +57,7 @@ def test_commit_and_applied_index_start_at_zero_even_with_a_recovered_log() -> N
     assert (bench.about.commit_index, bench.about.applied_index) == (3, 3)
 
 
-def test_next_index_starts_after_the_leaders_last_entry_and_match_index_at_zero() -> None:
+def test_new_leader_initializes_next_and_match_index() -> None:
     """nextIndex[] (initialized to leader last log index + 1); matchIndex[] (initialized to 0)."""
     bench = Bench(1, 1, 2)
     bench.lead()
@@ -68,7 +68,7 @@ def test_next_index_starts_after_the_leaders_last_entry_and_match_index_at_zero(
 # AppendEntries RPC, receiver implementation
 
 
-def test_append_of_an_older_term_is_refused_at_the_current_term() -> None:
+def test_append_of_older_term_is_refused_with_current_term() -> None:
     """1. Reply false if term < currentTerm."""
     bench = Bench(1, term=4)
     reply = bench.append(term=3, previous=AT(1, 1), entries=suffix(2, 3))
@@ -84,12 +84,12 @@ def test_append_whose_previous_entry_is_missing_is_refused(previous: LogId) -> N
     assert bench.terms == [1, 1]
 
 
-def test_an_empty_append_is_checked_as_well() -> None:
+def test_empty_append_is_checked_too() -> None:
     """2. (for a heartbeat too)."""
     assert not Bench(1, 1, term=3).append(term=3, previous=AT(2, 2)).success
 
 
-def test_a_conflicting_entry_and_all_that_follow_it_are_deleted() -> None:
+def test_conflicting_entry_and_later_entries_are_deleted() -> None:
     """3. If an existing entry conflicts with a new one, delete the existing entry and all that follow it."""
     bench = Bench(1, 1, 2, 2, 2)
     assert bench.append(term=3, previous=AT(2, 1), entries=suffix(3, 3)).success
@@ -98,7 +98,7 @@ def test_a_conflicting_entry_and_all_that_follow_it_are_deleted() -> None:
     assert bench.terms == [1, 1, 3]
 
 
-def test_entries_that_are_already_in_the_log_are_not_appended_again() -> None:
+def test_known_entries_are_not_appended_again() -> None:
     """4. Append any new entries not already in the log."""
     bench = Bench(1, 1, 2)
     bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 1, 2, 2))
@@ -106,7 +106,7 @@ def test_entries_that_are_already_in_the_log_are_not_appended_again() -> None:
     assert (persist.first, persist.entries) == (4, suffix(4, 2))
 
 
-def test_an_append_that_is_a_prefix_of_the_log_cuts_nothing() -> None:
+def test_append_of_log_prefix_does_not_truncate_log() -> None:
     """3 and 4: without a conflict nothing is deleted, for the append may be an old one."""
     bench = Bench(1, 1, 2, 2)
     reply = bench.append(term=2, previous=ORIGIN, entries=entries_of(1, 1))
@@ -115,7 +115,7 @@ def test_an_append_that_is_a_prefix_of_the_log_cuts_nothing() -> None:
     assert bench.terms == [1, 1, 2, 2]
 
 
-def test_commit_index_follows_the_leader_only_to_the_last_new_entry() -> None:
+def test_commit_index_is_at_most_last_new_entry() -> None:
     """5. If leaderCommit > commitIndex, set commitIndex = min(leaderCommit, index of last new entry)."""
     bench = Bench(1, 1, 2, 2)
     bench.append(term=3, previous=AT(1, 1), entries=suffix(2, 1), commit=4)
@@ -125,14 +125,14 @@ def test_commit_index_follows_the_leader_only_to_the_last_new_entry() -> None:
 # RequestVote RPC, receiver implementation
 
 
-def test_vote_request_of_an_older_term_is_refused() -> None:
+def test_vote_request_of_older_term_is_refused() -> None:
     """1. Reply false if term < currentTerm."""
     reply = Bench(term=4).request_vote(term=3)
     assert (reply.granted, reply.term) == (False, 4)
 
 
 @pytest.mark.parametrize(("voted_for", "granted"), [(None, True), (TWO, True), (THREE, False)])
-def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_vote_granted_once_per_term(voted_for: int | None, granted: bool) -> None:  # noqa: FBT001 - a column of the table
     """2. If votedFor is null or candidateId, and candidate's log is up-to-date, grant vote."""
     bench = Bench(term=3, voted_for=TWO if voted_for == 2 else THREE if voted_for == 3 else None)
     assert bench.request_vote(term=3, sender=TWO).granted is granted
@@ -153,7 +153,7 @@ def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) 
         ((1, 2, 2), AT(3, 3), True),
     ],
 )
-def test_the_later_term_wins_and_then_the_longer_log(
+def test_later_last_term_wins_then_longer_log(
     own: tuple[int, ...],
     candidate: LogId,
     granted: bool,  # noqa: FBT001 - a column of the table
@@ -176,7 +176,7 @@ def test_committed_entries_are_applied_in_order_and_once() -> None:
     assert bench.all(Apply) == []
 
 
-def test_a_request_of_a_higher_term_makes_a_follower_in_that_term() -> None:
+def test_request_of_higher_term_makes_follower() -> None:
     """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
     bench = Bench(1)
     bench.lead()
@@ -184,7 +184,7 @@ def test_a_request_of_a_higher_term_makes_a_follower_in_that_term() -> None:
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 7, TWO)
 
 
-def test_a_reply_of_a_higher_term_makes_a_follower_in_that_term() -> None:
+def test_reply_of_higher_term_makes_follower() -> None:
     """If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower."""
     bench = Bench(1)
     bench.lead()
@@ -195,7 +195,7 @@ def test_a_reply_of_a_higher_term_makes_a_follower_in_that_term() -> None:
 # Rules for followers
 
 
-def test_followers_respond_to_candidates_and_leaders_and_start_nothing_themselves() -> None:
+def test_follower_only_responds_to_candidates_and_leaders() -> None:
     """Respond to RPCs from candidates and leaders."""
     bench = Bench()
     bench.append(term=1)
@@ -209,7 +209,7 @@ def test_follower_without_appends_becomes_candidate() -> None:
     assert bench.is_(Role.CANDIDATE)
 
 
-def test_an_append_of_the_current_leader_resets_the_election_timer() -> None:
+def test_append_of_current_leader_resets_election_timer() -> None:
     """If election timeout elapses without receiving AppendEntries RPC from current leader ..."""
     bench = Bench()
     bench.now = bench.raft.deadline - 1
@@ -217,7 +217,7 @@ def test_an_append_of_the_current_leader_resets_the_election_timer() -> None:
     assert bench.raft.deadline >= bench.now + lan().election_timeout_min_ms
 
 
-def test_granting_a_vote_resets_the_election_timer_and_refusing_one_does_not() -> None:
+def test_only_granted_vote_resets_election_timer() -> None:
     """... or granting vote to candidate: convert to candidate."""
     bench = Bench(1, 1)
     bench.now = bench.raft.deadline - 1
@@ -257,7 +257,7 @@ def test_votes_of_a_majority_make_a_leader() -> None:
     assert bench.is_(Role.LEADER)
 
 
-def test_the_own_vote_counts_only_when_it_is_durable() -> None:
+def test_own_vote_counts_only_when_durable() -> None:
     """Persistent state: votedFor, and so is the candidate's vote for itself."""
     bench = Bench(voters=3, fast=False)
     bench.expire()
@@ -268,7 +268,7 @@ def test_the_own_vote_counts_only_when_it_is_durable() -> None:
     assert bench.is_(Role.LEADER)
 
 
-def test_an_append_from_the_new_leader_makes_a_follower_of_a_candidate() -> None:
+def test_append_of_new_leader_makes_candidate_follower() -> None:
     """If AppendEntries RPC received from new leader: convert to follower."""
     bench = Bench()
     bench.expire()
@@ -276,7 +276,7 @@ def test_an_append_from_the_new_leader_makes_a_follower_of_a_candidate() -> None
     assert (bench.about.role, bench.about.leader, bench.about.term) == (Role.FOLLOWER, TWO, 1)
 
 
-def test_a_candidate_whose_timer_elapses_starts_a_new_election() -> None:
+def test_candidate_after_timeout_starts_new_election() -> None:
     """If election timeout elapses: start new election."""
     bench = Bench()
     bench.expire()
@@ -287,7 +287,7 @@ def test_a_candidate_whose_timer_elapses_starts_a_new_election() -> None:
 # Rules for leaders
 
 
-def test_a_new_leader_sends_to_all_followers_at_once() -> None:
+def test_new_leader_sends_heartbeats_immediately() -> None:
     """Upon election: send initial empty AppendEntries RPCs (heartbeat) to each server."""
     bench = Bench(voters=5)
     bench.lead()
@@ -305,7 +305,7 @@ def test_heartbeats_repeat_during_idle_periods() -> None:
     assert bench.appends(THREE)
 
 
-def test_a_command_is_appended_and_answered_after_it_is_committed() -> None:
+def test_command_is_resolved_after_commit() -> None:
     """If command received from client: append entry to local log, respond after entry applied to state machine."""
     bench = Bench()
     bench.lead()
@@ -321,7 +321,7 @@ def test_a_command_is_appended_and_answered_after_it_is_committed() -> None:
     assert [effect.first for effect in bench.all(Apply)] == [2]
 
 
-def test_a_follower_that_lacks_entries_is_sent_them_from_next_index_on() -> None:
+def test_leader_sends_entries_from_next_index_on() -> None:
     """If last log index >= nextIndex for a follower: send AppendEntries RPC with log entries starting at nextIndex."""
     bench = Bench(1, 1, 2)
     bench.lead()
@@ -352,7 +352,7 @@ def test_inconsistency_decrements_next_index_and_retries() -> None:
     assert again.previous == AT(2, 1)
 
 
-def test_an_index_commits_when_a_majority_matches_and_its_term_is_the_current_one() -> None:
+def test_entry_of_current_term_commits_on_majority() -> None:
     """If there exists an N > commitIndex, a majority of matchIndex[i] >= N, and log[N].term == currentTerm."""
     bench = Bench(1, 1, voters=5)
     bench.lead()
@@ -378,7 +378,7 @@ def test_entries_of_older_terms_do_not_commit_by_counting() -> None:
     assert commits == [0, 0, 0, 4]
 
 
-def test_every_request_is_answered_exactly_once_even_an_absurd_one() -> None:
+def test_invalid_request_gets_exactly_one_reply() -> None:
     """Wires answer in order: a request without an answer would stall its connection."""
     bench = Bench(1)
     for message in (

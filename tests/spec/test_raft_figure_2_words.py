@@ -19,7 +19,7 @@ AT = LogId
 # -- state -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
+def test_server_before_vote_has_null_vote() -> None:
     """votedFor: candidateId that received vote in current term (or null if none)."""
     bench = Bench(fast=False)
     bench.append(term=4)
@@ -34,13 +34,13 @@ def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
     ]
 
 
-def test_the_vote_of_the_term_before_is_gone_when_the_term_is_raised() -> None:
+def test_higher_term_clears_vote() -> None:
     """votedFor: candidateId that received vote in current term."""
     bench = Bench(term=3, voted_for=THREE)
     assert bench.request_vote(4, AT(9, 3), TWO).granted
 
 
-def test_an_entry_has_the_command_and_the_term_in_which_the_leader_took_it() -> None:
+def test_entry_has_command_and_term_of_leader() -> None:
     """log[]: each entry contains command for state machine, and term when entry was received by leader."""
     bench = Bench(1, term=6)
     bench.lead()
@@ -49,7 +49,7 @@ def test_an_entry_has_the_command_and_the_term_in_which_the_leader_took_it() -> 
     assert entries == [Entry.command(7, b"x")]
 
 
-def test_an_entry_that_is_replicated_later_keeps_its_term() -> None:
+def test_entry_replicated_later_keeps_its_term() -> None:
     """Log entries retain their original term numbers when a leader replicates entries from previous terms."""
     bench = Bench(1, 1, 4)
     bench.lead()
@@ -59,7 +59,7 @@ def test_an_entry_that_is_replicated_later_keeps_its_term() -> None:
     assert again.entries[:3] == entries_of(1, 1, 4)
 
 
-def test_the_first_index_is_one() -> None:
+def test_first_index_is_one() -> None:
     """log[]: log entries (first index is 1)."""
     bench = Bench(fast=False)
     bench.append(term=1, previous=ORIGIN, entries=entries_of(1))
@@ -68,7 +68,7 @@ def test_the_first_index_is_one() -> None:
     assert bench.about.last == AT(1, 1)
 
 
-def test_an_older_answer_does_not_lower_the_match_index() -> None:
+def test_older_reply_does_not_lower_match_index() -> None:
     """matchIndex[]: highest log entry known to be replicated on server (initialized to 0, increases monotonically)."""
     bench = Bench(options=replace(lan(), max_entries_per_append=1))
     bench.lead()
@@ -99,7 +99,7 @@ def test_next_and_match_index_are_reinitialized_after_election() -> None:
 # -- AppendEntries RPC -------------------------------------------------------------------------------------------------
 
 
-def test_an_append_carries_what_the_follower_needs_to_check_it() -> None:
+def test_append_contains_arguments_of_rpc() -> None:
     """Arguments: term, leaderId, prevLogIndex, prevLogTerm, entries[], leaderCommit.
 
     prevLogIndex: index of log entry immediately preceding new ones; prevLogTerm: term of prevLogIndex entry;
@@ -120,7 +120,7 @@ def test_an_append_carries_what_the_follower_needs_to_check_it() -> None:
     )
 
 
-def test_a_heartbeat_carries_no_entries_and_an_append_as_many_as_there_are() -> None:
+def test_append_contains_all_entries_and_heartbeat_none() -> None:
     """entries[]: log entries to store (empty for heartbeat; may send more than one for efficiency)."""
     bench = Bench(1, 1, 1)
     bench.lead()
@@ -133,14 +133,14 @@ def test_a_heartbeat_carries_no_entries_and_an_append_as_many_as_there_are() -> 
     assert [heartbeat.entries for heartbeat in bench.appends(TWO)] == [()]
 
 
-def test_a_follower_redirects_clients_to_the_leader_that_an_append_names() -> None:
+def test_follower_knows_leader_from_append() -> None:
     """leaderId: so follower can redirect clients."""
     bench = Bench()
     bench.append(term=2, sender=THREE)
     assert bench.about.leader == THREE
 
 
-def test_the_answer_to_an_append_carries_the_term_and_whether_the_previous_entry_matched() -> None:
+def test_append_reply_contains_term_and_success() -> None:
     """Results: term: currentTerm, for leader to update itself; success.
 
     success: true if follower contained entry matching prevLogIndex and prevLogTerm.
@@ -168,7 +168,7 @@ def test_vote_request_contains_term_candidate_and_last_entry() -> None:
     }
 
 
-def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_given() -> None:
+def test_vote_reply_contains_term_and_grant() -> None:
     """Results: term: currentTerm, for candidate to update itself; voteGranted: true means candidate received vote."""
     bench = Bench(1, 1, term=7)
     refusal = bench.request_vote(3)
@@ -184,7 +184,7 @@ def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_g
 # -- InstallSnapshot RPC (figure 13) -----------------------------------------------------------------------------------
 
 
-def test_a_chunk_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -> None:
+def test_snapshot_chunk_contains_arguments_of_rpc() -> None:
     """Arguments: term, leaderId, lastIncludedIndex, lastIncludedTerm, offset, data[], done.
 
     lastIncludedIndex: the snapshot replaces all entries up through and including this index; offset: byte offset where
@@ -214,7 +214,7 @@ def test_a_chunk_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -
     )
 
 
-def test_the_answer_to_a_chunk_carries_the_term() -> None:
+def test_snapshot_reply_contains_term() -> None:
     """Results: term: currentTerm, for leader to update itself."""
     bench = Bench(1, term=9)
     bench.receive(
@@ -235,7 +235,7 @@ def test_the_answer_to_a_chunk_carries_the_term() -> None:
 # -- figure 3: what is true at all times -------------------------------------------------------------------------------
 
 
-def test_a_second_leader_of_one_term_is_not_believed() -> None:
+def test_append_of_second_leader_in_term_is_refused() -> None:
     """Election Safety: at most one leader can be elected in a given term."""
     bench = Bench(1)
     bench.append(term=2, previous=AT(1, 1), sender=TWO)
