@@ -46,7 +46,7 @@ class FakeFarm:
     """The parts of a member directory, an applied state and a dialer that the tests use."""
 
     announcements: list[tuple[bytes, int]] = field(default_factory=list)
-    """Announcing nodes with the Raft id that each announces."""
+    """Announcing nodes, each with the Raft id that it announces for the admitted node."""
     servers: dict[bytes, int] = field(default_factory=dict)
     """Members that prove their Raft id when they are dialed."""
     elsewhere: bytes = b""
@@ -294,10 +294,11 @@ async def test_lapsed_admission_is_replaced_by_its_successor(tmp_path: Path) -> 
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1)
     assert await pass_through(notes, fake, {5: first}) == [5]
     assert notes.chain == (first.entry,)
-    # When another id is announced, then the first admission is dropped
+    # When another id is announced, then the node drops the first admission
     await notes.store_announced(9)
     assert not notes.chain
-    # When it comes alive under the second admission, then this one is kept, even if a restart replays the first
+    # When it gives a sign of life under the second admission, then it keeps this one, even if a restart replays the
+    # first
     assert await pass_through(notes, fake, {8: Admitted(D), 9: second}) == [9]
     again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     assert await pass_through(again, FakeFarm(), {5: first}) == [9]

@@ -38,7 +38,7 @@ STEP = "leader: AppendReply, 1 entry"
 
 
 def side(name: str, microseconds: list[float], calls: float) -> Side:
-    # Figures need calls and turns, but not a process.
+    # `figures` uses only the calls and turns of a side, so it does not need a process.
     return Side(name, None, {STEP: calls}, [{STEP: each} for each in microseconds])  # type: ignore[arg-type]
 
 

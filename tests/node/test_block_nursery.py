@@ -1,4 +1,4 @@
-"""Errors leave a public block unchanged, and a callback that raises does not end a server."""
+"""A public `async with` block raises errors without an exception group. A failed callback does not end a server."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -33,7 +33,7 @@ def blocks(language: str) -> list[str]:
 
 
 class Shell:
-    """Runs commands of the page in the place of a user."""
+    """Runs commands of the page as a user would."""
 
     def __init__(self, directory: Path, farm: WallClockFarm) -> None:
         ports = {each: f"127.0.0.1:{free_port(socket.SOCK_STREAM)}" for each in (PROXY, PORT)}

@@ -385,7 +385,7 @@ async def test_foreign_name_of_this_machine_is_refused(host: bytes) -> None:
     async with proxy_with(HttpService().serve) as stage:
         status, text = await stage.error(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % host)
         assert status == 403
-        assert ADDRESS not in text  # The page of this name can read the reply.
+        assert ADDRESS not in text  # A web page with this host name can read the reply.
 
 
 async def test_own_address_with_two_links_is_refused() -> None:

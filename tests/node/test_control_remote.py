@@ -113,7 +113,7 @@ async def test_tcp_clients_do_not_use_places_of_local_user(tmp_path: Path) -> No
 
 async def test_seventy_idle_clients_do_not_block_holder_of_token(tmp_path: Path) -> None:
     """70 clients send nothing, and 70 more send nothing after TLS; a request with a token is still answered."""
-    # Without an end by their own timeout
+    # A long timeout, so that the idle clients stay connected
     async with serving(tmp_path, ControlLimits(unproven_s=90)) as (server, address):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -11,7 +11,7 @@ def test_shares_leave_reserve_untouched(limit: int) -> None:
     shares = shares_of(limit)
     raft = shares.raft_established + shares.raft_handshakes
     waiting = shares.raft_unknown_waiting + shares.raft_known_waiting
-    # Places with a token, without a token, and waiting; known sources get half as many waiting places again.
+    # Equal numbers of places with a token, without a token, and waiting; known sources have half as many in addition.
     remote = shares.control_remote * 3 + shares.control_remote // 2
     clients = 2 * shares.kafka
     assert raft + waiting + shares.control_local + remote + clients + RESERVED <= limit

@@ -1,4 +1,4 @@
-"""Friendly and hostile requests to the directory, which returns lists: bytes, time and number are bounded."""
+"""Valid and hostile requests to a node's directory, which returns structures: bytes, time and number are bounded."""
 
 from collections.abc import AsyncIterator, Sequence
 

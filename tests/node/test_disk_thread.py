@@ -1,4 +1,4 @@
-"""The disk's thread: its results, its errors, and its end when no caller waits."""
+"""The disk's thread: its results, its errors, and its last work, also for a canceled caller."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator

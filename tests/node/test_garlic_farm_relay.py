@@ -1,7 +1,7 @@
 """An attacker that relays a handshake, with omissions or changes, does not prove an identity to either side.
 
-The middle is a TLS server with its own certificate, which the client accepts: either a member announced it, or the same
-authority signed it. The middle has the password and Bob's address.
+The attacker in the middle is a TLS server. The client accepts its certificate: either a member announced it, or the
+same authority signed it. The attacker also has the password and Bob's address.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -100,7 +100,7 @@ async def wake_loop(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[floa
 async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=120)
     assert lag.mean_ms() is None
-    # given a loop that is on time 98 times, then 50 ms late, then 80 ms
+    # given a loop that wakes on time 98 times, then 50 ms late, then 80 ms late
     await wake_loop(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
     assert lag.mean_ms() == pytest.approx(1.4, abs=1e-2)
 

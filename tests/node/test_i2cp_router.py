@@ -165,7 +165,7 @@ async def test_standby_hands_over_current_structure_on_request(
 async def test_router_gets_later_structure_unrequested_only_if_i2pd(
     monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
 ) -> None:
-    """A Java router delays the next structure after each publication; i2pd publishes its last structure again."""
+    """A Java router would delay the next structure. i2pd publishes its last structure again, so it needs the newest."""
     first, later = structure(OF_ANOTHER), structure(OF_ANOTHER, 100)
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
         await on.router.keep_ready(HASH, first, urgent=False)
@@ -214,7 +214,7 @@ async def test_standby_takes_over_without_delay_after_recent_hand_over(
 
 
 async def test_urgent_structure_is_sent_to_i2pd_repeatedly(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    """I2pd publishes at most once in 20 s, and drops a structure that arrives too early."""
+    """The router i2pd publishes at most once in 20 s, and drops a structure that arrives earlier."""
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         await trio.sleep(22)

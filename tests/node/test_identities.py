@@ -51,7 +51,7 @@ class FakeAgent:
     keyring: Keyring
     changes: list[Keyring] = field(default_factory=list)
     disk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
-    """Held by a test while the disk does not store a ring."""
+    """A test holds it to delay the storage of rings."""
 
     @property
     def node_id(self) -> bytes:

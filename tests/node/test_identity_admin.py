@@ -89,7 +89,7 @@ class FakeLeader:
     """Outcome of proposals."""
     leads: bool = True
     refusal: Refused | None = None
-    """The end of a handover to this server."""
+    """The error of a handover to this server; None: the handover succeeds."""
     learned: FarmState | None = None
     """The state that this node learns by a barrier as the leader; None: the state does not change."""
     learns_first: bool = False

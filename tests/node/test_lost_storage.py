@@ -36,7 +36,7 @@ def opened(directory: Path, node_id: bytes, server_id: int, *, had_storage: bool
 
 
 def test_admitted_node_with_empty_storage_does_not_start(tmp_path: Path) -> None:
-    """The node has voted and acknowledged entries under that id, but `raft` with its votes and its note are lost."""
+    """The node may have voted under that id. It has lost the directory `raft` with its votes, and its storage note."""
     notes = notes_of(tmp_path, LATER, {1: FOUNDER.hex(), 2: LATER.hex()}, founded=False)
     with pytest.raises(StorageError, match="new state directory and another name"):
         opened(tmp_path, LATER, notes.own_id or 0, had_storage=notes.was_server)

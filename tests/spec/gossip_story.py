@@ -93,7 +93,7 @@ class Story:
     def receive(
         self, number: int, message: Message, *, token_valid: bool = False, source: Address | None = None
     ) -> list[Effect]:
-        """Receive a message from node `number`. A reply to a join without a receiver's generation gets ours."""
+        """Receive a message from node `number`. If a reply to our join lacks the receiver's generation, insert ours."""
         if isinstance(message, JoinAck | JoinNak | JoinRedirect) and not message.receiver_generation:
             message = replace(message, receiver_generation=self.us.incarnation.generation)
         return self.step(Received(source or address_of(number), message, token_valid))
@@ -129,7 +129,7 @@ class Story:
         updates: tuple[Update, ...] = (),
         room: tuple[int, int] = (8, 1),
     ) -> PingRequest:
-        """Return a ping of node `source`; `room` is its capacity and number of peers."""
+        """Return a ping of node `source`, whose capacity and number of peers are `room`."""
         self._seq += 1
         return PingRequest(
             node_id(source),

@@ -47,7 +47,7 @@ def test_heartbeat_overtaking_entries_resends_none() -> None:
 
 
 def test_acknowledged_bytes_do_not_extend_later_deadlines() -> None:
-    """Under load one request is always open. Its time must not grow with the total of all sent bytes."""
+    """Under load one request is always unanswered. Its deadline must not grow with the total of all sent bytes."""
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(0, 0, 1, 0, 0, FULL)
     first = progress.oldest_sent_ms()
@@ -60,7 +60,7 @@ def test_acknowledged_bytes_do_not_extend_later_deadlines() -> None:
 
 @pytest.mark.parametrize(("size_bytes", "now"), [(1_000, 100), (1_000_000, 60_000)])
 def test_refused_heartbeat_after_lost_entries_counts(size_bytes: int, now: int) -> None:
-    """Small entries, and large ones after their time, are no longer in transfer."""
+    """Small entries, or large entries after a long time, can no longer be in transfer, so they are lost."""
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, size_bytes)
     progress.sent(2, 9, 9, now)

@@ -229,7 +229,7 @@ def test_request_beyond_session_limit_applied_once() -> None:
     assert beyond.client.startswith("?")
     assert story.farm.position_of(beyond) is not None
     for log_time_ms in (BASE_MS + SESSION_LIMITS.expiry_ms // 2, BASE_MS + SESSION_LIMITS.expiry_ms + 1):
-        # All sessions except this one expire, also on a server restored from a snapshot.
+        # Only this session does not expire, also on a server restored from a snapshot.
         restored = Farm(BASE_MS, TUNING, founders=(A, B, C))
         state = replace(story.farm.state, log_time_ms=log_time_ms)
         restored.restore(state, TUNING.period_ms, story.farm.sessions.dump())

@@ -1,4 +1,4 @@
-"""The timeout of a reply, the doubt about the network, and the acceptance and refresh of structures by a client."""
+"""A client: timeouts of replies, their doubling in doubt about the network, and refused or refreshed structures."""
 
 from collections.abc import Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""The tests that documents name for their claims exist, each claim has one, and three claims about the code itself."""
+"""Each claim of the documents names an existing test. The last tests check three claims about the code itself."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ EXPLANATION = TESTS.parent / "docs" / "explanation"
 SIMULATION = TESTS.parent / "docs" / "reference" / "simulation.md"
 NAMED = re.compile(r"`([a-z_0-9/]+/test_\w+\.py)::(test_\w+)`")
 FILE_ALONE = re.compile(r"`[a-z_0-9/]+/test_\w+\.py`")
-"""A file without the name of a test, which does not show which test proves the claim."""
+"""A reference to a file without a test's name: it does not show which test proves the claim."""
 
 
 def sections(page: str, *titles: str) -> list[str]:

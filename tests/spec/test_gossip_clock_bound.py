@@ -19,7 +19,7 @@ YEAR_MS = 31_557_600_000
 
 
 def chain_at(clock: int) -> Keyring:
-    """Return the first chain with a second key, in use at that clock time."""
+    """Return the first chain with a second key, which is in use from that clock time on."""
     return Keyring((*FIRST.keys, DatedKey(clock, key(2))), key(2), clock)
 
 
@@ -91,7 +91,7 @@ def test_event_at_clock_bound_accepted_by_lagging_member() -> None:
 
 
 def test_sender_below_floor_receives_clock_event() -> None:
-    """The application does not receive the clock event."""
+    """The event moves the receiver's clock. Its application does not receive the event."""
     story = Story()
     story.add_peers(1)
     limit = story.options.user_messages_remembered

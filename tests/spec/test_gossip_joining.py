@@ -267,7 +267,7 @@ def test_node_with_all_members_as_peers_joins_none() -> None:
 
 
 def test_probe_of_non_peer_gets_link_rejected() -> None:
-    """Links are symmetrical."""
+    """Links are symmetrical, so the sender must not keep a link that its target does not have."""
     story = Story(capacity=1)
     story.add_peers(1)
     ping = story.ping(2)

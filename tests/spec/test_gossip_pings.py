@@ -23,7 +23,7 @@ def test_ping_reply_repeats_ids_and_number() -> None:
 
 @pytest.mark.parametrize("ttl", [0, 1, 2, 255])
 def test_ping_reply_repeats_ttl(ttl: int) -> None:
-    """The requester calculates the number of hops from it."""
+    """The requester calculates the number of hops from the TTL in the reply."""
     story = Story()
     story.add_peers(1)
     [(_, response)] = sent(story.receive(1, story.ping(1, ttl=ttl)), PingResponse)

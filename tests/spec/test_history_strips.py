@@ -1,4 +1,4 @@
-"""A history as lines of text: cells with the worst state, letters of names, shares, and the list of incidents."""
+"""A history as lines of text: the worst state per cell, letters for names, shares of time, and incidents."""
 
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.observations.strips import BLANK, CELLS, incidents, name_letters, runs, strips, worst_states

@@ -1,4 +1,4 @@
-"""The spans and values of a window: made from any records, clipped, interrupted, bounded."""
+"""The spans and values of a timeline's window, made from any records: they are clipped, interrupted and bounded."""
 
 from bridge.core.history.records import (
     MINUTE_MS,

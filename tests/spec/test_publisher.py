@@ -384,7 +384,7 @@ def test_first_publication_due_when_all_voters_are_healthy() -> None:
     plan = plan_at(log, 100)
     assert plan is not None
     assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf02", "leaf03"]
-    # Later changes are published together with other changes
+    # A later change waits, so that the farm publishes it together with other changes
     assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
     log.append(report(2, destinations=(leaf("other"),)))
     assert plan_at(log, PACE.change_ms - 1) is None

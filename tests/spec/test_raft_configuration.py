@@ -83,7 +83,7 @@ def test_learners_refused_by_protocol_without_learners(current: Configuration, t
     st.lists(st.tuples(st.integers(0, 3 * TIMEOUT_MS), st.integers(0, 30), st.integers(0, 30)), max_size=40),
 )
 def test_new_server_catches_up_in_short_round_or_is_dropped(changes: list[tuple[int, int, int]]) -> None:
-    """The model is the plain rule: a round ends when all entries that existed at its beginning are stored."""
+    """The model applies the rule directly: a round ends when all entries from its beginning are stored."""
     options, now, last, progress = lan(), 0, 5, Progress(1)
     catch_up = CatchUp(last, now, began_ms=now)
     goal, began, rounds = last, 0, 1

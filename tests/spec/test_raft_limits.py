@@ -93,7 +93,7 @@ def test_trimmed_entries_read_back_for_lagging_follower() -> None:
 def test_entries_read_back_once_while_reply_is_pending() -> None:
     """The leader sends the read entries, up to the window, although a reply is pending.
 
-    Otherwise it would drop these entries, and read them again without end.
+    Otherwise it would drop these entries, and read them again in an endless loop.
     """
     # Given a follower that lacks trimmed entries, and has confirmed the last common position
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
@@ -129,7 +129,7 @@ def test_late_reply_advances_retry_of_later_request() -> None:
     # When the follower replies to the first append
     bench.now += 50
     bench.refused(TWO, first, hint=1)
-    # Then the leader checks the heartbeat when its reply is overdue, not with the next heartbeat
+    # Then the leader's next deadline is the overdue reply to the heartbeat, not the next heartbeat
     assert bench.raft.deadline <= sent_ms + 100
 
 

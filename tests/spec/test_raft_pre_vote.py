@@ -153,7 +153,7 @@ def test_end_of_another_server_is_ignored(peer: int) -> None:
 
 
 def test_refused_early_pre_votes_keep_term_and_follow_leader() -> None:
-    """If the leader lives, and the other voters are in contact with it, false evidence is harmless."""
+    """False evidence of the leader's end is harmless while the other voters are in contact with the leader."""
     bench = follower()
     bench.step(PeerEnded(THREE))
     while bench.now < LAN.election_timeout_min_ms:
@@ -192,7 +192,10 @@ def test_heartbeat_before_first_slot_prevents_early_pre_vote() -> None:
 
 @pytest.mark.parametrize("reason", ["lease", "peer without pre-vote"])
 def test_end_of_leader_is_ignored(reason: str) -> None:
-    """A lease rests on refusals for the whole time, and a peer without pre-vote counts as granting."""
+    """A lease requires that voters refuse candidates for the whole timeout.
+
+    With a peer without pre-vote, which counts as granting, an early pre-vote could win despite a live leader.
+    """
     options = replace(LAN, lease_clock_bound_ms=100) if reason == "lease" else None
     bench = follower(options=options, pre_vote=reason == "lease")
     due = bench.raft.deadline

@@ -87,7 +87,7 @@ def test_larger_term_of_removed_server_deposes_no_leader() -> None:
 
 
 def test_removed_server_gets_its_removal_and_then_nothing() -> None:
-    """A server with its removal committed does not campaign."""
+    """A server that knows its committed removal does not campaign."""
     bench = Group(voters=4)
     bench.become_leader()
     bench.change(plain(1, 2, 3))

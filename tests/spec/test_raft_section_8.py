@@ -435,7 +435,7 @@ def test_transfer_without_extension_resigns_leader() -> None:
 
 
 def test_accepted_proposal_reported_on_request() -> None:
-    """While the client waits, it need not repeat the proposal, which may still be lost with the leader."""
+    """After the report the client can wait without repeating the proposal, which may still be lost with the leader."""
     bench = Bench(1)
     bench.lead()
     (append,) = bench.appends(TWO)

@@ -32,7 +32,7 @@ def leader_of(bench: Bench) -> Bench:
 
 
 def run_with_replies(bench: Bench, up_to_ms: int, *, stored: int) -> list[ProposalResolved]:
-    """Pass time with replies of both followers, which have entries up to `stored`; return the resolved proposals."""
+    """Pass time with replies of server 2, which has entries up to `stored`; return the resolved proposals."""
     resolved: list[ProposalResolved] = []
     while bench.now < up_to_ms and bench.is_(Role.LEADER):
         if isinstance(bench, FetchBench):
@@ -54,11 +54,11 @@ def test_leader_without_commits_resigns_if_proposals_wait(kind: type[Bench]) -> 
     stored = bench.about.last.index
     bench.propose(b"x", proposal_id=7)
     began_ms = bench.now
-    # When its follower replies all the time, and has even stored the proposal
+    # When its follower replies to every message, and has stored the proposal
     resolved = run_with_replies(bench, began_ms + STALLED_MS - 1, stored=stored + 1)
     assert bench.is_(Role.LEADER)
     resolved += run_with_replies(bench, began_ms + STALLED_MS, stored=stored + 1)
-    # Then the leader resigns after five election timeouts, and its client gets the outcome unknown
+    # Then the leader resigns after five election timeouts, and its client receives an unknown outcome
     assert not bench.is_(Role.LEADER)
     assert [(answer.proposal_id, answer.outcome) for answer in resolved] == [(7, Outcome.UNKNOWN)]
 

@@ -164,7 +164,7 @@ def test_farm_off_for_ninety_days_has_correct_time_quickly() -> None:
 @pytest.mark.parametrize("others", [(2, 3), (2,), (3,)], ids=["both report", "one reports", "the other reports"])
 @pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS, 90 * 86_400_000], ids=["ahead", "behind", "ninety days"])
 def test_jump_of_leader_clock_does_not_stop_publishing(jump_ms: int, others: tuple[int, ...]) -> None:
-    """The readings of the others from before the jump do not permit the jumped time."""
+    """Older readings of the other clocks do not permit the time of the jumped clock."""
     farm = Voters()
     farm.reports({1: 0, 2: 0, 3: 0})
     second = 0

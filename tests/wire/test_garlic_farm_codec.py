@@ -435,7 +435,7 @@ def test_second_log_pack_is_refused_before_inflation() -> None:
 
 
 def test_reader_frees_large_request_after_its_last_byte() -> None:
-    """An idle connection would otherwise hold the bytes of its last request, which are in no budget any more."""
+    """Otherwise an idle connection would hold the bytes of its last request, which no budget counts any more."""
     data = encode_request(messages.ClientRequest(destination=1, entries=(Entry.command(1, bytes(2**20)),)))
     reader = RequestReader()
     tracemalloc.start()

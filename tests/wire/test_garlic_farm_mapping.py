@@ -192,7 +192,7 @@ def test_later_configuration_names_previous_index() -> None:
 
 
 def test_refusal_of_pack_names_at_most_index_after_its_start() -> None:
-    """A leader of another implementation continues at this index without a check, and exits if it is beyond its log."""
+    """Leaders of another implementation continue at this index without a check, and exit if it is beyond their log."""
     pack = wire.SyncLogRequest(
         source=1,
         destination=2,

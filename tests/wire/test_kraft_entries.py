@@ -385,7 +385,7 @@ def test_replicas_receive_incomplete_batch_only_if_alone() -> None:
 
 
 def test_fetched_entries_are_limited() -> None:
-    """Complete batches only; the rest is fetched again. A thousand compressed batches can inflate to gigabytes."""
+    """Only complete batches within the limits count, because compressed batches can inflate to gigabytes."""
     bomb = entries_of_client_batch(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
     data = b"".join(
         encode_batch(replace(batch, compression=Compression.GZIP)) for batch in read_batches(batches_of(1, bomb * 50))

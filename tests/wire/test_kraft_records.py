@@ -168,7 +168,7 @@ def test_decompression_bomb_is_refused(compression: Compression) -> None:
 
 
 def test_other_compression_framings_are_read() -> None:
-    """A raw block of snappy, as librdkafka writes it, and two members of gzip."""
+    """The examples are a raw block of snappy, as librdkafka writes it, and a gzip file of two members."""
     data = b"garlic" * 99
     assert decompress(bytes(cramjam.snappy.compress_raw(data)), Compression.SNAPPY, 1_000) == data
     assert decompress(gzip.compress(data) * 2, Compression.GZIP, 2_000) == data * 2

@@ -204,7 +204,7 @@ def test_fields_of_wrong_length_are_not_encoded() -> None:
 
 
 def test_refresh_at_pace_of_farm_is_acceptable_to_java_router() -> None:
-    """The farm republishes after at most five and a half minutes; entries last fifteen minutes longer."""
+    """The farm republishes after at most five and a half minutes. Entries end fifteen minutes after that."""
     first = signed_structure(lease(1, after_s=330 + 900))
     second = sign(build(DESTINATION, PUBLISHED_S + 330, (lease(1, after_s=2 * 330 + 900),)), KEY)
     assert check_acceptable_to_java_router(first, PUBLISHED_S + 330) == []

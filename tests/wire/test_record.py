@@ -115,7 +115,7 @@ def test_damaged_record_is_refused(group: tuple[Entry, ...], data: st.DataObject
 
 @given(entries)
 def test_entry_content_round_trips_in_one_form(entry: Entry) -> None:
-    """The entries have ids of all kinds and named endpoints. With two forms, entries of equal content could differ."""
+    """The entries have ids of all kinds, and named endpoints. If two forms existed, equal entries could differ."""
     match entry.kind:
         case EntryKind.CONFIGURATION:
             assert configuration_entry(entry.term, decode_configuration(entry.data)) == entry

@@ -26,7 +26,7 @@ class Model:
     expired_before: int = 0
 
     def fresh(self, grain: int = 1) -> list[int]:
-        """Return all indexes of unexpired ids; with a grain of 60, expired ids of the same minute are included."""
+        """Return the indexes of all unexpired ids; with `grain=60`, also of expired ids in the last expired minute."""
         bound = self.expired_before // grain
         return [
             index
@@ -47,7 +47,7 @@ steps = st.lists(
 
 @given(steps=steps, limit=st.integers(1, 40), run=st.integers(1, 6))
 def test_id_has_its_index_or_counts_as_expired(steps: list[tuple[str, int, int]], limit: int, run: int) -> None:
-    """An id is never mistaken for a new one, for any order of times, any limit and any moments of expiry."""
+    """The table never treats a known id as new, for any order of times, any limit and any moments of expiry."""
     with patch.object(request_table, "_RUN_RECORDS", run):
         table, model, index = RequestTable(limit), Model(), 0
         for step, seconds, counter in steps:
@@ -66,7 +66,7 @@ def test_id_has_its_index_or_counts_as_expired(steps: list[tuple[str, int, int]]
 
 @given(steps=steps, run=st.integers(1, 6))
 def test_table_with_enough_room_is_exact(steps: list[tuple[str, int, int]], run: int) -> None:
-    """An id that expired and is repeated in the log is omitted."""
+    """The table does not store an expired id, even if the log repeats it."""
     with patch.object(request_table, "_RUN_RECORDS", run):
         table, first, index, oldest = RequestTable(1000), dict[bytes, int](), 0, 0
         for step, seconds, counter in steps:
@@ -86,7 +86,7 @@ def test_table_with_enough_room_is_exact(steps: list[tuple[str, int, int]], run:
 
 @given(steps=steps, limit=st.integers(1, 20))
 def test_prune_index_counts_ids_dropped_for_room(steps: list[tuple[str, int, int]], limit: int) -> None:
-    """The index may be too low by the ids that the table dropped in the minute that is expiring."""
+    """The prune index may be too low, but only by dropped ids of the minute that is expiring."""
     table, model, index = RequestTable(limit), Model(), 0
     for step, seconds, counter in steps:
         if step == "expire" and seconds >= model.expired_before:
@@ -102,7 +102,7 @@ def test_prune_index_counts_ids_dropped_for_room(steps: list[tuple[str, int, int
 
 @given(seed=st.integers(0, 2**32), limit=st.integers(2, 64))
 def test_restart_from_prune_index_refuses_same_ids(seed: int, limit: int) -> None:
-    """Given a log larger than the table, when it is read again from after the prune index, then no id counts as new."""
+    """A restart reads a log larger than the table only after the prune index. Then no id counts as new."""
     random = Random(seed)
     log = [request_id(NOW + at // 8 - random.randrange(100), random.randrange(2**24)) for at in range(400)]
     table = RequestTable(limit)

@@ -160,7 +160,7 @@ class Actions:
         return self._with(state, server, node._replace(commit=index))
 
     def learn_commit(self, state: State, server: int, index: int) -> State | None:
-        """Take the leader's commit index, up to the proved agreement of the logs."""
+        """Take the leader's commit index, up to the last entry that is proved equal in both logs."""
         node, record = state.nodes[server], _record(state, state.nodes[server].term)
         if record is None or not record.leaders or node.role == LEADER or index <= node.commit:
             return None
@@ -187,12 +187,12 @@ class Actions:
         return None if node.role == FOLLOWER else self._with(state, server, node._replace(role=FOLLOWER))
 
     def unsync(self, state: State, server: int) -> State:
-        """Begin a write: the present version is what the disk holds until the next is durable."""
+        """Begin a write: the disk holds the present version until the next version is durable."""
         node = state.nodes[server]
         return _with_node(state, server, node._replace(unsynced=(*node.unsynced, node.memory)))
 
     def sync(self, state: State, server: int) -> State | None:
-        """Make the oldest write durable, and send what waited for it."""
+        """Make the oldest write durable, and send the messages that waited for it."""
         node = state.nodes[server]
         if not node.unsynced:
             return None
@@ -209,7 +209,7 @@ class Actions:
         versions = (*node.unsynced, node.memory)
         newest = versions[count]
         if newest.vote == server:
-            # The request names the end of the log in memory: a winner holds it there, and a crash ends its term.
+            # The request contains the end of the log in memory. A winner keeps this log until a crash ends its term.
             campaign = next(each for each in versions if (each.term, each.vote) == (newest.term, server))
             state = self._requested(state, server, campaign)
         return self._with(state, server, node._replace(ahead=(newest.term, newest.vote)))
@@ -265,7 +265,7 @@ class Actions:
 
 
 def crash_outcomes(node: Node) -> Iterator[Version]:
-    """Yield the versions after a crash: writes in order, within a write first term and vote, then entry by entry.
+    """Yield the possible versions after a crash. Each write stores term and vote first, then entry by entry.
 
     Term and vote may be ahead of the entries: one file holds them, another the log.
     """

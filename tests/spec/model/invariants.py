@@ -2,9 +2,9 @@
 
 Election Safety        at most one leader per term
 Log Matching           an equal term at an index implies equal logs up to there
-Leader Completeness    what is committed in a term is in the logs of the leaders of all later terms
+Leader Completeness    entries committed in a term are in the logs of the leaders of all later terms
 State Machine Safety   no two servers commit different entries at one index
-Majority Reached       the committed entries are on the disks of a majority (KIP-595: the high watermark)
+Majority Reached       a majority of disks has the committed entries (KIP-595: up to the high watermark)
 Leader Append-Only     a leader never overwrites or deletes its entries
 Monotonic              neither a term on disk nor a sent commit index (high watermark) goes back
 """
@@ -67,7 +67,7 @@ def _state_machine_safety(state: State) -> bool:
 
 
 def _majority_reached(state: State) -> bool:
-    """Require a majority of disks with the committed entries, for a configuration at the last of them or after it."""
+    """Require the committed entries on a majority of disks, by the configuration at the commit index or a later one."""
     disks = tuple(node.disk.log for node in state.nodes)
     return all(
         _is_held(record.log, record.commit, state.nodes[first_of(record.leaders)].initial, disks)

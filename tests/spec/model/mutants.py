@@ -1,4 +1,4 @@
-"""Faults planted in the rules of the model: the search must find each, which shows what the claims can see."""
+"""Faults planted in the rules of the model. The search must find each, to show that the claims detect it."""
 
 from dataclasses import dataclass, replace
 

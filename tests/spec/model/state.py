@@ -9,8 +9,9 @@ message at any later time, or never. So a state records all sent contents of eac
     acknowledgments  the highest index that a server has reported as durable: a higher one implies the lower ones
     commit indexes    the highest that the leader has sent
 
-A message leaves as soon as its sender's disk holds the claimed content. This loses no case, since a sent message forces
-no action. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at 1.
+A server sends a message as soon as its disk holds the claimed content. This does not exclude a case, because the model
+may ignore any sent message. Term `n` has the record `records[n - 1]`. Server numbers begin at 0, indexes of the log at
+1.
 
 Every server has a memory, and a disk that may lack the newest writes. `unsynced` has the earlier versions of term, vote
 and log, oldest first: the disk holds the first version. It is empty if the disk holds everything.
@@ -94,7 +95,7 @@ class TermRecord(NamedTuple):
 
 
 class State(NamedTuple):
-    """The whole group; `crashes` and `changes` are what the bounds still permit."""
+    """The whole group; `crashes` and `changes` are the numbers that the bounds still permit."""
 
     nodes: tuple[Node, ...]
     records: tuple[TermRecord, ...]
