@@ -32,7 +32,7 @@ ClientCounters = Counter[ClientCounter]
 
 
 class LastError:
-    """The last error of a client, whose parts share it."""
+    """The last error of a client; the parts of the client share this object."""
 
     def __init__(self) -> None:
         self.text: str | None = None

@@ -77,7 +77,7 @@ async def test_source_over_limit_loses_only_its_own_connections() -> None:
 
 
 async def test_proven_source_is_served_before_unknown_sources() -> None:
-    """20 connections of an unknown source wait, and one per second may begin."""
+    """20 connections of an unknown source wait, and the queue starts one per second."""
     async with listening(AcceptOptions(starts_per_s=1.0)) as found:
         found.queue.known.add("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(20)]

@@ -161,7 +161,7 @@ def test_package_places_belong_to_root_alone(tmp_path: Path) -> None:
 
 
 def killed(run: Callable[[], object], step: int) -> bool:
-    """Run in a process that ends like one killed at a change of a file; return True if it did."""
+    """Run in a child process that exits at its next change of a file after `step` changes; return True if it did."""
     child = os.fork()
     if not child:
         changes = iter(range(step))

@@ -27,7 +27,7 @@ DASHED = f"-Fh-~w{'A' * 510}=="
 
 
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its path, groups that run alone included."""
+    """Yield every command with its path, including groups that run without a subcommand."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -176,7 +176,7 @@ class EndedError(Exception):
 
 
 def repeated(outcomes: list[object], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Repeat a view with these outcomes; return the pauses."""
+    """Run a view repeatedly, with these outcomes in order; return the pauses between the runs."""
     pauses: list[float] = []
 
     def show() -> None:
@@ -191,7 +191,7 @@ def repeated(outcomes: list[object], monkeypatch: pytest.MonkeyPatch) -> list[fl
 
 
 def test_watch_continues_after_warning_and_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`status` ends with 3 for a warning, and with 1 while the node is away: it may return."""
+    """`status` ends with 3 for a warning, and with 1 while the node does not run. The node may start again."""
     assert repeated([SystemExit(3), None, SystemExit(1), None, EndedError()], monkeypatch) == [2.0] * 4
 
 

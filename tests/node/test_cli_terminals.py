@@ -144,7 +144,7 @@ for line in sys.argv[1:]:
         text = file.read()
     print(json.dumps([line, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]), flush=True)
 """
-"""Runs each command line in a process that has loaded the modules of all, and does not collect them at its end."""
+"""Runs each command line in a forked child of a process that has loaded the modules of all commands."""
 
 
 def test_read_only_directory_is_reported_without_traceback(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_upgrade_starts_node_unless_it_was_stopped(
 def test_first_upgrade_starts_node_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, state: str
 ) -> None:
-    """The prerm of the version before the mark does not leave one; postinst starts the node again."""
+    """The old prerm script does not leave a mark of a stopped node, so the new postinst script starts the node."""
     if script == "old":
         old = tmp_path / "files"
         old.mkdir()

@@ -104,7 +104,7 @@ def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> N
 
 
 async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
-    """Send a ping sealed with the old key, as a restarted node; it is dropped when it is opened."""
+    """Send a ping sealed with the old key, as a restarted node would; check that the agent drops it."""
     network.loss = 0
     before = agent.describe()
     unknown = MemorySocket(network, Address("127.0.0.1", 9))

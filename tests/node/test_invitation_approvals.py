@@ -190,7 +190,7 @@ async def test_damaged_certificate_does_not_end_node(tmp_path: Path) -> None:
     [(kind, reason), *later] = events
     assert kind == "invitation-port-failed"
     assert "is damaged" in reason
-    # The new certificate is made; then only the port of the test, which needs root, may fail.
+    # The node has made a new certificate. Later events may be about port 1 of this test, which only root may open.
     assert damaged.exists()
     assert [reason for _, reason in later if "damaged" in reason] == []
 

@@ -97,7 +97,7 @@ async def test_unchanged_offset_is_not_written(autojump_clock: MockClock) -> Non
     offsets = offsets_of(stage)
     await offsets.commit(GROUP, at(1), None)
     end = len(stage.log)
-    # When it commits the same offset again, and the position after its own entry
+    # When it commits the same offset again, and then the end of the log, after its own entry
     for offset in (1, end):
         await offsets.commit(GROUP, at(offset), None)
     # Then no entry is added; a commit with other metadata, or beyond a record, adds one

@@ -41,7 +41,7 @@ OLD = bytes(RING.primary)
 
 
 def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tuple[int, int]:
-    """Return the number of recorded datagrams that these keys open, and the number of all of them.
+    """Return the number of recorded datagrams that these keys open, and the number of all recorded datagrams.
 
     The function tries to open each datagram in the name of each node.
     """

@@ -22,7 +22,7 @@ SECOND = FIRST.install(b"2" * 32).use(b"2" * 32)
 THIRD = SECOND.install(b"3" * 32).use(b"3" * 32)
 NEXT_ERA = THIRD.rekeyed(b"4" * 32, 1, 1)
 BOUND_S = 20
-"""The real time allowed for work of milliseconds."""
+"""Limit in seconds of real time, for work that takes milliseconds."""
 
 
 class Disk:

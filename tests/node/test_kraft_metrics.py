@@ -120,7 +120,7 @@ def test_rates_count_records_by_role() -> None:
 
 
 def test_window_drops_values_after_two_samples() -> None:
-    """Values of the previous sample still count. One sample later they do not."""
+    """Values of the previous sample still count. After one more sample they do not count."""
     clock = Clock()
     window = RecentValues(clock)
     window.add(4)

@@ -1,4 +1,4 @@
-"""A KRaft voter with a wrong advertised address: it is not recorded, and the others elect even if it is."""
+"""A KRaft voter with a wrong advertised address: the log does not record it; a recorded one does not stop elections."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -35,7 +35,7 @@ class Story:
         self.index = 0
 
     def apply(self, record: Admission | Clock | Report, by: bytes | None = None) -> tuple[object, ...]:
-        """Apply the next entry, signed by `by`; if `by` is None, by a member that may write it."""
+        """Apply the next entry, signed by `by`, or without `by` by a member that may write it."""
         self.index += 1
         if by is None:
             return self.farm.apply(self.index, 1, record)

@@ -232,7 +232,7 @@ def test_contradiction_counts_after_ten_seconds(missing: str, lasts_ms: int, cou
 
 
 def test_old_report_after_outage_is_not_contact() -> None:
-    """After an outage log time may lag behind the clocks, so an old report seems recent."""
+    """After an outage log time may be earlier than the clocks, so an old report seems recent."""
     watch, view = ContactWatch(), dead_in_gossip(healthy(2), "node-3")
     for after_ms in (0, 10_000, 20_000):
         watch.observe(at(view, after_ms, log_time_ms=view.raft.log_time_ms))

@@ -86,7 +86,7 @@ class MasterKey(Struct, frozen=True):
 
 
 class SigningKey(Struct, frozen=True):
-    """A node's signing key: a transient key signed by the master, or the master key itself (`offline` is None)."""
+    """A node's signing key: a transient key signed by the master; or the master key itself, without `offline`."""
 
     destination: Destination
     private_key: Ed25519PrivateKey

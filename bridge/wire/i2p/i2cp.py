@@ -3,9 +3,9 @@
     stream:  2a, once, from the client │ frame │ frame │ …
     frame:   body's length 4 │ type 1 │ body
 
-`FrameReader` takes the bytes that arrive and returns whole frames. It checks a length before it stores anything, so a
-peer can make it hold one frame of at most 128 KiB. `decode` turns a frame into a message. `I2cpError` is the only error
-of both; after it the stream cannot be used any more.
+`FrameReader` takes received bytes and returns whole frames. It checks the length of a frame before it stores any part,
+so it never stores more than one frame of 128 KiB. `decode` turns a frame into a message. Both raise only `I2cpError`;
+after it the stream cannot be used any more.
 
 Bytes after the last field of a router's message are ignored: the protocol is extended by appending fields, and an
 updated router must remain usable.
@@ -77,7 +77,7 @@ class FrameReader:
         self._unparsed = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take the bytes that arrived. All whole frames must be taken out before more bytes are fed."""
+        """Take received bytes. The caller must take out all whole frames before it feeds more bytes."""
         self._unparsed += data
 
     def next_frame(self) -> Frame | None:

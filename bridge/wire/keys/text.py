@@ -1,8 +1,8 @@
 """The common part of all key files: typed and bounded TOML, and errors that never quote a value.
 
-Errors about a key file appear on an operator's screen. Of the TOML parser's message only line and column are used.
-msgspec's messages quote unknown fields and values, and in a damaged file either of them may be a part of a key. So only
-the place and the expected names are used.
+Errors about a key file appear on an operator's screen, so they must not contain a part of a key. In a damaged file, a
+part of a key may be anywhere, also in the fields and values that msgspec quotes in messages. So an error has only line
+and column from the TOML parser, and only the place and the expected names from msgspec.
 """
 
 import base64
@@ -50,7 +50,7 @@ def parse(text: str, shape: type[Shape], what: str) -> Shape:
 def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
     """Return the reason of msgspec without quotations from the file.
 
-    Its places (`$.offline`) name our own fields only.
+    The place in a reason (`$.offline`) contains only names of declared fields.
     """
     problem, at, place = reason.rpartition(" - at ")
     if not at:

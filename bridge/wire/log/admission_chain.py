@@ -6,8 +6,8 @@ Each link is an admission or an approval as in the log (`bridge.wire.log.proof`)
 its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id to one
 identity; it does not show later decisions of the log.
 
-A signature of an identity that the peer knows as evicted or retired does not count. This does not harm correct servers:
-a peer that knows an eviction has applied the log before it, so it knows the earlier admissions without a chain.
+A signature of an identity that the peer knows as evicted or retired does not count. This does not harm correct servers.
+A peer that knows an eviction has applied the log before it, so it knows the earlier admissions without a chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,8 +55,8 @@ def flaw_of(
 ) -> str | None:
     """Return the reason why a chain does not prove the pair of Raft id and NodeId in `claimed`; None if it proves it.
 
-    A chain ends at a signature of an identity for which `believed` returns True: a founder, or another known identity.
-    Signatures of identities for which `is_out` returns True do not count.
+    A chain ends at a signature of a known identity, such as a founder: `believed` returns True for it. Signatures of
+    retired and evicted identities do not count: `is_out` returns True for them.
     """
     if not chain:
         return "it does not show an admission"

@@ -160,7 +160,7 @@ class Actions:
         return self._with(state, server, node._replace(commit=index))
 
     def learn_commit(self, state: State, server: int, index: int) -> State | None:
-        """Take the leader's commit index, up to the last entry that is proved equal in both logs."""
+        """Take the leader's commit index, up to the last entry of the proved agreement between the two logs."""
         node, record = state.nodes[server], _record(state, state.nodes[server].term)
         if record is None or not record.leaders or node.role == LEADER or index <= node.commit:
             return None
