@@ -59,9 +59,9 @@ class _Failed(Struct, frozen=True):
 
 
 class DiskWorker:
-    """Takes a job by `submit`, and calls `done(job, answer)` at its end.
+    """The worker of one disk: it takes each job from `submit`, and calls `done(job, answer)` after it.
 
-    It reports by `blocked(job, resume_at)` that a group did not find space, and by `unblocked` that it has resumed.
+    It calls `blocked(job, resume_at)` if a group does not find space, and `unblocked` when the whole group is written.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DiskWorker:
         self._jobs, self._jobs_to_do = trio.open_memory_channel[Job | _Failed](1)
         self._blocked: _Blocked | None = None
         self._is_writing = False
-        """True if the disk performs a group of `submit`, without the task."""
+        """True while the disk performs a group that `submit` has passed to it directly."""
         self._written = trio.Event()
 
     def submit(self, job: Job) -> None:
@@ -92,7 +92,7 @@ class DiskWorker:
             self._jobs.send_nowait(job)
 
     async def run(self) -> None:
-        """Work until canceled, or until the disk fails; a write under way is finished.
+        """Perform jobs until canceled, or until the disk fails; finish a write under way.
 
         Raises `DiskHangsError` if that takes longer than `STOP_SECONDS`.
         """

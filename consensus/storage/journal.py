@@ -76,9 +76,10 @@ def plan_zeros(file: str, start_bytes: int, end_bytes: int) -> list[DiskOperatio
 
 @dataclass(slots=True)
 class Segment:
-    """One file: group i has the entries from `firsts[i]` to the next group's first, in a record from `offsets[i]` on.
+    """One file of the log. Group i has the entries from `firsts[i]` up to the first entry of the next group.
 
-    That record ends at `ends[i]`; a cut may follow it. The last entry is `last`, all records end at `end_bytes`.
+    The record of group i begins at `offsets[i]` and ends at `ends[i]`; a cut may follow it. The index of the last entry
+    is `last`, and all records end at `end_bytes`.
     """
 
     file: str
@@ -95,7 +96,7 @@ class Segment:
 
     @property
     def first(self) -> Index:
-        """Index of the first entry, whether it was written yet or not."""
+        """Index of the first entry, also before that entry is written."""
         return self.previous.index + 1
 
     def add(self, count: int, size_bytes: int) -> None:
@@ -220,7 +221,7 @@ class Journal:
         return operations + self._plan_flush(pending)
 
     def _groups(self, entries: Sequence[Entry], encoded: bytes) -> list[tuple[int, bytes | memoryview]]:
-        """Return the number of entries and the bytes of each record; a record is small compared with its segment."""
+        """Return the number of entries and the bytes of each record: small parts of a segment, or single entries."""
         limit_bytes = min(GROUP_BYTES, self._segment_bytes // 8)
         if len(encoded) <= limit_bytes:
             return [(len(entries), encoded)]

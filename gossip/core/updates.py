@@ -147,7 +147,7 @@ class Doubts:
         self._open.pop(subject, None)
 
     def contradict(self, subject: NodeId) -> None:
-        """Count the verdicts against a doubted member, which has replied, as contradicted."""
+        """Count the verdicts against a doubted member as contradicted, because the member has replied."""
         doubt = self._open.pop(subject, None)
         if doubt is None:
             return

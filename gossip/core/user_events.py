@@ -77,7 +77,7 @@ class UserEvents:
         self._received: set[UserMessageId] = set()
         self._received_by_age: list[UserMessageId] = []
 
-    # -- this node's own -----------------------------------------------------------------------------------------------
+    # -- messages of this node -----------------------------------------------------------------------------------------
 
     def next_id(self, name: str, body: bytes) -> UserMessageId:
         """Return the id for this node's next message; raise ValueError if its name or body breaks a rule."""
@@ -115,7 +115,7 @@ class UserEvents:
             self.send(structs.replace(early.message, message_id=renamed[old]))
         return renamed
 
-    # -- those of others -----------------------------------------------------------------------------------------------
+    # -- messages of other nodes ---------------------------------------------------------------------------------------
 
     def receive(self, messages: tuple[UserMessage, ...], sender: NodeId) -> list[UserMessage]:
         """Handle the messages in a ping or ack of `sender`. Return the new messages for applications."""

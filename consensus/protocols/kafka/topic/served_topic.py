@@ -47,9 +47,9 @@ class TopicState(Struct, frozen=True):
     takes_records: bool
     """True if clients may produce to it on this server."""
     log_end_offset: int = -1
-    """End of this server's log, exclusive, committed or not; -1: at the high watermark."""
+    """End (exclusive) of this server's log, uncommitted entries included; -1: the high watermark."""
     final_end: int = -1
-    """The offsets from the high watermark up to here, exclusive, do not have records; -1: at the high watermark."""
+    """Offsets from the high watermark up to this one (exclusive) never get records; -1: there are no such offsets."""
 
     def leader_endpoint(self, part: Callable[..., E]) -> tuple[E, ...]:
         """Return the part of a message that names the leader, or nothing if clients cannot connect to it."""

@@ -26,7 +26,7 @@ from consensus.protocols.kraft.wire.entries import entry_head
 
 BLOCK_RECORDS: Final = 128
 PART_RECORDS: Final = 512
-"""Records of one read."""
+"""Limit of the records in one read."""
 _READ_BYTES: Final = 256 * 1024
 _PAUSE: Final = 3.0
 """Length of the pause after a read, as a multiple of the duration of the read."""
@@ -49,9 +49,9 @@ class TimeIndex:
         self._read = read
         self._committed = committed
         self._start = self._base = self._end = 0
-        """First offset of the log, of the blocks, and the end of the indexed records."""
+        """First offset of the log; first offset of the blocks; end of the indexed records."""
         self._offsets, self._times = array("q"), array("q")
-        """Latest record of each complete block, the first of several."""
+        """Offset and time of the record with the highest time in each complete block; of several, the first."""
         self._highest = array("q")
         """Highest time up to the end of each block."""
         self._open: list[Place] = []
@@ -72,7 +72,7 @@ class TimeIndex:
                     return _first_of(self._open, timestamp_ms)
 
     async def latest(self) -> Place | None:
-        """Return the record of the latest time, the first of several, or None."""
+        """Return the record with the latest time (of several, the first), or None."""
         async with self._one_reader:
             await self._update()
             found = _latest_of(self._open)

@@ -78,12 +78,12 @@ class RequestTable:
         self._firsts: list[bytes] = []
         self._sorted = 0
         self._newest = b""
-        """Upper bound of the sorted ids: new ids are mostly newer, so the search is skipped."""
+        """Upper bound of the sorted ids. Most new ids are above it, so the table does not search the runs for them."""
         self._oldest = bytes(REQUEST_ID_BYTES)
         """Ids below this one have expired, and are not taken any more."""
         self._floor_seconds = -1
         self._lowest: Index | None = None
-        """The index that `prune_index` stays below; None: not known at the moment."""
+        """The lowest index in `_recent`, `_runs` and `_forgotten`; None until `prune_index` computes it again."""
         self._forgotten: dict[int, Index] = {}
         """Lowest index of ids dropped because of the limit, by the minute of their time."""
 
@@ -148,7 +148,7 @@ class RequestTable:
         self._lowest = None
 
     def _merge(self) -> None:
-        """Move the recent ids into the sorted runs, each into the run that it falls into."""
+        """Move the recent ids into the sorted runs, each into the run whose range contains it."""
         added = sorted(_RECORD.pack(request_id, index) for request_id, index in self._recent.items())
         self._recent.clear()
         starts = [bisect_left(added, first) for first in self._firsts[1:]]
