@@ -90,7 +90,7 @@ async def test_publisher_with_unencodable_second_reports_failure(autojump_clock:
     """Otherwise the error of this publication would end the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
-    # If its reports were accepted, the farm would prefer another publisher.
+    # The log refuses this node's entries: with an accepted report, the farm would prefer another publisher.
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="busy")
     async with on_duty(stage):
         await trio.sleep(60)
@@ -242,7 +242,7 @@ async def test_reports_are_sent_each_period_with_unique_ids(autojump_clock: Mock
         await trio.sleep(20)
     reports = stage.records(Report)
     times_ms = [at_ms for at_ms, _ in reports]
-    # The first report started the publication, and this change caused the second report early.
+    # The first report started the publication. The publication changed the report, so the second report came early.
     apart_ms = [later - earlier for earlier, later in pairwise(times_ms[1:])]
     assert len(apart_ms) >= 8
     assert all(1_790 <= each <= 2_010 for each in apart_ms), apart_ms
@@ -452,7 +452,7 @@ async def test_plan_refused_by_farm_is_retried_with_backoff(autojump_clock: Mock
         record = decode(command)
         if isinstance(record, Publication):
             refused.append(now_ms())
-            stage.log.append(command)  # committed after an entry that made another server the publisher
+            stage.log.append(command)  # as if an earlier entry had made another server the publisher
             stage.times_ms.append(now_ms())
             stage.background_tasks.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
             return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(stage.log), term=1)

@@ -49,7 +49,7 @@ sys.addaudithook(hook)
 from bridge.cli.main import main
 main()
 """
-"""Runs a command and records each connection by TCP, also of its libraries."""
+"""Runs a command, and records each TCP connection of the process, including its libraries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,7 @@ async def test_client_with_expired_session_is_refused(tmp_path: Path) -> None:
 
 async def test_leadership_is_transferred_to_target(tmp_path: Path) -> None:
     async with group(tmp_path) as servers:
-        for _ in range(
-            10
-        ):  # on a machine under load an election may interrupt the transfer: it is reported, and tried again
+        for _ in range(10):  # on a busy machine an election may interrupt the transfer: the test then tries again
             leader = await servers.leader()
             target = leader % 3 + 1
             ended = await servers.runs[leader].server.transfer_leadership(target)

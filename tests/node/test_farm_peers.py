@@ -339,7 +339,7 @@ async def test_accepted_peer_is_checked_again_after_log_change(view: NodeView, n
         await wait_all_tasks_blocked()
         return [each.server_id for each in connections.open]
 
-    # Given 4, admitted by 2, and 5, admitted by 4; this node's log has neither.
+    # Given connections of server 4, admitted by a founder, and 5, admitted by 4. This node's log has neither.
     connections = Connections(
         [
             accepted_peer(view, 4, 44, SERVER, FOURTH),
@@ -350,7 +350,7 @@ async def test_accepted_peer_is_checked_again_after_log_change(view: NodeView, n
     )
     nursery.start_soon(view.peers.follow, view.farm, connections.end)
     assert await open_ids() == [4, 5, 5, 3]
-    # When the log assigns 4 to the same identity, and 5 to another one.
+    # When the log assigns the id 4 to the same identity, and the id 5 to another identity.
     view.log.admits(4, 44)
     assert await open_ids() == [4, 5, 5, 3]
     view.log.admits(5, 66)

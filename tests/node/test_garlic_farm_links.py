@@ -238,7 +238,7 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     await wait_all_tasks_blocked()
     newcomer.accepted = True
     newcomer.on_join_reply(wire.JoinClusterResponse(source=BOB, destination=ALICE, term=3, next_index=1, accepted=True))
-    # When it cannot read the first entry, and the second follows without a pause
+    # When the server cannot read the entry of a first append, and a second append follows without a pause
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (configuration_entry(3, CoreConfiguration(*servers)),)
     sender.links.send(
@@ -246,14 +246,14 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     )
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the second pack is kept back without a reply, because it would be stored at the position of the first
+    # Then the link keeps both back without a reply: the second pack would be stored at the position of the first
     assert sender.kept_back == [(BOB, 1, 1)]
     assert sender.replies == []
     assert newcomer.packs == 0
 
 
 async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_clock: MockClock) -> None:
-    # Given a leader of two servers whose link to the other keeps every append back, because the other refuses to join
+    # Given a leader of two servers. The other server refuses to join, so the link keeps every append back
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -346,7 +346,7 @@ async def test_heartbeat_does_not_overtake_earlier_append(stage: Stage, autojump
     sender.links.send(BOB, append(2))
     sender.links.send(BOB, heartbeat(200))
     await wait_all_tasks_blocked()
-    # Then it follows the append on the same connection, and is answered after it
+    # Then the heartbeat follows the append on the same connection, and its reply follows the reply to the append
     assert 200 not in sender.correlations()
     await trio.sleep(3)
     assert [each for each in sender.correlations() if each in {2, 200}] == [2, 200]

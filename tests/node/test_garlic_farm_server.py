@@ -447,7 +447,7 @@ SERVER_MESSAGES = (
 async def test_server_messages_are_accepted_only_from_proven_server(
     stage: Stage, message: wire.Request, shown: str
 ) -> None:
-    # Given a peer with the password that proves no identity, or proves that it is Alice's client
+    # Given a peer with the password, without a proven identity or with the identity of Alice as a client
     host = stage.add(Host(BOB))
     dialed = await dial(stage, ALICE if shown != "nothing" else None, ConnectionRole.CLIENT)
     # When it sends a message that only servers send, in the name of Alice

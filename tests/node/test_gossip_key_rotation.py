@@ -327,7 +327,7 @@ async def test_old_key_stays_until_all_members_stored_new_key() -> None:
         alice = await farm.start(seed, keyring_changed=store)
         await until_all_see_all([seed, alice])
         for manager in (KeyManager(seed), KeyManager(alice)):
-            # When a key is made, then both report the member without it, and the key cannot be used
+            # When either member installs a key, then it reports that Alice has not stored the key, which stays unusable
             name = await manager.install()
             await until_everywhere(manager)
             assert (await manager.list()).unstored == (alice.node_id,)

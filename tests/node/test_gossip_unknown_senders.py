@@ -89,7 +89,7 @@ async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
         await farm.crash(boris)
         fresh = await farm.start(seed)
         await until_all_see_all([seed, alice, fresh])
-        await trio.sleep(10)  # until each has its links
+        await trio.sleep(10)  # until each member has its links
         members = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
         peers = {each.node_id for each in fresh.members() if each.is_peer}
         for datagram in recorded:

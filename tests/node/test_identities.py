@@ -214,7 +214,7 @@ async def test_eviction_during_storage_of_new_key_is_followed(farm_key: Path) ->
             node.state = structs.replace(node.state, rekeying=Rekeying(1, {node.agent.node_id.hex(): box}))
             node.put_entry()
             await wait_all_tasks_blocked()
-            # The key of the log is not in use before it is stored.
+            # The node does not use the key from the log before it has stored the key.
             with trio.move_on_after(0):
                 await node.identities.wait_era()
                 raise AssertionError("the era began before its key was stored")

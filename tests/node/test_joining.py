@@ -86,7 +86,7 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         await submit(client, before)
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server")
         servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
-        # when it requests to be added
+        # when a client requests the addition of this server
         addition = await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
         assert addition.has_begun, addition.reason
         # then the leader connects to it, invites it, and sends it the log in packs before it is a member
@@ -95,13 +95,13 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         assert document_server.invited_to == (1, 2, 3)
         packs = [name for name in document_server.received if name != "AppendEntriesRequest"]
         assert packs[:2] == ["JoinClusterRequest", "SyncLogRequest"]
-        # and from then on it is a follower like the others
+        # and from then on the server is a follower like the others
         after = [b"after %d" % number for number in range(200)]
         await submit(client, after)
         await document_server.until(lambda: len(document_server.commands()) == len(before + after))
         assert document_server.commands() == before + after
         assert document_server.members == (1, 2, 3, 4)
-        # when it requests its removal, it receives the reply, and the cluster continues without it
+        # when the server requests its removal, it receives the reply, and the cluster continues without the server
         removal = await request_removal(await client_as_server(servers, nursery, FOURTH), FOURTH)
         assert removal.has_begun, removal.reason
         await until_members(await leading(servers), 1, 2, 3)
@@ -307,9 +307,9 @@ async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> No
         assert run.executed == [b"a", b"b"]
         # then a pack at a place of unknown term is refused, with the expected place
         assert await reply_to(client, packed(7, 8, b"c")) == (False, 4)
-        # a second invitation continues at the end of the first
+        # a second invitation continues at the end of the received log
         assert await reply_to(client, invitation) == (True, 4)
-        # its leader may order it to leave; other servers cannot
+        # its leader may order the new server to leave; other servers cannot
         assert await reply_to(
             client,
             wire.LeaveClusterRequest(

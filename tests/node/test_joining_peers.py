@@ -172,11 +172,11 @@ def test_foreign_server_is_compared_after_reconnection() -> None:
     newcomer.on_join_reply(joined(next_index=2, accepted=False))
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     newcomer.replied(append(0, 5), reply(6, success=True))
-    # after a reply it is known, and the refusal of the next invitation contains the place to continue from
+    # after a reply, its content is known: the refusal of the next invitation contains the place to continue from
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=6, accepted=False))
     assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)
-    # and a server that lost its log in the meantime gets all of it
+    # and a server that has since lost its log gets the whole log again
     newcomer.replied(append(5, 5), reply(11, success=True))
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=2))

@@ -91,7 +91,7 @@ def test_replica_times_do_not_go_back_within_epoch() -> None:
     assert times.timestamps(1, {"two": (30, 700), "three": (5, None)}) == {"two": (970, 300), "three": (994, -1)}
     now_ms = 1_100
     assert times.timestamps(1, {"two": (100, 100)}) == {"two": (1_000, 1_000)}
-    # Another leader uses its own clock
+    # The leader of the next epoch uses its own clock, so its times may be earlier
     now_ms = 500
     assert times.timestamps(2, {"two": (100, None)}) == {"two": (400, -1)}
 

@@ -86,7 +86,7 @@ def test_leader_is_found_from_any_server(tmp_path: Path) -> None:
             leader = await quorum.leader()
             follower = next(each for each in quorum.running if each != leader.key.id)
             found = await QuorumClient([nowhere, bootstrap(settings)[follower - 1]]).describe()
-            # Otherwise another server was elected during the query.
+            # If the leader lost its role during the query, try again.
             if leader.server.role.role is Role.LEADER:
                 break
         assert found.leader_id == leader.key.id
@@ -107,7 +107,7 @@ def test_quorum_without_majority_has_leader_error(tmp_path: Path) -> None:
         left = next(each for each in quorum.running if each != leader.key.id)
         for node_id in [each for each in quorum.running if each != left]:
             await quorum.end(node_id)
-        # It may have been elected in the meantime.
+        # The remaining server may have been elected before the end of the others.
         await until(lambda: quorum.running[left].server.role.role is not Role.LEADER)
         with pytest.raises(QuorumClientError, match=r"127\.0\.0\.1"):
             await QuorumClient([bootstrap(settings)[left - 1]], patience_s=0.1).describe()

@@ -319,7 +319,7 @@ async def test_voter_of_other_cluster_halts_and_leader_continues(tmp_path: Path)
 
     with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
-            # Alone, it sends requests without replies, and receives none from a leader.
+            # Alone, the stray voter does not get replies, and does not receive requests of a leader.
             await nursery.start(stray)
             async with voter(tmp_path, 1, names, "cluster") as one, voter(tmp_path, 2, names, "cluster") as two:
                 await commit([one, two], b"word")

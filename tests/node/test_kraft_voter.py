@@ -49,7 +49,7 @@ def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) ->
         bootstrap_servers=tuple((LOOPBACK, port) for port in ports[:3]) if dynamic else (),
         listeners=(Endpoint("CONTROLLER", LOOPBACK, ports[node_id - 1]),),
         append_linger_ms=0,
-        # All servers share one event loop. On a busy machine, a leader would lose its role in a shorter time.
+        # All servers share one event loop. On a busy machine, a leader would lose its role with shorter timeouts.
         election_timeout_ms=750,
         fetch_timeout_ms=1_500,
         election_backoff_max_ms=300,

@@ -65,7 +65,7 @@ def test_structure_of_earlier_run_is_not_published(tmp_path: Path) -> None:
     watch._views["node-1"] = replace(view, node=replace(view.node, pid=4711), reports=(report,))
     publish(tmp_path, at_s=before)
     assert watch.published() is None
-    # when this run has published, then its structure counts
+    # when the farm has published in this run, then the new structure counts
     fresh = publish(tmp_path, at_s=time.time() + 1)
     found = watch.published()
     assert found is not None
