@@ -147,7 +147,7 @@ class _JoinRound(Struct):
 
 
 class ConsumerGroup(Struct):
-    """One group. Calls return the replies that they cause; an `is_empty` group may be dropped."""
+    """One group. Calls return the replies that they cause. The coordinator may drop a group that `is_empty`."""
 
     group_id: str
     first_delay_ms: int

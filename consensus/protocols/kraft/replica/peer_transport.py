@@ -136,7 +136,7 @@ class _Lane:
         self._recorded: Place | None = None
         """The peer's address in the configuration when the connection was opened."""
         self._is_peer = True
-        """True if the connection is to the peer, not to a bootstrap server instead."""
+        """True if the connection is to the peer; False if it is to a bootstrap server."""
         self._queued: dict[type[core.Request], _QueuedRequest] = {}
         self._request_queued = trio.Event()
         self._backoff = transport.backoff()
@@ -154,7 +154,8 @@ class _Lane:
         """Send immediately, or when the peer can be reached."""
         connection, names = self._connection, self._transport.names
         if connection is not None and not (self._is_peer and names.endpoint(self._peer) == self._recorded):
-            # A bootstrap server has reported its view: the next one may have a newer one.
+            # The address of the peer has changed, or a bootstrap server has reported its view: another server may have
+            # a newer view.
             connection.close("the peer is elsewhere")
             connection = None
         if connection is not None and connection.ended is None:

@@ -109,7 +109,7 @@ class QuorumReplies:
 
 
 class QuorumService:
-    """Hands the requests of replicas to a server, and its answers back."""
+    """A `Service` that passes requests of replicas to a server, and returns the server's replies."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ _TOLD_MAX = 8
 
 
 class _Poll:
-    """One RequestConfig to several peers; the answers come into one channel, one from each."""
+    """One RequestConfig to one of several peers. The first reply of each peer goes into a shared channel."""
 
     request_type: type[ClientRequest] = ConfigRequest
     follows_leader = False
@@ -131,7 +131,7 @@ class KnownLeader:
             self._establish(url, link.url)
 
     def lose(self, url: str, *, waits_first: bool) -> None:
-        """Drop the leader, if it is still the one at `url`; `waits_first`: the peers need time to elect another."""
+        """Drop the leader if its address is still `url`. With `waits_first`, the peers get time to elect another."""
         if url == self._url:
             self._url = None
             self._waits_first = waits_first

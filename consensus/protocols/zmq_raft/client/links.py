@@ -107,7 +107,7 @@ class Call(Protocol):
         """Take one reply, of `size` bytes."""
 
     def give_up(self) -> None:
-        """End it: the link is closed, or no longer the leader's."""
+        """End the request: the link is closed, or its peer no longer leads."""
 
 
 class Exchange:
@@ -158,7 +158,7 @@ class ClientLink:
         self.served_s = -1.0
         """Time of the peer's last reply as a leader."""
         self.leftover_s = -1.0
-        """Time of the last reply to an ended request: the link is slow, and later replies wait for it."""
+        """Time of the last reply to an ended request. Such a reply shows a slow link, and later replies wait for it."""
         self._limits = limits
         self._counters = counters
         self._calls: dict[RequestId, Call] = {}

@@ -69,7 +69,7 @@ class StreamOptions(Struct, frozen=True):
 
 
 class _Budget:
-    """Bytes shared by all streams. They are granted in request order; all requests have the same size."""
+    """Bytes shared by all streams. The budget grants them in request order; all requests have the same size."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
