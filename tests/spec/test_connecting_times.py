@@ -82,7 +82,7 @@ def test_leaf_without_times_gets_timeout_of_all_leaves() -> None:
     assert (table.timeout_s(b"\1" * 32), table.timeout_s(bytes(32))) == (5.0, 16.0)
     for _ in range(32):
         table.replied(bytes(32), 0.1, 12.0)
-    assert table.timeout_s(b"\1" * 32) == 1.0  # Its own times are too few to determine a least timeout.
+    assert table.timeout_s(b"\1" * 32) == 1.0  # The leaf has too few times for its own least timeout.
 
 
 def test_doubt_doubles_once_for_simultaneous_late_replies() -> None:

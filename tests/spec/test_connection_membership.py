@@ -80,7 +80,7 @@ def test_forwarded_description_does_not_keep_alive() -> None:
         assert not known.receive(C, now, first_hand=False)
     assert known.update_status(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
     assert not known.receive(C, SILENT_MS, first_hand=False)
-    # Of forwarded descriptions, only a later one proves that the member was alive since.
+    # A forwarded description proves that the member was alive only if it is later than the known description.
     later = description(3, claim=1, text=b"later")
     assert [*known.receive(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 

@@ -222,7 +222,7 @@ def storage_objection(story: Story) -> str | None:
         stored = b"".join(encode_farm(snapshot))
     except (OverflowError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    # A level above the level of this version is refused for another reason; no entry of these tests raises it.
+    # This check also refuses a level above `SUPPORTED_LEVEL`; the tests do not call it with such a state.
     found = objection_to_snapshot(iter((stored,)))
     return found or (
         None if decode_farm_at_once(iter((stored,))).farm == farm.state else "it loads as a different state"
@@ -238,7 +238,7 @@ def failures_of_entries(sample: Record) -> list[str]:
         story.apply_signed(data, HOSTILE, PROOF_NUMBERS[number % len(PROOF_NUMBERS)])
         together.apply_signed(data, HOSTILE, 2**40 + number)
         if isinstance(sample, Level) and story.farm.state.level > SUPPORTED_LEVEL:
-            continue  # the next level is correct, and the version stops there
+            continue  # the next level is valid, and a server of this version stops at it
         found += [f"{name}: {each}" for each in failures_of(story)]
     if not isinstance(sample, Level):
         found += [f"all together: {each}" for each in failures_of(together)]

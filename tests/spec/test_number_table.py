@@ -145,7 +145,7 @@ def test_recovery_with_eras_reset_resets_all_eras() -> None:
 def test_recovery_limits_positions_to_end_of_log() -> None:
     ends = {NumberKind.INDEX: LAST_INDEX, NumberKind.NEXT_INDEX: LAST_INDEX + 1}
     left = [(place, value) for place, kind, value in numbers_of(Reset()) if kind in ends and value > ends[kind]]
-    # The id of a producer is a key: the index of its first entry, so no log has a later id.
+    # The key of this table is a producer's id, the index of its first entry. A log never has an id beyond its end.
     assert [place for place, _ in left] == ["KafkaClients.producers.key"]
 
 

@@ -52,8 +52,8 @@ def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
     bench.step(AppendNotSent(TWO, first.correlation, 1))
     (again,) = sent(bench)
     assert (again.previous.index, len(again.entries)) == (0, 4)
-    # If the append is held back again, or is no longer in flight, the leader does not resend it immediately: that would
-    # loop forever.
+    # If the link holds the append back again, or the append is no longer in flight, the leader does not resend it
+    # immediately. Otherwise it would send in an endless loop.
     bench.step(AppendNotSent(TWO, again.correlation, 1))
     assert bench.all(Send) == []
     bench.step(AppendNotSent(TWO, again.correlation, 1))

@@ -146,10 +146,10 @@ def test_new_node_admitted_added_and_promoted_in_steps() -> None:
 def test_voter_losing_vote_before_eviction_not_promoted() -> None:
     story = Story(voters=4)
     assert story.run(3 * SETTLE_MS) == []
-    # When it has become a learner, and the eviction is not in the log yet
+    # When server 4 has become a learner, and its eviction is not in the log yet
     story.voters, story.learners, story.losing_vote = {1, 2, 3}, {4}, {4}
     assert story.run(3 * SETTLE_MS) == []
-    # Then it votes again only if the eviction failed
+    # Then the leader promotes it again only after the eviction has failed
     story.losing_vote = set()
     assert story.run(STEP_MS) == [Promote(4)]
 

@@ -19,7 +19,7 @@ def old_farm(publisher: int) -> FarmState:
     log = Log(founders=(A, B, C))
     log.append(Admission(B, "node-b"))
     log.clock(120_000)
-    # The first candidate is chosen; no later candidate is better by the margin.
+    # The farm chooses the first candidate, because no later candidate is better by the margin.
     log.append(*(report(each, BASE_MS + 120_000) for each in sorted((1, 2, 3), key=lambda each: each != publisher)))
     log.append(Publication(MASTER, log.publisher or 0, BASE_MS // 1000 + 120, "content"))
     assert log.master.publication is not None

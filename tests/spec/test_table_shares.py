@@ -153,7 +153,7 @@ def test_shared_tables_all_have_scenario() -> None:
 
 
 NUMBERED_AND_CLOCKS = {"FarmState.numbers", "VoterClocks.readings"}
-"""Tables with one row per author by their type; tested by the functions with `one_row` in their names."""
+"""Tables that have one row per author by their type. The functions with `one_row` in their names test them."""
 
 
 # -- the scenarios -----------------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class GroupsOfNode(Groups):
 
 
 class Skipped(Story):
-    """Copies of one node in the log."""
+    """Skipped copies of commands in the log, written by one node."""
 
     place = "KafkaClients.skipped"
     floods = SKIPPED_MAX
@@ -522,7 +522,7 @@ def test_author_with_full_share_does_not_affect_others(kind: type[Story]) -> Non
     assert story.rows(Y) == 1
     changes = [story.submit(X, number) for number in range(story.table.share + kind.floods)]
     held = story.rows(X)
-    # Then: X has its share and no more, unless the table has room; Y keeps its row, and gets another one
+    # Then: X has its share, or more in an elastic table with room; Y keeps its row, and may add another
     is_elastic = kind in {Masters, Skipped}
     assert held == story.table.share or (is_elastic and story.table.share < held < story.table.most)
     assert story.rows(Y) == 1

@@ -237,7 +237,7 @@ def test_old_report_after_outage_is_not_contact() -> None:
     for after_ms in (0, 10_000, 20_000):
         watch.observe(at(view, after_ms, log_time_ms=view.raft.log_time_ms))
     assert watch.udp_blocked == ()
-    # Only a report from after the loss proves contact.
+    # Only a report from after the loss in gossip proves contact.
     for after_ms in (20_000, 30_000):
         watch.observe(at(view, after_ms))
     assert list(watch.udp_blocked) == [3]
@@ -556,7 +556,7 @@ def test_stalled_log_of_follower_without_disk_degrades(kind: str) -> None:
     found = verdict(still)
     assert found.text == f"Degraded: alarm {kind} at node-2, can lose none"
     assert found.advice == "repair it"
-    # Without a leader, or as the leader, the node also lacks a quorum.
+    # If the node does not know a leader, or is the leader, the verdict is that the quorum is lost.
     for lost in (leaderless(still, 60_000), replace(still, raft=replace(still.raft, role=RaftRole.LEADER))):
         assert verdict(lost).text.startswith("No quorum")
         assert verdict(lost).text.endswith("the disk does not work")

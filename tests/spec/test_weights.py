@@ -207,7 +207,7 @@ def test_ended_pipeline_leaves_cost_within_margin() -> None:
     for _ in range(5):
         log.append(factors(log))
     assert log.leaves["leaf01"] >= without.leaves["leaf01"] + 2 * MARGIN
-    # When it sends nothing for ten minutes
+    # When the pipeline does not send an entry for ten minutes
     for each in (log, without):
         run_with_reports(each, FACTOR_ENDS_MS)
     assert not log.farm.state.weights.factors
