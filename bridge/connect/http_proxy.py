@@ -73,7 +73,7 @@ class Farms:
         """Return the farm of a target; raise `HeadError`.
 
         If the process has one link, a request in origin form to the proxy's own address also leads to that farm. Only
-        `localhost` and numeric hosts count as the own address, because the owner of any other name could let the name
+        `localhost` and numeric hosts count as its own address, because the owner of any other name could let the name
         resolve to this machine. Web pages of other sites can send requests to this machine too; these are refused.
         """
         farm = self._by_host.get(target.host)

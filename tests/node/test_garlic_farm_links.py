@@ -246,7 +246,7 @@ async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
     )
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the link keeps both back without a reply: the second pack would be stored at the position of the first
+    # Then the link keeps the second append back without a reply: the server would store it at the position of the first
     assert sender.kept_back == [(BOB, 1, 1)]
     assert sender.replies == []
     assert newcomer.packs == 0
