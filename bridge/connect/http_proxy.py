@@ -73,8 +73,9 @@ class Farms:
         """Return the farm of a target; raise `HeadError`.
 
         If the process has one link, a request in origin form to the proxy's own address also leads to that farm. Only
-        `localhost` and numeric hosts count as its own address, because the owner of any other name could let the name
-        resolve to this machine. Web pages of other sites can send requests to this machine too; these are refused.
+        `localhost`, a numeric host and a missing host count as its own address, because the owner of any other name
+        could let the name resolve to this machine. Web pages of other sites can send requests to this machine too;
+        these are refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):

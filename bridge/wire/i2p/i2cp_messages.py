@@ -85,7 +85,7 @@ class CreateLeaseSet2(Struct, frozen=True):
 
 
 class RequestVariableLeaseSet(Struct, frozen=True):
-    """The router has tunnels for the session and requests a lease set. It ends a session without a reply."""
+    """The router has tunnels for the session and requests a lease set. It ends sessions that do not reply."""
 
     session_id: int
     tunnels: int

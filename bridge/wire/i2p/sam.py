@@ -3,9 +3,10 @@ r"""Lines of SAM v3 (3.0 to 3.3), the text protocol of a router's SAM bridge ⇄
     STREAM STATUS RESULT=CANT_REACH_PEER MESSAGE="no lease set"\n
     └── words ──┘ └───────────────── pairs ─────────────────┘
 
-A value with a space is in double quotes, with `\` before a quote or a backslash. i2pd ignores quotes, and splits at
-each space. So `encode_request` refuses a value that needs quotes; `encode_reply` writes the quotes. PING and PONG carry
-a text instead of pairs. A received line is bounded in bytes and pairs; control characters and repeated keys are errors.
+A value with a space is in double quotes, with `\` before a quote or a backslash. i2pd does not interpret quotes: it
+splits at each space. So `encode_request` refuses a value that needs quotes; `encode_reply` writes the quotes. PING and
+PONG carry a text instead of pairs. A received line is bounded in bytes and pairs; control characters and repeated keys
+are errors.
 
 `SamLineError` is the only error. The session options that a farm needs, and the results of a router, are declared here.
 """

@@ -46,7 +46,7 @@ from bridge.wire.log.reports import ReportEntry, check_report, checked_destinati
 from gossip.wire import node_id_of
 
 VERIFIED_LIMIT: Final = 1024
-"""Number of proofs that a reader caches, 200 bytes each: more than the entries between submission and application."""
+"""Number of cached proofs, about 200 bytes each: more than the entries between submission and application."""
 SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
 """A reader keeps at most this number of decoded submissions, of at most this size each: about 4 MiB in all."""
