@@ -120,6 +120,10 @@ def recover(
     with failures(RecoveryError, KeyFileError, StateError):
         farm_key = None if key_file is None else load_farm_key(key_file)
         plan = _plan(source, new, cut_after, reset)
+        if farm_key is not None:
+            # Damaged stored keys are refused before the first change. `carry_out` can reset their era, so they are
+            # merged after it.
+            with_stored_keys(farm_key, plan.state_dir)
         if dry_run:
             _show(plan, as_json=as_json)
             return
@@ -165,9 +169,17 @@ def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -
 
 
 def _question(plan: RecoveryPlan) -> str:
-    others = " and ".join(plan.left_behind)
-    loss = f" without {others}, and lose all entries that only they acknowledged" if others else ""
-    return f"Create a new cluster from {plan.survivor.source}{loss}?"
+    survivor, others, losses = plan.survivor, " and ".join(plan.left_behind), list[str]()
+    if plan.identity is not None:
+        losses.append(f"all entries after entry {survivor.last.index}, the last one in the backup")
+    elif others:
+        losses.append("all entries that only they acknowledged")
+    if survivor.cut is not None:
+        first, last = survivor.cut.first, survivor.cut.last
+        losses.append(f"the survivor's entries {first} to {last}" if first < last else f"the survivor's entry {first}")
+    without = f" without {others}" if others else ""
+    loss = f", and lose {' and '.join(losses)}" if losses else ""
+    return f"Create a new cluster from {survivor.source}{without}{loss}?"
 
 
 def _explain(plan: RecoveryPlan) -> None:

@@ -132,6 +132,13 @@ def test_command_names_left_out_nodes_and_needs_confirmation(tmp_path: Path) -> 
     assert "mv STATE_DIR STATE_DIR.old" in output
 
 
+def test_question_with_backup_names_all_later_entries(tmp_path: Path) -> None:
+    backup = trio.run(backup_in, tmp_path)
+    code, output = called("--from", backup, "--state-dir", tmp_path / "new", answer="n\n")
+    assert code == 1
+    assert "and c, and lose all entries after entry 5, the last one in the backup?" in output
+
+
 def test_yes_option_prints_left_out_nodes_without_prompt(tmp_path: Path) -> None:
     code, output = called("--from", node_directory(tmp_path / "node"), "--yes")
     assert code == 0, output

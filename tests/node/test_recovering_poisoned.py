@@ -30,7 +30,7 @@ from consensus.sessions import parse_request_id
 from consensus.storage.directory import open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
-from gossip.node.state_files import keep_keys, known_keyring
+from gossip.node.state_files import KEYS_FILE, keep_keys, known_keyring
 from tests.authored import signed
 from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted_directory, node_directory
 
@@ -63,8 +63,8 @@ def bad_directory(path: Path, *entries: bytes, term: int = 2) -> Path:
     return path
 
 
-def called(directory: Path, *arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(recover, ["--from", str(directory), *arguments])
+def called(directory: Path, *arguments: str, answer: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(recover, ["--from", str(directory), *arguments], input=answer)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
 
@@ -152,6 +152,19 @@ def test_key_file_gets_present_keys_of_state_directory(tmp_path: Path) -> None:
     assert (filed.key_ring.primary, filed.cluster_id) == (present.primary, founding.cluster_id)
 
 
+def test_damaged_stored_keys_are_refused_before_any_change(tmp_path: Path) -> None:
+    directory, key, key_file = bad_directory(tmp_path / "node"), new_farm_key(3), tmp_path / "farm.key"
+    save_farm_key(key_file, key)
+    keep_keys(directory, key.key_ring)
+    (directory / KEYS_FILE).write_bytes((directory / KEYS_FILE).read_bytes()[:-1])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for option in ("--dry-run", "--yes"):
+        code, output = called(directory, "--farm-key", str(key_file), option)
+        assert (code, str(directory / KEYS_FILE) in output) == (1, True), output
+        assert "Servers left out" not in output
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_reset_term_applies_to_request_results() -> None:
     farm = Farm(BASE_MS)
     farm.apply(1, 2**31, ProvenRecord(Foreign("any", "client-0-1")))
@@ -161,6 +174,15 @@ def test_reset_term_applies_to_request_results() -> None:
     result = farm.sessions.result_of(request)
     assert result is not None
     assert (int.from_bytes(result[:8]), int.from_bytes(result[8:])) == (1, 1)
+
+
+def test_question_names_entries_to_cut(tmp_path: Path) -> None:
+    directory = bad_directory(tmp_path / "node", b'{"any":1}', b'{"any":2}')
+    acknowledged = "lose all entries that only they acknowledged"
+    code, output = called(directory, "--cut-after", "5", answer="n\n")
+    assert (code, f"{acknowledged} and the survivor's entries 6 to 7?" in output) == (1, True), output
+    code, output = called(directory, "--cut-after", "6", answer="n\n")
+    assert (code, f"{acknowledged} and the survivor's entry 7?" in output) == (1, True), output
 
 
 def test_last_term_can_be_cut_off(tmp_path: Path) -> None:
