@@ -435,7 +435,7 @@ LEADERSHIP_HANDED_OVER: Final = _of_node(
 )
 PUBLISHED: Final = _of_node("published", "its router took the structure of {second:clock}, with {entries} entries")
 STRUCTURE_SEEN: Final = _of_node("structure-seen", "a router of another node finds {master:address}")
-STRUCTURE_MISSED: Final = _of_node(
+STRUCTURE_NOT_FOUND: Final = _of_node(
     "structure-not-found", "no router of another node finds {master:address}, so it is handed over again", _WARNING
 )
 PUBLISH_FAILED: Final = _of_node(

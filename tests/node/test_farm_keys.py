@@ -67,11 +67,13 @@ def alarm_text(alarms: Alarms) -> str:
     return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == FARM_KEY_FILE.kind)
 
 
-def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path) -> None:
+def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filed = new_farm_key(3)
     keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
-    assert keys.filed_now() is keys.filed_now(), "an unchanged file is not read again"
+    with monkeypatch.context() as patched:
+        patched.setattr("bridge.node.security.key_files.time_ns", lambda: keys.path.stat().st_ctime_ns + 3 * 10**9)
+        assert keys.filed_now() is keys.filed_now(), "an unchanged file is not read again"
     keys.judge_file(keys.filed_now(), alarms)
     assert f"epoch 3, the farm key file {keys.path} has epoch 1" in alarm_text(alarms)
     assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.node.security.key_files import (
+    ChangedFiles,
     KeyFileError,
     load_farm_key,
     load_master_key,
@@ -94,6 +95,25 @@ def test_replacement_keeps_private_mode_without_leftovers(tmp_path: Path) -> Non
     assert path.read_bytes() == b"two"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_second_change_within_one_tick_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "list"
+    path.write_text("one")
+    seen: list[str] = []
+    files, status = ChangedFiles(lambda: seen.append(path.read_text()), path), path.stat()
+    # Given a file that changes again within the tick of its file system's clock, with the same size
+    monkeypatch.setattr(Path, "stat", lambda _: status)
+    clock_ns = status.st_mtime_ns + 10**9
+    monkeypatch.setattr("bridge.node.security.key_files.time_ns", lambda: clock_ns)
+    files.read()
+    path.write_text("two")
+    # When the next look is later than the longest tick
+    clock_ns += 2 * 10**9
+    for _ in range(3):
+        files.read()
+    # Then the file is read once more
+    assert seen == ["one", "two"]
 
 
 def test_failed_replacement_keeps_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ async def test_unusable_file_keeps_current_key_with_alarm(
 
 
 def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.node.security.key_files.time_ns", lambda: path.stat().st_ctime_ns + 3 * 10**9)
     key = PublishingKey.load(path)
     monkeypatch.setattr("bridge.node.security.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
     assert not key.renew(NOW_S)

@@ -84,6 +84,8 @@ async def test_unchanged_users_files_are_opened_once(
 ) -> None:
     alarms, opened = Alarms(EventLog("node", lambda: 0)), list[object]()
     users_file, logins_file = private(tmp_path / "users", "north:one\n"), private(tmp_path / "logins", "a:1 b:c\n")
+    later_ns = logins_file.stat().st_ctime_ns + 3 * 10**9
+    monkeypatch.setattr("bridge.node.security.key_files.time_ns", lambda: later_ns)
     users = Users(farm_keys, read_files(users_file, logins_file))
 
     def recorded(path: Path, *arguments: int) -> int:

@@ -12,6 +12,7 @@ from consensus.core.effects import ChangeOutcome, ChangeRefusal, ReadEntries, Re
 from consensus.core.entry_data import configuration_in
 from consensus.core.events import (
     ChangeConfiguration,
+    DeadlineReached,
     EntriesRead,
     ReadRequested,
     SnapshotRead,
@@ -24,7 +25,7 @@ from consensus.core.model import EntryKind, LogId, SnapshotDescription
 from consensus.core.options import Options, lan
 from tests.effort import each_case
 from tests.spec.membership_bench import Group, joint, plain
-from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
+from tests.spec.raft_bench import FIVE, FOUR, THREE, TWO, Bench, entries_of, group, suffix
 
 COMMAND = b"123456789012x"
 
@@ -123,6 +124,33 @@ def test_follower_gets_one_request_at_a_time() -> None:
     bench.matched(TWO, first)
     (next_append,) = bench.appends(TWO)
     assert len(next_append.entries) == 3
+
+
+def test_heartbeat_not_early_for_follower_with_open_request() -> None:
+    """Server 2 cannot get its due heartbeat before its reply, so the other heartbeats keep their times."""
+    # Given server 2 with an overdue heartbeat and without a reply, and the other servers with a later append
+    bench = Bench(1, features=ZMQ_RAFT, voters=5)
+    bench.lead()
+    options = bench.raft._replica.options
+    for each, append in [(each, bench.appends(each)[0]) for each in (THREE, FOUR, FIVE)]:
+        bench.matched(each, append)
+    bench.now += options.heartbeat_ms // 2
+    bench.propose(COMMAND)
+    appends = {each: bench.appends(each)[0] for each in (THREE, FOUR, FIVE)}
+    assert not bench.appends(TWO)
+    # When servers 3 and 4 get a commit notice, and server 5 replies later and gets one shortly before its heartbeat
+    for each in (THREE, FOUR):
+        bench.matched(each, appends[each])
+    bench.step(DeadlineReached(), options.commit_notice_ms)
+    for each, notice in [(each, bench.appends(each)[0]) for each in (THREE, FOUR)]:
+        bench.matched(each, notice)
+    bench.now += options.heartbeat_ms - 1 - 2 * options.commit_notice_ms
+    bench.matched(FIVE, appends[FIVE])
+    bench.step(DeadlineReached(), options.commit_notice_ms)
+    # Then the heartbeats of servers 3 and 4 are not early
+    assert [send.recipient for send in bench.all(Send)] == [FIVE]
+    bench.step(DeadlineReached(), options.commit_notice_ms + 1)
+    assert {THREE, FOUR} <= {send.recipient for send in bench.all(Send)}
 
 
 def test_read_round_waits_for_pending_reply() -> None:

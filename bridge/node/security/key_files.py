@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import time_ns
 from typing import Final, Generic, TypeVar
 
 from bridge.wire.i2p.destination_keys import (
@@ -39,8 +40,10 @@ from consensus.storage import access_advice, replace_file, sync_directory
 
 Key = TypeVar("Key")
 Content = TypeVar("Content")
-Stamp = tuple[int, int, int, int] | None
-"""Inode, size and times of a file; None if it is missing or not accessible."""
+Stamp = tuple[int, int, int, int, int] | None
+"""Inode, size and times of a file, and the time of the look in ns if the file is new, else 0; None without access."""
+_NEW_NS: Final = 2_100_000_000
+"""A file is new for this time after a change: at most one tick of its file system's clock (FAT: 2 s), with reserve."""
 _OWNER_ONLY: Final = 0o600
 _WITHOUT_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors of file systems without a second name for a file, as on most memory sticks."""
@@ -59,12 +62,19 @@ class KeyAccessError(KeyFileError):
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return the stamp of a file. After a change of the file, the stamp differs."""
+    """Return the stamp of a file. After a change of the file, the stamp differs.
+
+    Two changes within one tick of the file system's clock can have the same size and times. So each stamp of a new file
+    differs from all others, and its content is read again at the next look.
+    """
+    # The clock is read first: a later change has a later time.
+    now_ns = time_ns()
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    is_new = any(abs(now_ns - changed_ns) < _NEW_NS for changed_ns in (status.st_mtime_ns, status.st_ctime_ns))
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, now_ns if is_new else 0
 
 
 class ChangedFiles(Generic[Content]):

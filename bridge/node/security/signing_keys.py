@@ -20,7 +20,7 @@ from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
 LOG = logging.getLogger(__name__)
 DAY_S = 86_400
 
-_READ_AGAIN: Stamp = (-1, -1, -1, -1)
+_READ_AGAIN: Stamp = (-1, -1, -1, -1, -1)
 """A stamp that no file has."""
 
 

@@ -24,14 +24,15 @@ from typing import Final
 import trio
 from msgspec import Struct
 
-from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY, STRUCTURE_NOT_FOUND
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY
+from bridge.api.alarms import STRUCTURE_NOT_FOUND as STRUCTURE_NOT_FOUND_ALARM
 from bridge.api.control import SubmitOutcome
 from bridge.api.events import (
     PUBLISH_FAILED,
     PUBLISHED,
     PUBLISHING_STOPPED,
     SIGNING_KEY_RENEWED,
-    STRUCTURE_MISSED,
+    STRUCTURE_NOT_FOUND,
     STRUCTURE_SEEN,
 )
 from bridge.api.trace import Scalar
@@ -133,7 +134,7 @@ def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
     return PublishingAlarms(
         SharedAlarm(alarms, SIGNING_KEY),
         SharedAlarm(alarms, PUBLISHING_WITHOUT_QUORUM),
-        SharedAlarm(alarms, STRUCTURE_NOT_FOUND),
+        SharedAlarm(alarms, STRUCTURE_NOT_FOUND_ALARM),
     )
 
 
@@ -373,7 +374,7 @@ class PublishingTask:
                 f"the router of this node took the structure of {address}, and the routers of"
                 f" {self._names(missing)} do not find it",
             )
-            context.trace.append(STRUCTURE_MISSED, facts)
+            context.trace.append(STRUCTURE_NOT_FOUND, facts)
 
     def _names(self, look_ups: Iterable[LookUp]) -> str:
         admitted = self._context.applied_state.state.admitted

@@ -84,14 +84,15 @@ class AppendLeader:
     def expire(self) -> None:
         """Retry and send heartbeats as they are due.
 
-        If one heartbeat is due, others that are almost due are sent, too: otherwise each follower would have its own
-        times, and the leader a timer for each of them.
+        If one heartbeat is due and may be sent, others that are almost due are sent, too: otherwise each follower would
+        have its own times, and the leader a timer for each of them.
         """
-        early_ms = 0
-        if any(map(self._is_due, self._followers.values())):
+        followers, early_ms = self._followers.values(), 0
+        for progress in followers:
+            self._check_overdue(progress)
+        if any(self._is_due(progress) and self._may_send_request(progress) for progress in followers):
             early_ms = self._replica.options.heartbeat_ms // EARLY_SHARE
         for peer, progress in self._followers.items():
-            self._check_overdue(progress)
             if self._is_due(progress, early_ms) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
             if self._is_due(progress, early_ms) and self._may_send_request(progress):
