@@ -40,7 +40,7 @@ MEASUREMENT, GARBAGE = "the measurement itself", "collector of garbage"
 DECODE, ENCODE, SUBMIT = "decode", "encode", "submission of a client's request"
 TURN, STEP, EFFECTS = "turns of the server: queues, batches", "step of the core", "effects of a step"
 DISK, CONNECTIONS = "disk: plan and hand-over", "connections: tasks that read and write"
-ACKNOWLEDGE, TLS, SOCKET, APPLY = "acknowledgements", "TLS", "socket: read and write", "application"
+ACKNOWLEDGE, TLS, SOCKET, APPLY = "acknowledgments", "TLS", "socket: read and write", "application"
 Methods = tuple[tuple[Any, str, str], ...]
 """Owner, function, and its kind of work."""
 _METHODS: Final[Methods] = (

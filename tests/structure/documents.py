@@ -98,6 +98,8 @@ def check() -> Iterator[str]:
             yield from wrong_sections(path, _strings(path))
         if path.suffix in {".md", ".py", ".toml"}:
             yield from wrong_targets(path, text_of(path))
+        if path.suffix == ".md":
+            yield from torn_rows(path, text_of(path))
     yield from _index()
     yield from _site()
     yield from _glossary()
@@ -125,6 +127,15 @@ def wrong_names(document: Path, content: str) -> Iterator[str]:
     for name in sorted(modules):
         if not resolves(name):
             yield missing("module", name)
+
+
+def torn_rows(path: Path, text: str) -> Iterator[str]:
+    """Yield table rows that continue on the next line: a renderer ends the row, and the table, at the line's end."""
+    # A block keeps its lines, so that the numbers of the lines after it stay correct.
+    outside = FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
+    for number, line in enumerate(outside.split("\n"), start=1):
+        if line.lstrip().startswith("|") and not line.rstrip().endswith("|"):
+            yield problem(path, number, "the table row has no | at the end of its line: put the row on one line")
 
 
 def wrong_targets(path: Path, text: str) -> Iterator[str]:

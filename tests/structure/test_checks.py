@@ -13,7 +13,7 @@ from tests.structure import __main__ as structure
 from tests.structure import message_fields, modules
 from tests.structure.addresses import fields_of
 from tests.structure.class_names import repeated, wrong_tests
-from tests.structure.documents import wrong_names, wrong_sections, wrong_targets
+from tests.structure.documents import torn_rows, wrong_names, wrong_sections, wrong_targets
 from tests.structure.english import Line, above, counted, offending, patterns, sentences, source_lines
 from tests.structure.growth import growing, powers
 from tests.structure.raft_rules import quotes
@@ -227,6 +227,19 @@ def test_missing_target_of_make_is_found(text: str) -> None:
     assert not list(wrong_targets(path, f"{text.format('soak')}\nmake no-such thing in prose"))
 
 
+@each_case(
+    ("text", "lines"),
+    [
+        ("| a | b |\n|---|---|\n| c | a torn\nrow |\n", [3]),
+        ("```\n| in code\n```\n\n- item\n  | a | torn\n  row |\n", [6]),
+        ("| a | b |\n|---|---|\n| c | d |\n", []),
+    ],
+)
+def test_torn_table_row_is_found(text: str, lines: list[int]) -> None:
+    found = list(torn_rows(ROOT / "README.md", text))
+    assert [line.split(":")[:2] for line in found] == [["README.md", str(line)] for line in lines]
+
+
 def test_rule_is_quoted_by_run_of_its_words() -> None:
     rule = "Reply false if term < currentTerm"
     assert quotes("test_reply_false_if_term_is_old", rule)
@@ -287,6 +300,11 @@ def test_planted_words_of_the_list_are_found() -> None:
 )
 def test_correct_use_of_glossary_word_is_accepted(text: str) -> None:
     assert find("a.md", text, listed()) == []
+
+
+def test_names_of_other_libraries_are_skipped() -> None:
+    assert find("a.py", "except trio.Cancelled: scope.cancelled_caught", listed()) == []
+    assert find("a.py", "Cancelled when the peer is removed", listed()) == ["a.py:1: '*cancelled*' -> canceled"]
 
 
 def test_exempt_path_without_the_word_is_found() -> None:
