@@ -87,6 +87,7 @@ RUNS: dict[str, int] = {
     **dict.fromkeys(("cold-start", "idle", "idle-budget", "farm-restart", "consensus-restart"), 3),
     **dict.fromkeys(("zmq-endpoint", "kraft-memory", "gossip-memory", "gossip-whole-node", "gossip-idle"), 3),
     **dict.fromkeys(("gossip-many", "gossip-speed-busy", "elections"), 3),
+    **dict.fromkeys(("pipeline-source", "pipeline-tables", "pipeline-contenders", "pipeline-floodfills"), 3),
     **dict.fromkeys(("gossip-kill", "gossip-kill-busy"), 9),
     "zmq-raft-failover": 10,
     "commands": 15,
@@ -198,7 +199,7 @@ async def _measure(
     await gossip.measure(names, directory, runs, report)
     await zmq_raft.measure(names, directory, runs, seconds, report)
     await kraft.measure(names, directory, runs, report)
-    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs("pipeline"), report)
+    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, report)
     return figures
 
 
@@ -231,14 +232,16 @@ async def _alone(
             report(await repeated(zmq_endpoint.measure, directory / "endpoint", runs("zmq-endpoint")))
 
 
-async def _pipeline(names: list[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
+async def _pipeline(
+    names: list[str], directory: Path, runs: Callable[[str], int], report: Callable[[list[Figure]], None]
+) -> None:
     if not names:
         return
     # The base install does not include Spark, and the other parts do not need it.
     from benchmarks import pipeline  # noqa: PLC0415
 
     for name in names:
-        report(await pipeline.measure(name, directory, runs))
+        report(await pipeline.measure(name, directory, runs(name)))
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:

@@ -42,7 +42,6 @@ GIB = 1024**3
 ROUTERS = 200
 DAYS = 1.0
 TABLES_DAYS = 0.4
-RUNS_MAX = 3
 BATCH_ENTRIES = 200_000
 ENTRIES_PER_FILE = 50_000
 BACKFILL_VARIABLE = "GARLICFARM_BACKFILL_ENTRIES"
@@ -55,18 +54,17 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
     """Return the figures of one part."""
     place = directory / part
     place.mkdir()
-    few = min(runs, RUNS_MAX)
     blocking: dict[str, Callable[[], list[Figure]]] = {
-        "pipeline-source": lambda: _source(place, few),
-        "pipeline-tables": lambda: _tables(place, few),
+        "pipeline-source": lambda: _source(place, runs),
+        "pipeline-tables": lambda: _tables(place, runs),
         "pipeline-refresh": lambda: pipeline_refresh.measure(place),
         "pipeline-farms": lambda: pipeline_farms.measure(place),
-        "pipeline-floodfills": lambda: pipeline_floodfills.measure(place, few),
+        "pipeline-floodfills": lambda: pipeline_floodfills.measure(place, runs),
     }
     if part in blocking:
         return await trio.to_thread.run_sync(blocking[part])
     if part == "pipeline-contenders":
-        return await pipeline_contenders.measure(place, few)
+        return await pipeline_contenders.measure(place, runs)
     return await (pipeline_latency.measure(place) if part == "pipeline-latency" else _backfill(place))
 
 

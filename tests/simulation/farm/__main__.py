@@ -51,7 +51,9 @@ class ChunkProgress:
     def read(cls, path: Path | None) -> "ChunkProgress":
         if path is None or not path.exists():
             return cls(path)
-        stored = json.loads(path.read_text(encoding="utf-8"))["chunks"]
+        stored = json.loads(path.read_text(encoding="utf-8")).get("chunks")
+        if stored is None:
+            raise SystemExit(f"{path} is from a version that did not record failed seeds; delete it to begin again")
         return cls(path, [Chunk(**each | {"failed": tuple(each["failed"])}) for each in stored])
 
     @property

@@ -1,4 +1,4 @@
-"""One fault after another in a farm of three: each kind of fault of the machines and of the network, and its end.
+"""One fault after another in a farm of three: most faults of machines and networks, and their ends.
 
 `python -m tests.simulation.farm.fault_walk SEED [FAULT…]` prints the trace of all faults, or of some. Two processes
 must print the same bytes.
