@@ -4,8 +4,8 @@
     elections-simulated   farms of three in virtual time, 5 % of all packets lost  ─▶ the same count, by constants
 
 Each window of a real farm begins with a leader, so each election in it is a false one. A simulated farm begins without
-a leader, so its first election is necessary. Its settings are the present ones, and former ones that can be set: the
-former interval of heartbeats, and no early campaign after the end of a leader's process. A simulation replaces parts of
+a leader, so its first election is necessary. Its settings are the present settings. Two former settings can be set: the
+interval of heartbeats, and no early campaign after the end of a leader's process. A simulation replaces parts of
 its process, so it is a separate one: `python -m benchmarks.elections SPECIFICATION`.
 """
 

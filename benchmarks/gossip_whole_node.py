@@ -3,10 +3,10 @@
     garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, which list 10,000 others
        └─ TLS, Raft, log, farm's state, publisher, control socket: all in use in a farm of three servers
 
-The node is an operator's process with one changed setting: `capacity` in `[gossip]` is half of the required directory,
-since a directory has room for at least twice the maximum number of peers (the rest of the capacity stays unused). The
-peers are genuine: they join with tokens, reply to the node's pings, and list members in samples as every member does.
-The others are signed descriptions with metadata as in a farm, so the farm's own member directory stores them too; their
+The node is an operator's process with one changed setting: `capacity` in `[gossip]` is half of the required directory.
+A directory has room for at least twice the maximum number of peers, and most of the capacity stays unused. The peers
+are genuine: they join with tokens, reply to the node's pings, and list members in samples as every member does. The
+others are signed descriptions with metadata as in a farm, so the farm's own member directory stores them too; their
 addresses are unused ones on loopback.
 
 Resident memory includes shared pages, such as the interpreter's code; private memory does not.

@@ -74,7 +74,7 @@ _METHODS: Final[Methods] = (
     (Applying, "push", APPLY),
 )
 _TASKS: Final = {"ConsensusServer.run": TURN, "<TrioToken.run_sync_soon task>": DISK, "Applying.run": APPLY}
-"""The kind of the rest of a task, by the end of its name. All other frequent tasks read and write connections."""
+"""The kind of a task's remaining time, by the end of its name. All other frequent tasks read and write connections."""
 _CALIBRATION_CALLS: Final = 20_000
 
 

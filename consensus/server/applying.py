@@ -54,7 +54,7 @@ class Applying:
         self.commit: Index = 0
         self.applied: Index = 0
         self.reread = 0
-        """Number of entries that were dropped and read back."""
+        """Number of dropped entries that storage read back."""
         self.restores = 0
 
     def push(self, effect: Apply) -> None:

@@ -88,7 +88,7 @@ class PlainSnapshot(CountedSnapshot):
     """A plain snapshot being made or read: only its size and checksum are recorded."""
 
     def begin(self) -> bytes:
-        """Return nothing: there is no beginning."""
+        """Return empty bytes: a plain snapshot does not have a beginning."""
         return b""
 
     def blocks(self, data: bytes) -> bytes:
@@ -96,7 +96,7 @@ class PlainSnapshot(CountedSnapshot):
         return self._count(data)
 
     def end(self) -> bytes:
-        """Return nothing: there is no end."""
+        """Return empty bytes: a plain snapshot does not have an end."""
         return b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:

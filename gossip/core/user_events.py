@@ -58,7 +58,7 @@ def broken_limit(name: str, body: bytes) -> str | None:
 class _QueuedMessage(Struct):
     message: UserMessage
     sender: NodeId
-    """The node from which this node received the message, and to which it does not send the message back."""
+    """The node that sent the message to this node. This node does not send the message back to that node."""
     size_bytes: int
     sent: int = 0
 

@@ -14,7 +14,7 @@ these seconds the same applicant may join again from the same address, without e
 The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of its minter, so the
 auth is bound to that target and is not valid at another node.
 
-A module of its own, because it alone holds the secret of the tokens.
+This is a separate module, because it alone holds the secret of the tokens.
 """
 
 import hmac

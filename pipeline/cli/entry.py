@@ -1,6 +1,6 @@
 """The entry point of `garlicfarm pipeline`, which the distribution registers in the group `garlicfarm.commands`.
 
-A module of its own: the base install has this package without Spark, and the overview of all commands loads this
+This is a separate module: the base install has this package without Spark, and the overview of all commands loads this
 module. So it imports only click; it imports the commands, with Spark, when one of them runs. Without Spark only the
 doctor runs, and any other command reports how to install Spark.
 """

@@ -1,6 +1,6 @@
 """`garlicfarm pipeline repair`: find tables that lost rows, and a checkpoint that does not fit, and repair them.
 
-A module of its own, because the other commands start Spark or only read tables.
+This is a separate module, because the other commands start Spark or only read tables.
 """
 
 from contextlib import ExitStack

@@ -11,7 +11,7 @@ A derived table has its batches in its commits. The commits have a query name wi
 of the SQL. With another width, or another version's text, the table does not have batches of that name, so it is made
 again from all kept history. The same applies to a removed table.
 
-Tables that are not by window, such as the leaderships, are small: they absorb new rows of the log, or new events of the
+Tables that are not by window, such as the leaderships, are small. They absorb new rows of the log, or new events of the
 nodes' traces (`pipeline/gold/traces.py`).
 """
 

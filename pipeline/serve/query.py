@@ -10,12 +10,10 @@ checked here, because EXPLAIN ANALYZE executes its statement.
 Rows are passed on as they are found: an answer may be larger than the memory. DuckDB's own memory, for sorting or
 grouping, is limited to `MEMORY_LIMIT` and never moved to the disk.
 
-While the pipeline runs, files are merged and replaced; a query that loses a file before it has given rows is repeated
-with the current files. A report asks many questions, and its page must show one moment. So `of_one_version` opens the
-log of each table once and answers all of them on one connection.
-
-An empty answer does not show why it is empty. So an answer lists the empty tables among the tables that it reads. An
-answer for people also shows the gaps of these tables (`gaps.py`).
+While the pipeline runs, files are merged and replaced. A query that loses a file before its first row is repeated with
+the current files. A report has many queries, and its page must show one moment. So `of_one_version` opens the log of
+each table once, and runs all queries on one connection. An empty answer lists the empty tables among the tables that it
+reads. An answer for people also shows the gaps of these tables (`gaps.py`).
 
 A table from a backup is refused. A run records a batch, commits it in the tables, and then records the last batch of
 each table. So a table cannot end before the record that was read before it. No table may have a batch after the record

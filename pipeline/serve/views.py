@@ -10,7 +10,7 @@ questions are views as well, with their default objective, and with the Spark fu
 A view needs an existing table, and a failed statement would end the script. So for a table that no run has made yet,
 the script makes a view with the columns and without rows, and a comment explains this.
 
-A module of its own: `query` must work without a network, so without that extension.
+This is a separate module: `query` must work without a network, so without that extension.
 """
 
 import os

@@ -10,8 +10,8 @@ A stream's offset has the next entry of each farm. So farms join and leave witho
 returns continues from its last entry. Indexes never change their entry once committed, so a range that is read again
 after a crash gives the same rows. Replay is exact by construction, without acknowledgments to the farm.
 
-The planner's calls run in one long-lived process and `read` in others: state from `latestOffset` is missing in `read`,
-so a partition carries everything for its reader.
+The planner's calls run in one long-lived process, and `read` runs in others. State from `latestOffset` is missing in
+`read`, so a partition contains all data for its reader.
 """
 
 import json
@@ -346,7 +346,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         removed = self._farms.removed_clusters(self._newest)
         for cluster in removed:
             del self._newest[cluster]
-        self._removed = (self._removed | removed) - self._newest.keys()
+        self._removed = (self._removed | removed).difference(self._newest)
         counts = self._counts(logs, next_entries)
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
             chosen = in_turn(counts, limit.max_rows, self._turn)

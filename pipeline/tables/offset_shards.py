@@ -3,8 +3,8 @@
     up to `WHOLE_FARMS`   {"farms": {CLUSTER: NEXT INDEX, …}, …}         as a whole in the checkpoint
     more                  {"shards": [NAME, …], "read": N, "begun": N}   NAME is a file in <checkpoint>/shards
 
-Spark stores an offset as one line of JSON, and passes it through the JVM several times a batch and in each report of
-the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
+Spark stores an offset as one line of JSON. It passes the line through the JVM several times a batch, and in each report
+of the progress. With 100,000 farms it would have nine megabytes. With shards it has less than a kilobyte.
 
 The first digit of a cluster id determines the shard of a farm. If there are too many farms for one batch, they take
 turns (`pipeline/source/shares.py`), and a batch changes few shards. The hash of its content is the name of a shard. So

@@ -1,7 +1,8 @@
 """The exchange of a token over real sockets, and attacks on it.
 
-Each attack ends without a farm key for the attacker: a used, expired, revoked or altered token, a recorded exchange, a
-machine in the middle, a flood of connections, slow bytes, messages beyond the limits.
+Each attack ends without a farm key for the attacker. Some attacks use a used, expired, revoked or altered token, a
+recorded exchange, or a machine in the middle. Others send a flood of connections, slow bytes, or messages beyond the
+limits.
 """
 
 import os

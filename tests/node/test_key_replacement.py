@@ -1,7 +1,7 @@
 """Replacing all keys after a key file was copied.
 
 The first part records the datagrams of a farm and decrypts them with the copied key. The second part sends the request
-to the leader, which refuses it without a majority and, unless forced, if a member would not get the new key.
+to the leader. The leader refuses it without a majority and, unless forced, if a member would not get the new key.
 """
 
 import os

@@ -36,7 +36,7 @@ def test_claims_name_existing_tests() -> None:
         ] == []
 
 
-def test_each_planted_fault_of_a_report_exists() -> None:
+def test_planted_fault_of_report_exists() -> None:
     planted = (TESTS / "simulation" / "farm" / "planted.py").read_text()
     named = re.findall(r"planted: ([^|]+)", SIMULATION.read_text().partition("## Reported faults")[2])
     names = [name for each in named for name in re.findall(r"\*([^*]+)\*", each)]
@@ -44,7 +44,7 @@ def test_each_planted_fault_of_a_report_exists() -> None:
     assert [each for each in names if f'    "{each}": Planted(' not in planted] == []
 
 
-def test_each_row_about_security_names_its_tests() -> None:
+def test_row_about_security_names_its_tests() -> None:
     rows = [row for each in sections("security.md", "Trust", "Attackers", "Bounds") for row in rows_of(each)]
     assert len(rows) > 35
     assert [row[:60] for row in rows if not NAMED.search(row.split("|")[-2])] == [
@@ -52,7 +52,7 @@ def test_each_row_about_security_names_its_tests() -> None:
     ]
 
 
-def test_each_undefended_point_names_a_test_or_why_not() -> None:
+def test_undefended_point_names_test_or_reason() -> None:
     [section] = sections("security.md", "Undefended")
     points = section.split("\n- ")[1:]
     assert len(points) > 10
@@ -61,7 +61,7 @@ def test_each_undefended_point_names_a_test_or_why_not() -> None:
     ] == []
 
 
-def test_each_claim_about_consensus_names_its_tests() -> None:
+def test_claim_about_consensus_names_its_tests() -> None:
     [section] = sections("consensus.md", "The test of each claim")
     rows = rows_of(section)
     assert len(rows) > 45

@@ -5,7 +5,7 @@ of every module, including those in functions and for annotations: two modules t
 in two files.
 
 A module with one importer and fewer than 40 lines of code is a sliver: it costs its reader a change of files. If a
-module is small on purpose, a sentence of its docstring that begins with "A module of its own" gives the reason.
+module is small on purpose, a sentence of its docstring with the words "separate module" gives the reason.
 """
 
 import ast
@@ -54,7 +54,7 @@ FUNCTION_LINES = 70
 PREFACE_LINES = 20
 IMPORTS_OF_APP_MAX = 15
 SLIVER_LINES = 40
-REASON = "A module of its own"
+REASON = "separate module"
 PURE = frozenset(
     {
         "abc", "array", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq",

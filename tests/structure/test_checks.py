@@ -188,7 +188,7 @@ def test_short_module_with_one_importer_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(modules, "code_lines", lambda _: modules.SLIVER_LINES - 1)
     monkeypatch.setattr(modules, "tree_of", lambda _: ast.parse('"""A short module."""'))
     assert list(modules.slivers({"bridge.app": {"bridge.core.formation.short": 1}}))
-    monkeypatch.setattr(modules, "tree_of", lambda _: ast.parse('"""A module of its own: why."""'))
+    monkeypatch.setattr(modules, "tree_of", lambda _: ast.parse('"""A separate module: why."""'))
     assert not list(modules.slivers({"bridge.app": {"bridge.core.formation.short": 1}}))
 
 

@@ -17,9 +17,7 @@
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
     limits        of each node            wrong at any time (`limits.py`)
 
-Verdicts have documented delays (docs/reference/verdicts.md): gossip marks a process dead within seconds, a report is
-missed after periods, clocks are compared by reports. Only a truth that has been constant for that time counts, so a
-verdict may be wrong for that long and no longer.
+Verdicts have documented delays (docs/reference/verdicts.md). Only a truth that has been constant for its delay counts.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The files of a farm, as an operator makes them: the farm's key, a master, and the settings of each node.
 
-`Profile` has the choices of a world. A node's settings are TOML, read by the product's own reader on each start, so a
-command that changes the file counts from the next start on.
+`Profile` has the choices of a world. A node's settings are TOML. The product's own reader reads them on each start, so
+a changed file has an effect from the next start on.
 """
 
 import json

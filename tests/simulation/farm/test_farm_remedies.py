@@ -110,7 +110,7 @@ def advised_by_alarms() -> list[Remedy]:
     return found
 
 
-def test_each_command_of_an_alarm_is_in_one_table() -> None:
+def test_alarm_command_is_in_one_table() -> None:
     paths = {path_of(each) for each in advised_by_alarms()}
     assert len(paths) > 20
     assert paths - TYPED - NOT_TYPED.keys() == set()

@@ -5,8 +5,8 @@
                                  ├─ an authorization or availability error       not served to us: UNKNOWN
                                  └─ any other reply                              it compared the key: SAME
 
-Kafka does not have a request for a server's name. But a server refuses a Vote for another voter (KIP-853), and a
-pre-vote that is not refused changes nothing (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
+Kafka does not have a request for a server's name. But a server refuses a Vote for another voter (KIP-853), and an
+accepted pre-vote does not have an effect (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
 an ordinary vote would have effects. So the identity of such servers stays UNKNOWN.
 
 A connection alone is not a sufficient test: the address of another server, or of another cluster on the same machine,

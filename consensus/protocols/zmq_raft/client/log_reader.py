@@ -9,7 +9,6 @@
 
 A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down, and waiting
 messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later.
-
 Each request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat entries. A
 server drops a request after 5 to 7 seconds, and would treat a later confirmation as a new request. So a late reader
 does not confirm, and starts a new request.
