@@ -15,7 +15,7 @@ recorded as dead, with a later incarnation, or with the same incarnation at a di
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import Struct, field, structs
@@ -619,14 +619,12 @@ class Admission:
             self._refuse(source, request)
 
     def _may_split(self, request: JoinReq) -> bool:
-        return request.source.capacity - request.peer_count >= _ENDS_OF_A_SPLIT and not self._with_room(request)
+        return request.source.capacity - request.peer_count >= _ENDS_OF_A_SPLIT and not any(self._with_room(request))
 
-    def _with_room(self, request: JoinReq) -> list[MemberRecord]:
-        return [
-            entry
-            for entry in self._members.alive()
-            if entry.has_room and entry.node_id != request.source.node_id and entry.address != request.source.address
-        ]
+    def _with_room(self, request: JoinReq) -> Iterator[MemberRecord]:
+        for entry in self._members.alive():
+            if entry.has_room and entry.node_id != request.source.node_id and entry.address != request.source.address:
+                yield entry
 
     def _welcome(self, source: Address, entry: MemberRecord, *others: MemberRecord) -> None:
         sample = self._piggyback.welcome_sample(entry.node_id, tuple(other.info for other in others))
@@ -638,7 +636,7 @@ class Admission:
         self._context.send(target, bound, receiver.node_id)
 
     def _refuse(self, source: Address, request: JoinReq) -> None:
-        with_room = self._with_room(request)
+        with_room = list(self._with_room(request))
         if not with_room:
             self._answer(source, request.source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
