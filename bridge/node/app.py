@@ -155,7 +155,10 @@ class Node:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _end(self, node: JoinedNode) -> None:
-        """Hand over this node's tasks for the farm, and announce the departure if it leaves."""
+        """Hand over leadership, if this node has it.
+
+        If this node leaves the farm, it first stops publishing, and then announces its departure.
+        """
         trace, farm = node.local.trace, self._current.farm
         node.local.service_manager.stopping()
         trace.append(NODE_STOPPING, {"leaving": self._leaving})

@@ -40,7 +40,7 @@ _NONCE_BITS: Final = 64
 ack, so it must never have signed the number before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
-"""Size in bytes of a ping's number in the etag of a message about a link."""
+"""Size of a ping's number, in bytes. A message about a link contains it (`etag`), to prove that it answers the ping."""
 
 
 class Rotation:
@@ -363,7 +363,7 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Send a node this node's record of it, because its description is outdated; the node then refutes."""
+        """Send the target this node's record of it, so that it replies with a newer description."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
@@ -400,7 +400,7 @@ class Prober:
         own_id = self._local.node_id
         if ping.source_id == own_id:
             if ping.seq in self._pending or ping.target_id != own_id:
-                # This ping returned to its sender: from this node's other address, or through a circle of helpers.
+                # This is this node's own ping: it was sent to another address of this node, or helpers relayed it back.
                 self._context.drop(DropReason.OWN_MESSAGE)
             else:
                 # Ack the ping, so that the other instance can detect the conflict. For this node the conflict is proved
@@ -430,7 +430,7 @@ class Prober:
             self._context.send(ping.requester, ack, ping.source_id)
 
     def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
-        """Return True if ping `seq` belongs to the current period's round; and the probe round of the ping, or None."""
+        """Return a pair: True if ping `seq` belongs to the round of this period, and the ping's probe round or None."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
         return False, self._doubted.get(seq)

@@ -122,7 +122,7 @@ class Requests:
         self._ring_doorbell()
 
     def add(self, request: Request, now_ms: int) -> None:
-        """Queue one more request; raise BusyError beyond the rate."""
+        """Queue one more request; raise BusyError beyond the rate, or if too many wait."""
         _check(request)
         is_answer = isinstance(request, AnswerGiven)
         if not (self._answers if is_answer else self._own).add(request, now_ms):

@@ -3,7 +3,8 @@
 Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped. Gossip tolerates this
 like any loss in the network. The effects of one step are thus executed without interruption.
 
-A receive requests one byte more than allowed. So a datagram that is too long is detected, and does not arrive cut off.
+A receive requests one byte more than allowed. So a datagram that is too long is detected by its extra byte, and does
+not count as a complete one.
 """
 
 import errno
@@ -158,7 +159,7 @@ class UdpNetwork:
                 kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if ip_address(address.host).is_multicast:
                 self._join_group(kernel_socket, address.host)
-            # A group of one link has to be bound with the link's number.
+            # A multicast group of link-local IPv6 must be bound with the number of its interface.
             scope = (0, self._index()) if kernel_socket.family == socket.AF_INET6 else ()
             kernel_socket.bind((address.host, address.port, *scope))
             return UdpSocket(kernel_socket, limit_bytes)

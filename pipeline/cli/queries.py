@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 def a_moment(value: str) -> datetime:
-    """Return the moment of a text in the form of ISO 8601, in UTC unless it names a zone."""
+    """Return the time in UTC of a text in the form of ISO 8601. A text without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -107,12 +107,12 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
     callback=lambda _, __, value: None if value is None else a_moment(value),
     metavar="TIME",
     help="For `changes`: a log time, such as 2026-11-28T23:10Z. Default: the start of each farm's last outage."
-    " For `factor-steps`: the last entry up to then.",
+    " For `factor-steps`: explain the last entry up to TIME.",
 )
 @click.option(
     "--minutes",
     type=Finite(0.1, 1_000_000.0),
-    help=f"For `changes`: the time before and after it. Default: {OUTAGE.minutes:g}.",
+    help=f"For `changes`: the minutes before and after the time of --at. Default: {OUTAGE.minutes:g}.",
 )
 def query(
     *,
@@ -195,7 +195,10 @@ def report(*, html: Path, output: Output, show_destinations: bool, objective: fl
 @click.command()
 @tables_option
 def views(*, output: Output) -> None:
-    """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each named query."""
+    """Print SQL that opens the tables in DuckDB for other programs.
+
+    It makes a view of each table, and of each named query except `factor-steps`.
+    """
     with reported_query_errors():
         from pipeline.serve.views import view_statements  # noqa: PLC0415 - DuckDB is large
 
@@ -234,7 +237,10 @@ def _print(answer: "Answer") -> None:
             text = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             echo(text, bold=number == 0)
     if next(answer.rows, None) is not None:
-        echo(f"These are the first {ROWS_SHOWN} rows; --json and --csv give all, LIMIT fewer", err=True)
+        echo(
+            f"These are the first {ROWS_SHOWN} rows. Use --json or --csv for all, or LIMIT in the query for fewer",
+            err=True,
+        )
 
 
 def _print_one_by_one(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

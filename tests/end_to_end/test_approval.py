@@ -48,7 +48,8 @@ def test_new_node_waits_until_operator_approves_it(approving_farm: Farm) -> None
     approving_farm.wait_until(
         lambda: "not-admitted" in alarms(new_node), START_BOUND_S, "the new node has the alarm not-admitted"
     )
-    # Then: both alarms contain the command, and the new node does not have a Raft id or a server.
+    # Then: both alarms contain the command of the approval, and the new node does not have a Raft id or run a Raft
+    # server.
     node_id = new_node.view().node.node_id
     command = f"garlicfarm node approve {node_id}"
     assert command in alarms(founder)["waiting-for-approval"]

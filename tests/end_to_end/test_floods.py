@@ -35,8 +35,8 @@ DRIPPING = 60
 GROWTH_BOUND_BYTES = 64 * 2**20
 """The limit of growth: 1.6 times the measured 38 to 40 MiB, in 13 runs at loads of 4 to 17.
 
-The node counts 32 MiB. The rest is the spare room of buffers (an eighth), and 128 KiB for each of 60 connections.
-Without a limit it was 741 MB.
+The node's budget for incomplete requests is 32 MiB. Outside of the budget are the spare room of buffers (an eighth),
+and 128 KiB for each of 60 connections. Without a limit it was 741 MB.
 """
 CONNECT_BOUND_S = 2.5
 """Ten times the time without a flood on an idle machine. Without protection it was 9.7 s."""
@@ -73,7 +73,7 @@ def _still_serves(farm: Farm, node: Node) -> None:
 
 
 def test_incomplete_requests_use_bounded_memory(farm: Farm) -> None:
-    """Each of 60 clients sends 12 MiB of a request, without its end."""
+    """Each of 60 clients sends most of a request of 12 MiB, without its end."""
     node = farm.nodes[0]
     # The first connection and request of a node load libraries and fill caches.
     _connect_time(node)

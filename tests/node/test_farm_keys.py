@@ -1,4 +1,4 @@
-"""The farm's keys of a running node: its credentials, accepted credentials, and an outdated key file."""
+"""The farm's keys at a running node: its credentials, the credentials that it accepts, and an outdated key file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ NEW = b"a new key of thirty-two bytes..."
 
 
 class Following:
-    """The key ring of an agent."""
+    """A replacement for the gossip agent: it has only a keyring, which the test changes."""
 
     def __init__(self, chain: Keyring) -> None:
         self.keyring = chain

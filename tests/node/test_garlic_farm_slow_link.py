@@ -1,4 +1,4 @@
-"""A farm's Raft connections over links of 1 Mbit/s: a follower catches up while its leader keeps its term."""
+"""A farm's Raft connections over links of 1 Mbit/s: a follower catches up without a change of the leader."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class ServedCore(ScriptedHandler):
 
 
 class SlowStage(Stage):
-    """Hosts whose connections use pipes: one toward each server, shared by all of its connections."""
+    """Hosts whose connections use pipes. All connections to a server share one pipe."""
 
     def __init__(self, nursery: trio.Nursery, own_id: int, toward: dict[int, Pipe]) -> None:
         super().__init__(nursery)
@@ -58,7 +58,7 @@ class SlowStage(Stage):
 
 
 class Farm(SlowGroup):
-    """Three servers with the options of a local network."""
+    """Three servers with the Raft timing of a LAN, on slow links."""
 
     def __init__(self, nursery: trio.Nursery, options: ServerOptions) -> None:
         super().__init__(nursery)
@@ -100,7 +100,7 @@ class Farm(SlowGroup):
     ),
 )
 def test_follower_over_one_megabit_link_catches_up(sizes: list[int], options: ServerOptions) -> None:
-    """The follower lacks 5 MB, whose transfer takes 40 s, or 2 MB; until then no server campaigns."""
+    """The follower lacks 5 MB, whose transfer takes 40 s, or 2 MB; until then the leader does not change."""
     missing = [(bytes([number]) * size,) for number, size in enumerate(sizes)]
 
     async def catch_up(farm: SlowGroup) -> None:

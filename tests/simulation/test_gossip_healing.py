@@ -122,7 +122,7 @@ def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
         assert (view.incarnation.generation, view.metadata) == (2, b"")
 
 
-# -- a node that at least one other node has as a peer is in the group -------------------------------------------------
+# -- one link is enough: a node is in the group if it is a peer of at least one other node -----------------------------
 
 
 @pytest.mark.parametrize("random_seed", GROUP_SEEDS)

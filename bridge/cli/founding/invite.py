@@ -1,4 +1,4 @@
-"""`garlicfarm invite`: tokens for further machines, made, listed and revoked at a node of the farm.
+"""`garlicfarm invite`: invitations of further machines, made, listed and revoked at a node of the farm.
 
 invite new      a token, shown once      ──▶ on the other machine: garlicfarm join TOKEN
 invite list     uses and ends; never a token

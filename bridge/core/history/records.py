@@ -18,7 +18,7 @@ MINUTE_MS: Final = 60_000
 NAME_LIMIT_BYTES: Final = 100
 TEXT_LIMIT_BYTES: Final = 200
 NODES_MAX: Final = 64
-"""Nodes with a row and with figures: the servers first."""
+"""Limit of recorded nodes. Servers have precedence over other members."""
 LEAVES_MAX: Final = 160
 ALARMS_MAX: Final = 64
 SERIES_MAX: Final = 2 * NODES_MAX + 1
@@ -40,7 +40,7 @@ class RowKind(Enum):
     PUBLISHER = "publisher"
     """The name of a master's publisher; empty without one."""
     ALARM = "alarm"
-    """The cause of an active alarm, as text. Between its spans the alarm is not active."""
+    """The cause of an active alarm, as text. An alarm without a state is not active."""
     NODE = "node"
     """The status of a member in gossip."""
     LEAF = "leaf"
@@ -99,7 +99,7 @@ class Sample(Struct, frozen=True):
     """The means of one minute."""
 
     time_ms: int
-    """The last observation in it."""
+    """The last observation in the minute."""
     minute: int
     """Minutes since the epoch."""
     values: tuple[tuple[Row, float], ...]
@@ -111,7 +111,7 @@ class Break(Struct, frozen=True):
     time_ms: int
     cause: BreakCause
     last_ms: int
-    """Time of the last observation before it; 0 at a start: see the last record before it."""
+    """Time of the last observation before the break. It is 0 at a start: then the record before has the time."""
 
 
 Record = StateRecord | Sample | Break

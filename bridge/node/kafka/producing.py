@@ -146,7 +146,10 @@ class Producing:
         return farm
 
     async def _append_once(self, farm: FoundedFarm, values: tuple[bytes, ...]) -> Produced:
-        """Submit records without a producer id: copies are not detectable, so an unknown fate is left to the client."""
+        """Submit records without a producer id.
+
+        Copies are not detectable, so records with an unknown outcome are not repeated: the client decides.
+        """
         entries = tuple(self._signed(farm, value) for value in values)
         offsets = []
         for piece in _pieces(entries):
@@ -185,7 +188,8 @@ class Producing:
     async def _known(self, farm: FoundedFarm, named: tuple[ProducedEntry, ...]) -> int:
         """Return the number of leading records committed before.
 
-        Raise `ProduceRefusedError` for an unusable rest, and `ServerBusyError` without a known leader.
+        Raise `ProduceRefusedError` if the remaining records cannot be accepted, and `ServerBusyError` without a known
+        leader.
         """
         for is_last in (False, True):
             state = farm.state
@@ -272,7 +276,7 @@ def owner_in(farm: FoundedFarm, principal: str | None) -> str:
 def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
     """Return True if the farm's state has tables for Kafka's clients; otherwise set an alarm with the needed level.
 
-    A starting node has a low level until it has applied its log, without an alarm.
+    Until a starting node has applied its log, its level is low. This does not raise the alarm.
     """
     level = farm.state.level
     if level >= KAFKA_LEVEL:

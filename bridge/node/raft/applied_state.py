@@ -130,7 +130,10 @@ class AppliedState:
         return self._farm.state
 
     def is_copy(self, index: Index, data: bytes) -> bool:
-        """Return True if the committed entry at `index` did not count: a copy, or a request out of time or order."""
+        """Return True if the committed entry at `index` was not applied.
+
+        It may be a copy of a request, expired, too early or out of order.
+        """
         if self.state.kafka.is_skipped(index):
             return True
         if b"zmq:" not in data and b"\\" not in data:
@@ -146,7 +149,7 @@ class AppliedState:
         """Return True if the entry at `index`, a command, is for readers of the log.
 
         Copies and entries with the state of producers and consumer groups are not for readers. `record` is None if the
-        bytes show that the entry does not have a kind of the farm.
+        caller knows from the entry's bytes that it is not an entry of the farm.
         """
         return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
 
@@ -207,11 +210,11 @@ class AppliedState:
         self._waiting.unpark_all()
 
     def date_ms(self) -> int:
-        """Return log time if it follows the clocks of a majority; otherwise the time of this machine's clock."""
+        """Return log time if a clock entry was committed since the start; else the time of this machine's clock."""
         return self.log_time.paced(now_ms()) if self.quorum.moved else clock_ms()
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """Return the request in an entry as the session table names it: ids are scoped to their author."""
+        """Return the request of an entry with its author, as the session table stores it: authors may use equal ids."""
         return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
 
     def request_named_in(self, command: bytes) -> RequestId | None:

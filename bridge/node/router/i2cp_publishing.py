@@ -9,12 +9,12 @@ accepted structure again after each reconnection. Publisher and standby do so at
 router ends a session that does not reply. A refused structure is dropped: the farm makes a new plan, and the refused
 one must not appear later. A structure that is too old for a router is not handed over again.
 
-*The next candidate keeps a session, too*, because a router needs up to a minute to build the tunnels of a new session.
-The candidate's node replies to its router's requests with the structure in force; floodfills that have this structure
-ignore the copy. i2pd publishes its last structure again every 30 s, so it is given each newer structure. A Java router
-delays the next structure by up to a minute after each hand-over. So a Java router is given a structure only at its
-request, or if the structure is another publisher's first. If this node takes over within that minute, it opens a new
-session, because a Java router does not delay a session's first structure.
+*The standby, which is the next candidate, keeps a session, too*, because a router needs up to a minute to build the
+tunnels of a new session. The candidate's node replies to its router's requests with the structure in force; floodfills
+that have this structure ignore the copy. i2pd publishes its last structure again every 30 s, so it is given each newer
+structure. A Java router delays the next structure by up to a minute after each hand-over. So a Java router gets a
+structure only at its own request, or if the structure is the first of another publisher. If this node takes over within
+that minute, it opens a new session, because a Java router does not delay a session's first structure.
 
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
 transient key it gets the configuration in the key file, which the master has signed.
@@ -41,7 +41,9 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
-"""Seconds between hand-overs of an urgent structure to i2pd, and seconds of repetition: more than i2pd's 20 s."""
+"""An urgent structure goes to i2pd repeatedly: the interval and the whole time, in seconds. i2pd publishes at most once
+in 20 s.
+"""
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses structures published more than ten minutes ago."""
 
@@ -243,7 +245,7 @@ class MasterSession:
     async def _pause(self) -> None:
         """Wait before the next attempt.
 
-        The wait grows with each failure; a new structure shortens it, but not below the first wait.
+        The wait grows with each failure; a structure to publish, or a stop, shortens it, but not below the first wait.
         """
         with trio.move_on_after(self._backoff.next_s()):
             await trio.sleep(RETRY_FIRST_S)

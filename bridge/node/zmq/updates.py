@@ -1,4 +1,4 @@
-"""Updates by ØMQ Raft clients, committed to the farm's log once for each reqid.
+"""Updates by ØMQ Raft clients, which the farm applies once for each reqid.
 
     update ─▶ permitted? ──no──▶ expired: final, so the client stops
            ─▶ in progress here? ──▶ accepted
@@ -17,7 +17,7 @@ state (`bridge.core.state.reqids`) then finds the first copy from any node. Fres
 node's share of the table is full, clients also wait: old reqids leave the table as log time advances.
 
 Log time moves once in a reporting period, and not without a leader. So if a reqid is too far ahead of log time, but not
-ahead of this machine's clock, its client also waits until log time catches up.
+too far ahead of this machine's clock, its client also waits until log time catches up.
 """
 
 from collections import Counter

@@ -143,7 +143,9 @@ class _Documents:
         except (ValueError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
         if head.version != _VERSION:
-            raise FarmSnapshotError(f"the farm's snapshot has format {head.version}; this version reads {_VERSION}")
+            raise FarmSnapshotError(
+                f"the farm's snapshot has format {head.version}; this version reads formats 1 to {_VERSION}"
+            )
         return FarmSnapshot(
             head.farm,
             head.period_ms,

@@ -9,10 +9,11 @@
     endorsement  the cluster id of the founding that the node endorses, after it has seen all promises
 
 The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. The
-description is an array, because keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so
-that a later version can add some; the last two may be missing. A version without `endorsement` ignores it, and never
-sends one. In a farm of nine founders with the longest names the bytes have room for two admissions, in others for four.
-The leader sends further admissions when the first admitted servers have started (`fitting_admissions`).
+description is an array, because keys would take a fifth of the 512 bytes. The tenth and eleventh elements may be
+missing. Elements after the eleventh are ignored, so that a later version can add some. A version without `endorsement`
+ignores it, and never sends one. In a farm of nine founders with the longest names the bytes have room for two
+admissions, in others for four. The leader sends further admissions when the first admitted servers have started
+(`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
 hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
@@ -51,7 +52,7 @@ _ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
 _RAFT_ID_LIMIT: Final = 2**31
 _PORT_LIMIT: Final = 65_535
 _ELEMENTS_MIN: Final = 9
-"""Later elements are left out if they are empty, as versions without them do."""
+"""Elements after the ninth are left out if they are empty. Then the bytes equal those of older versions."""
 _BYTES: Final = (bytes,)
 """Types that `convert` must not decode from text: otherwise it would accept base64 in place of bytes."""
 
@@ -166,7 +167,7 @@ def _read(array: Any) -> NodeMetadata:
     if len(found.endorsement) not in {0, CLUSTER_ID_BYTES}:
         raise MetadataError(f"an endorsement has {CLUSTER_ID_BYTES} bytes")
     return NodeMetadata(
-        # All members of a farm send the same text: one object serves ten thousand.
+        # All members of a farm send the same text, so they share one object.
         cluster=intern(found.cluster),
         name=found.name,
         role=found.role,

@@ -1,7 +1,8 @@
 """A farm whose nodes reach each other through I2P only, as docs/how-to/over-i2p.md describes it.
 
-Each node is next to another i2pd. Its server listens on loopback; a server tunnel of its router leads there, and its
-connections leave through the router's HTTP proxy. All times are the ones for I2P, so the story takes minutes.
+Each node has its own i2pd. The node's Raft server listens on loopback, and a server tunnel of the i2pd leads to it. The
+node's own connections leave through the i2pd's HTTP proxy. The nodes use the default timing for I2P, so the test takes
+minutes.
 """
 
 import socket

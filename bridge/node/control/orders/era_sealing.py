@@ -3,8 +3,9 @@
     admitted members, this node first, then running ones ──▶ public key known? ──▶ a box for each
                                                         └──▶ no, or no room  ──▶ left out, by name
 
-Eras increase by one, in the log and in each keyring. After a recovery from a backup, or with a later key file, the
-keyrings may be ahead of the log. Then the log has to catch up first (`eras_behind`).
+Eras increase by one, in the log and in each keyring. The keyrings may be ahead of the log after a recovery from a
+backup, or after a node has loaded a key file that is newer than the log. Then the log has to catch up first
+(`eras_behind`).
 
 A public key is known from the admission of its identity, or from its signed description in gossip. A member without a
 sealed copy of the key needs the key file from an operator.
@@ -34,7 +35,7 @@ class SealedEra(Struct, frozen=True):
 
 
 ERAS_BEHIND_MAX = 256
-"""Limit for the number of eras that the log lacks; one entry adds each of them."""
+"""Limit for the number of eras that the log lacks. Each missing era needs its own entry."""
 
 
 def eras_behind(state: FarmState, chain: Keyring) -> int:
@@ -56,7 +57,10 @@ def seal_era(
     *,
     without: bytes | None = None,
 ) -> SealedEra:
-    """Seal a new key for each member except `without`, if an era is left. Only the content of the boxes is secret."""
+    """Seal a new key for each member except `without`. Only the content of the boxes is secret.
+
+    The caller has checked that an era is left.
+    """
     used_at = min(chain.clock + 1, ClockBound(clock_ms()).at(0))
     content = EraKey(max(state.rekeying.era, chain.era) + 1, used_at, new_key())
     boxes: list[tuple[bytes, bytes]] = []
@@ -66,7 +70,8 @@ def seal_era(
         own = each.node_id == membership.node_id
         key = membership.public_key if own else each.key or (listed.key if listed else None)
         if key and len(boxes) < BOXES_LIMIT:
-            # Its hash is a NodeId that signs in gossip, so it is a valid point of the curve.
+            # The key is a valid point of the curve: its hash is the NodeId of a member, whose signatures gossip has
+            # verified.
             boxes.append((each.node_id, seal_key(content, key, label)))
         else:
             left_out.append(each.name or each.node_id.hex())
