@@ -190,7 +190,7 @@ class Truth:
         Wrong clocks count at each machine, because log time follows the clocks of a majority.
         """
         places = ((each, None if each in _CLOCKS else host) for each in nemeses)
-        return any(self._world.time_s - self._seen.get(each, -inf) <= within_s for each in places)
+        return any(self._world.time_s - self._seen[each] <= within_s for each in places if each in self._seen)
 
     def is_hidden(self, alarm: str, host: str) -> bool:
         """Return True if the cause of an alarm has lasted longer than its delay. An idle disk does not hang."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,18 @@ async def facts_after_restarts() -> None:
 
 def test_start_between_two_looks_begins_facts_again() -> None:
     simulate(SEED, facts_after_restarts)
+
+
+async def had_rotation() -> bool:
+    """Return True if a trial without faults had a rotation of keys at any time."""
+    async with World.open(SEED, hosts=1, disk=Disk) as world:
+        truth = Truth(world, NemesisDriver(world, (), Parts()), Observer(lambda: world.time_s))
+        truth.look()
+        return truth.had((Nemesis.ROTATE,), inf)
+
+
+def test_absent_fault_is_not_a_cause_at_any_time() -> None:
+    assert not simulate(SEED, had_rotation)
 
 
 async def arrived_sizes() -> tuple[list[int], list[int]]:
