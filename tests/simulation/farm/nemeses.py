@@ -122,6 +122,17 @@ class Fault:
         return f"{self.at_s:7.1f} s to {self.until_s:.1f} s: {' '.join(self.hosts)}: {self.nemesis.value}{amount}"
 
 
+def outdated_nodes(faults: Sequence[Fault]) -> frozenset[str]:
+    """Return the nodes whose version may be below the farm's level.
+
+    The farm waits for old voters. It does not wait for a version that replaces a newer one, nor for a voter that an
+    operator's action has removed.
+    """
+    has_actions = any(each.nemesis in OF_OPERATORS for each in faults)
+    versions = (each for each in faults if each.nemesis is Nemesis.OLD_VERSION)
+    return frozenset(each.hosts[0] for each in versions if each.at_s > 0 or has_actions)
+
+
 def draw_faults(
     seed: int, names: Sequence[str], trouble_s: float, *, has_routers: bool = False, has_operator: bool = False
 ) -> tuple[Fault, ...]:

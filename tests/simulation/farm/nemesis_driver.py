@@ -8,7 +8,7 @@ import trio
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import EPOCH_S, Host
 from tests.simulation.farm.hostile import Parts
-from tests.simulation.farm.nemeses import ENDING, OF_OPERATORS, OF_ROUTERS, ON_NETWORK, Fault, Nemesis
+from tests.simulation.farm.nemeses import ENDING, OF_OPERATORS, OF_ROUTERS, ON_NETWORK, Fault, Nemesis, outdated_nodes
 from tests.simulation.farm.network import Link
 from tests.simulation.farm.operators import Operator
 from tests.simulation.farm.world import World
@@ -36,6 +36,7 @@ class NemesisDriver:
         self._world = world
         self.first_clocks = [each for each in faults if each.nemesis is Nemesis.FIRST_CLOCK]
         """The faults that `start_first` has begun and ended."""
+        self.outdated = outdated_nodes(faults)
         others = (*OF_OPERATORS, Nemesis.FIRST_CLOCK)
         self._faults = [each for each in faults if each.nemesis not in others]
         self.active: list[Fault] = []

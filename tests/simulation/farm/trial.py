@@ -36,7 +36,7 @@ from tests.simulation.farm.checks import (
 from tests.simulation.farm.disk import Disk, disk_calls
 from tests.simulation.farm.host import EPOCH_S, current_host
 from tests.simulation.farm.hostile import Parts
-from tests.simulation.farm.nemeses import Nemesis
+from tests.simulation.farm.nemeses import outdated_nodes
 from tests.simulation.farm.nemesis_driver import NemesisDriver, start_first
 from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.oracle import Oracle
@@ -286,11 +286,7 @@ class _Trial:
 
     def _is_outdated(self, name: str, failure: str) -> bool:
         """Return True if an older version has refused to run because the farm's feature level is above its own."""
-        old = {
-            each.hosts[0]
-            for each in self._plan.faults
-            if each.nemesis is Nemesis.OLD_VERSION and (each.at_s > 0 or self._plan.has_operator)
-        }
+        old = outdated_nodes(self._plan.faults)
         return name in old and re.search(r"has reached feature level \d.*Install garlicfarm", failure) is not None
 
     async def _compare_states(self) -> None:
