@@ -144,10 +144,14 @@ def check_publications(
 def check_exclusions(publications: Iterable[Publication]) -> Iterator[Violation]:
     """Find structures with a leaf whose exclusion the publisher had applied, or the log has before the publication."""
     for each in publications:
-        named = {base32_of(lease.destination_hash) for lease in decode(each.structure).leases}
+        named = leaves_in(each.structure)
         for check, excluded in (("excluded leaf", each.excluded), ("earlier exclusion", each.excluded_before)):
             if wrong := sorted(named & excluded):
                 yield Violation(check, f"{each.host} at {each.at_s:.1f} s publishes {wrong[0]}")
+
+
+def leaves_in(structure: bytes) -> set[str]:
+    return {base32_of(lease.destination_hash) for lease in decode(structure).leases}
 
 
 def objection_to_views(views: Mapping[str, FarmView], members: Collection[str]) -> str | None:

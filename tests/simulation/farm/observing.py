@@ -160,11 +160,15 @@ class Observer:
         if known.keys() != set(leaves):
             self._excluded[host.name] = {leaf: known.get(leaf, self._now_s()) for leaf in leaves}
 
+    def excluded_for(self, name: str, least_s: float) -> frozenset[str]:
+        """Return the leaves that a node's state has had as excluded for this time, in base32."""
+        latest_s = self._now_s() - least_s
+        return frozenset(leaf for leaf, since_s in self._excluded.get(name, {}).items() if since_s <= latest_s)
+
     def published(self, host: Host, master: bytes, structure: bytes) -> None:
         """Record a structure that a router accepted."""
         now_s = self._now_s()
-        known = self._excluded.get(host.name, {})
-        excluded = frozenset(leaf for leaf, since_s in known.items() if since_s <= now_s - EXCLUSION_S)
+        excluded = self.excluded_for(host.name, EXCLUSION_S)
         second = (base32_of(master), decode(structure).published_s)
         agreed = self._is_agreed(host, *second)
         _, before = self._excluded_at.get(second, (0, frozenset())) if agreed else (0, frozenset())

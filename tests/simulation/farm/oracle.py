@@ -15,6 +15,7 @@
                                           needs a cause at the machine of the node
                   of a disk or router     missing while its cause has lasted for `DELAYS_S`
     structure     with a leaf             wrong while most servers work, and its server has been down for `LATE_S`
+                  the newest one          wrong while it has a leaf that all members have excluded for `STANDING_S`
     limits        of each node            wrong at any time (`limits.py`)
 
 Verdicts have documented delays (docs/reference/verdicts.md). Only a truth that has been constant for its delay counts.
@@ -28,11 +29,14 @@ from typing import Final
 
 import trio
 
+from bridge.core.log.hashes import hash_of
 from bridge.node.raft.notices import DISK_PATIENCE_MS
 from bridge.node.raft.notices import QUIET_AFTER_S as REJECTED_S
 from bridge.node.raft.refused_connections import QUIET_AFTER_S
 from bridge.node.router.i2cp_connection import ANSWER_TIMEOUT_S
-from tests.simulation.farm.checks import Violation
+from bridge.node.tasks.publishing import RETRY_LONGEST_S
+from bridge.wire.i2p.meta_lease_set import decode
+from tests.simulation.farm.checks import Violation, leaves_in
 from tests.simulation.farm.disk import Disk
 from tests.simulation.farm.host import Host
 from tests.simulation.farm.limits import Limits
@@ -42,6 +46,8 @@ from tests.simulation.farm.observing import Observer
 from tests.simulation.farm.world import World
 
 LATE_S: Final = 60.0
+STANDING_S: Final = LATE_S + RETRY_LONGEST_S
+"""Longest time from an exclusion until the next structure, in a farm that works: a failed attempt may delay it."""
 LOOK_S: Final = 1.0
 REPORTED_S: Final = 10.0
 """The period of reports in trials. A node queries its router and writes an entry in each."""
@@ -216,6 +222,16 @@ class Truth:
             and all(self.lasts_s("linked", *sorted(pair)) > LATE_S for pair in pairs)
         )
 
+    def publishes(self) -> bool:
+        """Return True if the farm must have published: all members worked, with links, routers and right clocks."""
+        names = self._world.members
+        return (
+            all(self.has_quorum(each) and self.lasts_s("works", each) > STANDING_S for each in names)
+            and all(self.lasts_s("linked", *sorted(pair)) > STANDING_S for pair in combinations(names, 2))
+            and not self.had(_CLOCKS, inf)
+            and not self.had(_ROUTERS, STANDING_S)
+        )
+
     def lacks_router(self, name: str, target: str) -> bool:
         """Return True if a node must know that a router is down: its own, or a server's in the log that it reads."""
         if name == target:
@@ -282,6 +298,7 @@ class Oracle:
                 if self._truth.lasts_s("runs", host.name):
                     self._judge(host)
             self._judge_publications()
+            self._judge_exclusions()
             for check, name, text in self._limits.look():
                 self._violate(check, name, text)
             await trio.sleep(LOOK_S)
@@ -295,6 +312,17 @@ class Oracle:
             for owner in self._observer.owners_of(each.structure):
                 if truth.lasts_s("down", owner) > LATE_S:
                     self._violate("live leaf", each.host, f"a structure has the leaf of {owner}, down for a minute")
+
+    def _judge_exclusions(self) -> None:
+        """Judge the newest structure: clients use its leaves until the next one, which needs a leaf."""
+        members, published = self._world.members, self._observer.publications
+        excluded = [self._observer.excluded_for(each, STANDING_S) for each in members]
+        lasting = frozenset.intersection(*excluded) if excluded and published else frozenset()
+        others = {hash_of(each) for each in self._observer.leaves()} - lasting
+        if lasting and others and self._truth.publishes():
+            newest = max(published, key=lambda each: decode(each.structure).published_s)
+            for leaf in sorted(lasting & leaves_in(newest.structure)):
+                self._violate("excluded leaf", newest.host, f"the newest structure still has {leaf}")
 
     def _judge(self, host: Host) -> None:
         verdict = self._observer.verdict_of(host)

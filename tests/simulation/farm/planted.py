@@ -80,6 +80,7 @@ TOUR: Final = (
 """Each node is cut off in turn, so one of them leads; then all lose their power."""
 LONG_ISOLATION: Final = (Fault(2.0, 22.0, Nemesis.ISOLATE, ("node-3",)),)
 NO_DISK_S: Final = 95.0
+EXCLUDING_S: Final = 150.0
 HANGING: Final = (Fault(2.0, 90.0, Nemesis.HANGING_DISK, ("node-2",)),)
 NO_ROUTER: Final = (Fault(2.0, 90.0, Nemesis.ROUTER_DOWN, ("node-2",)),)
 HANGING_ROUTER: Final = (Fault(2.0, 90.0, Nemesis.ROUTER_HANGS, ("node-2",)),)
@@ -525,7 +526,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "a node skips entries": Planted(1, "equal state machines", ((Farm, "apply", _one_node_skips_entries),)),
     "an exclusion does not count": Planted(
-        6, "excluded leaf", ((FarmState, "leaves_of", _excluded_leaves_are_eligible),)
+        1,
+        "excluded leaf",
+        (
+            (FarmState, "leaves_of", _excluded_leaves_are_eligible),
+            (Client, "_kind", lambda _: lambda _self: Kind.EXCLUDE),
+        ),
+        (),
+        EXCLUDING_S,
     ),
     "a quorum is always lost": Planted(1, "formation", ((QuorumWatch, "left_ms", lambda _: lambda *_: -1),)),
     "the alarm of isolation never ends": Planted(
