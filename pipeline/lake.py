@@ -61,8 +61,11 @@ _NAMED = {"destinations": "destination", "publishers": "master"}
 UPKEEP = "upkeep"
 """The name of the query whose batches are the drops of old rows."""
 
-Note = Callable[[str, int, pa.Table | None], None]
-"""Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
+Note = Callable[[str, int, pa.Table | None], Mapping[str, int] | None]
+"""Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written.
+
+It returns the last batch of each derived table.
+"""
 
 
 @contextmanager
@@ -163,7 +166,7 @@ class Lake:
         self._notes.begin(batch, ranges)
         self._update_current(outcome, batch)
         _release_memory(ranges)
-        self._note(LOG, batch, outcome.rows.get(WINDOWS))
+        derived = self._note(LOG, batch, outcome.rows.get(WINDOWS))
         self._append_ranges(outcome, batch, ranges)
         for name, table in self._base.items():
             table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
@@ -172,7 +175,7 @@ class Lake:
             self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
             self._current.take(LOG, batch, [("watched", changes)])
             self._watching.keep(LOG, batch)
-        self._notes.end(batch, self._committed())
+        self._notes.end(batch, self._committed(), derived)
         self._upkeep.after_batch(self._all(), self._limit_comparison)
         _release_memory(ranges)
 

@@ -60,7 +60,7 @@ from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import Interrupt, deferred
 from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, RetryPolicy
 from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
-from pipeline.tables.batch_notes import Continuity
+from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
 from pipeline.tables.tasks import CHECKPOINT as CHECKPOINT_OPTION
@@ -220,14 +220,15 @@ def run_once(session: SparkSession | None, settings: RunSettings) -> None:
     )
     if settings.derived:
         lost_starts = LostStarts(DERIVED_TABLES, settings.retry_policy(GIVE_UP_S))
-        while not _refreshed(gold, apart, lost_starts):
+        while not _refreshed(settings.output, gold, apart, lost_starts):
             pass
 
 
-def _refreshed(gold: Gold, session: SparkSession | None, lost_starts: LostStarts) -> bool:
+def _refreshed(output: Output, gold: Gold, session: SparkSession | None, lost_starts: LostStarts) -> bool:
     """Bring the derived tables up to the log; return False after a lost start and its pause."""
     try:
         gold.refresh(gold.noted_through(LOG), session)
+        BatchNotes(output, LOG).end_derived(gold.batches)
     except (PySparkException, Py4JError) as error:
         if not is_lost_start(str(error)):
             raise

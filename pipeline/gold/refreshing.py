@@ -15,9 +15,11 @@ cases: on a cluster with several portions, and if a portion has more than twice 
 common language of both engines. Both engines return equal results if the text computes in integers or decimals, and
 puts rows in a total order.
 
-A commit replaces the touched windows and carries the query and the batch: a repetition does not change the tables.
+A commit replaces the touched windows and carries the query and the batch: a repetition does not change the tables. It
+also carries the batch under the name `log`, for the record of batches.
 """
 
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,13 +37,16 @@ from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.spark.settings import is_local
 from pipeline.tables.current import last_rows
-from pipeline.tables.delta import StoredFile, Table, TableSpec
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
 from pipeline.tables.files import DAY, DataFile, write_files
+from pipeline.tables.specs import LOG
 from pipeline.tables.tasks import write_in_tasks
 
 PORTION_ROWS = 1_000_000
 """The number of source rows that DuckDB reads together."""
 WINDOW = ("farm", "window_start")
+_MADE_BY = "made-by"
+"""The application id of a transaction; its version is the checksum of the query that made the table's rows."""
 _MOMENT = pa.timestamp("us", tz="UTC")
 EARLIER = pa.schema(
     [("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64()), ("window_start", _MOMENT)]
@@ -179,6 +184,18 @@ class _Job:
         )
 
 
+def made_by(query: str, batch: int, log_batch: int) -> list[tuple[str, int]]:
+    """Return the batches in a commit of a derived table: the query's own, the log's, and the query itself."""
+    return [(query, batch), (LOG, log_batch), (_MADE_BY, zlib.crc32(query.encode()))]
+
+
+def made_through(table: Table, query: str) -> int:
+    """Return the last batch of a query in a derived table; none if another query made its rows later."""
+    if table.committed(_MADE_BY) not in {zlib.crc32(query.encode()), NOTHING_COMMITTED}:
+        return NOTHING_COMMITTED
+    return table.committed(query)
+
+
 def refresh(
     sources: Sources,
     table: Table,
@@ -189,7 +206,7 @@ def refresh(
     session: SparkSession | None,
 ) -> bool:
     """Make the touched windows again; return False if this batch is in the table. Without a session DuckDB does all."""
-    if not touched.windows.num_rows or table.committed(query) >= batch:
+    if not touched.windows.num_rows or made_through(table, query) >= batch:
         return False
     windows = touched.widened(gold.widen_ms)
     starts = pc.min_max(windows.column("window_start")).as_py()
@@ -206,7 +223,7 @@ def refresh(
         added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
     else:
         added = _by_duckdb(portions, kept)
-    table.exchange([(query, batch)], added, replaced)
+    table.exchange(made_by(query, batch, batch), added, replaced)
     return True
 
 
@@ -245,7 +262,10 @@ def fold(sources: Sources, table: Table, gold: FoldedTable, since: datetime | No
         sources.view(connection, gold.source, files)
         connection.execute(f"CREATE TEMP VIEW {gold.source} AS SELECT * FROM all_{gold.source}")  # noqa: S608 - own
         made = connection.execute(gold.sql).to_arrow_table().select(table.spec.schema.names)
-    return table.replace(query, batch, made.cast(table.spec.schema))
+    if made_through(table, query) >= batch:
+        return False
+    table.exchange(made_by(query, batch, batch), table.written(made.cast(table.spec.schema)), table.files())
+    return True
 
 
 def without(rows: pa.Table, windows: pa.Table) -> pa.Table:

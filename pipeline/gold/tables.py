@@ -11,6 +11,10 @@ A derived table has its batches in its commits. The commits have a query name wi
 of the SQL. With another width, or another version's text, the table does not have batches of that name, so it is made
 again from all kept history. The same applies to a removed table.
 
+Each commit of a derived table also has the last batch of the log, and the record of batches has the last batch of each
+derived table and of `gold_windows`. A table from another time is made again from all kept history. After another
+`gold_windows`, the newest window of each farm is found again, and all tables of `GOLD` and `FOLDED` are made again.
+
 Tables that are not by window, such as the leaderships, are small. They absorb new rows of the log, or new events of the
 nodes' traces (`pipeline/gold/traces.py`).
 """
@@ -18,6 +22,7 @@ nodes' traces (`pipeline/gold/traces.py`).
 import re
 import threading
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -29,16 +34,16 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pipeline.feedback.weighing import PERIOD_DEFAULT_MS, PERIOD_MAX_MS, PERIOD_MIN_MS
-from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, refresh
+from pipeline.gold.refreshing import FoldedTable, GoldTable, Touched, fold, made_through, refresh
 from pipeline.gold.sources import Sources
 from pipeline.gold.traces import TRACED, fold_traces
 from pipeline.output.buckets import Output
 from pipeline.schemas import DERIVED, arrow_schema
-from pipeline.tables.batch_notes import noted_batches
-from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec, stored_files
+from pipeline.tables.batch_notes import NotedBatches, noted_batches
+from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.farm_files import FarmFiles
-from pipeline.tables.files import read_file
-from pipeline.tables.specs import LOG
+from pipeline.tables.files import BATCH, read_file
+from pipeline.tables.specs import LOG, RANGES_SPEC
 from pipeline.tables.upkeep import Upkeep
 
 DEFAULT_WINDOW = "1 minute"
@@ -113,21 +118,35 @@ class Gold:
         # Two threads write the two kinds of tables, and each thread uses its own upkeep.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
+        record = noted_batches(output, LOG)
+        if record is not None:
+            self._make_again(record)
+        known = {} if record is None else record.derived
+        self._batches = {name: max(batch, known.get(name, batch)) for name, batch in self._committed().items()}
+        """The last batch of the log in each table; for an older table the recorded batch, until it is made again."""
         self._made_through = min(map(self._made, (*GOLD, *FOLDED)))
         self.noted_windows = sum(each.rows for each in self._new_files())
         """About the number of windows recorded since the last refresh."""
 
-    def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
-        """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written."""
-        if windows is None or not windows.num_rows:
-            return
+    def note(self, query: str, batch: int, windows: pa.Table | None) -> Mapping[str, int]:
+        """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written.
+
+        Return `batches`.
+        """
         with self._lock:
-            if self._windows.table.committed(query) >= batch:
-                return
+            if windows is None or not windows.num_rows or self._windows.table.committed(query) >= batch:
+                return self._batches
             merge = partial(_noted, batch=batch, made_through=self._made_through)
             self._windows.commit([(query, batch)], self._windows.change(windows, merge))
             self.noted_windows += windows.num_rows
             self._upkeep_of_windows.after_batch([self._windows.table])
+            self._batches = self._batches | {WINDOWS_SPEC.name: batch}
+            return self._batches
+
+    @property
+    def batches(self) -> Mapping[str, int]:
+        """The last batch of each table and of the recorded windows, for the record of batches."""
+        return self._batches
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
         """Bring all tables up to the batches through this one. Raise TableDamagedError."""
@@ -149,7 +168,7 @@ class Gold:
         with Sources(self._output) as sources:
             # Tables of traces do not record batches of the log. They are first: a killed refresh repeats its windows.
             for traced in TRACED.values():
-                fold_traces(sources, self._tables, traced, pc.min(noted.column("window_start")).as_py())
+                fold_traces(sources, self._tables, traced, pc.min(noted.column("window_start")).as_py(), batch)
             every_window = cache(partial(self._all_windows, sources))
             for name, gold in GOLD.items():
                 made = self._made(name)
@@ -167,6 +186,7 @@ class Gold:
                     fold(sources, self._tables[name], folded, since, self._query(name), batch)
         with self._lock:
             self._made_through = batch
+            self._batches = self._batches | {name: table.known_batch(LOG) for name, table in self._tables.items()}
         self._upkeep.after_batch([*self._tables.values()])
 
     def _new_files(self) -> list[StoredFile]:
@@ -179,16 +199,44 @@ class Gold:
         done = [] if record is None else [*record.tables.values()]
         return max([self._windows.table.committed(query), *done])
 
+    def _committed(self) -> dict[str, int]:
+        tables = {**self._tables, WINDOWS_SPEC.name: self._windows.table}
+        return {name: table.committed(LOG) for name, table in tables.items()}
+
+    def _make_again(self, record: NotedBatches) -> None:
+        """Let the next refresh make the tables again that are from another time than the record."""
+        outdated = {name for name, batch in self._committed().items() if record.is_other(name, batch)}
+        is_windows = WINDOWS_SPEC.name in outdated
+        for name in outdated - {WINDOWS_SPEC.name} | ({*GOLD, *FOLDED} if is_windows else set()):
+            self._tables[name].exchange([(self._query(name), NOTHING_COMMITTED)])
+        if is_windows:
+            # The last batch may be incomplete, and its repetition records its windows.
+            last = max(record.derived.get(WINDOWS_SPEC.name, NOTHING_COMMITTED), record.begun - 1)
+            newest = _of_batch(self._newest_windows(last), last)
+            change = self._windows.change(newest, lambda _, found: found, is_new=True)
+            self._windows.commit([(LOG, last)], change)
+
     def _made(self, name: str) -> int:
         """Return the last batch of the log in a table."""
-        return self._tables[name].committed(self._query(name))
+        return made_through(self._tables[name], self._query(name))
 
     def _query(self, name: str) -> str:
+        if name in TRACED:
+            return TRACED[name].query
         if name in FOLDED:
             return f"{LOG}, text {zlib.crc32(FOLDED[name].sql.encode()):08x}"
         gold = GOLD[name]
         checksum = zlib.crc32("".join((gold.sql, *gold.views.values())).encode())
         return f"{LOG}, windows of {self.window_ms} ms, text {checksum:08x}"
+
+    def _newest_windows(self, through: int) -> pa.Table:
+        """Return the newest window of each farm in the batches up to `through`: `farm`, `window_start`."""
+        rows = stored_rows(self._output / RANGES_SPEC.name, RANGES_SPEC.schema)
+        rows = rows.filter((pc.field(BATCH) <= through) & pc.is_valid(pc.field("log_time")))
+        times_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        starts_ms = pc.multiply(pc.divide(times_ms, self.window_ms), self.window_ms)
+        starts = starts_ms.cast(pa.timestamp("ms", tz="UTC"))
+        return _newest(pa.table({"farm": rows.column("farm"), "window_start": starts}))
 
     def _all_windows(self, sources: Sources) -> pa.Table:
         """Return the windows of all history: `farm`, `window_start`."""
@@ -240,12 +288,10 @@ def _youngest(file: StoredFile) -> datetime:
 
 def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int) -> pa.Table:
     """Return the recorded windows of some farms after a batch; all derived tables have the batches `made_through`."""
-    newest = known.group_by("farm", use_threads=False).aggregate([("window_start", "max")])
-    newest = newest.rename_columns(["farm", "window_start"])
+    newest = _newest(known)
     is_touched = pc.is_in(newest.column("farm"), pc.unique(windows.column("farm")))
     touched = pa.concat_tables([newest.filter(is_touched), windows.cast(newest.schema)])
     of_batch = touched.group_by(["farm", "window_start"], use_threads=False).aggregate([])
-    of_batch = of_batch.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), of_batch.num_rows))
     # Windows in all tables are dropped, except the newest window of a farm without rows in this batch.
     other = newest.filter(pc.invert(is_touched))
     is_newest = pc.and_(
@@ -253,7 +299,17 @@ def _noted(known: pa.Table, windows: pa.Table, *, batch: int, made_through: int)
         pc.is_in(known.column("window_start"), other.column("window_start")),
     )
     kept = known.filter(pc.or_(pc.greater(known.column("batch"), made_through), is_newest))
-    return pa.concat_tables([kept, of_batch.cast(_WINDOWS_SCHEMA)])
+    return pa.concat_tables([kept, _of_batch(of_batch, batch)])
+
+
+def _newest(windows: pa.Table) -> pa.Table:
+    newest = windows.group_by("farm", use_threads=False).aggregate([("window_start", "max")])
+    return newest.rename_columns(["farm", "window_start"])
+
+
+def _of_batch(windows: pa.Table, batch: int) -> pa.Table:
+    batches = pa.repeat(pa.scalar(batch, pa.int64()), windows.num_rows)
+    return windows.append_column("batch", batches).cast(_WINDOWS_SCHEMA)
 
 
 def _of_batches(noted: pa.Table, after: int, through: int) -> pa.Table:

@@ -26,11 +26,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.gold.refreshing import made_by, made_through
 from pipeline.gold.sources import Sources, literal
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table, TableSpec
-from pipeline.tables.specs import EVENTS
+from pipeline.tables.specs import EVENTS, LOG
 
 MEMBERS = "members"
 PORTION_EVENTS = 200_000
@@ -109,13 +110,16 @@ TRACED = {
 """The tables in the order of making: each reads the present state of those before it."""
 
 
-def fold_traces(sources: Sources, tables: Mapping[str, Table], traced: TraceTable, since: datetime | None) -> None:
+def fold_traces(
+    sources: Sources, tables: Mapping[str, Table], traced: TraceTable, since: datetime | None, log_batch: int
+) -> None:
     """Add new information from the traces to one of the derived tables.
 
-    `since`: the oldest window that the log touched since the last refresh, or None.
+    `since`: the oldest window that the log touched since the last refresh, or None. `log_batch`: the last batch of the
+    log, for the record of batches.
     """
     table, query, through = tables[traced.spec.name], traced.query, sources.batch(EVENTS, EVENTS)
-    made = table.committed(query)
+    made = made_through(table, query)
     # After a change of the text, all events are read again.
     known = table.spec.schema.empty_table() if made == NOTHING_COMMITTED else table.rows()
     touched_since = since if "reports" in traced.sources else None
@@ -125,10 +129,11 @@ def fold_traces(sources: Sources, tables: Mapping[str, Table], traced: TraceTabl
     for portion in _portions(sources, made, through):
         is_last = portion.through >= through
         found = _folded(sources, traced, members, portion, known, since if is_last else None)
-        batches = [(query, portion.through)] if portion.through > portion.made else []
+        batches = made_by(query, portion.through, log_batch) if portion.through > portion.made else []
         is_same = _same(found, known, table.spec)
         if batches or not is_same:
-            table.exchange(batches, *(() if is_same else (table.written(found), table.files())))
+            changed = () if is_same else (table.written(found), table.files())
+            table.exchange(batches or [(LOG, log_batch)], *changed)
         known = found
 
 

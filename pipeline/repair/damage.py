@@ -54,7 +54,7 @@ class Damage:
     events: str = ""
     """The fault of the table `events` or of its checkpoint."""
     derived: tuple[str, ...] = ()
-    """Damaged derived tables."""
+    """Derived tables that are damaged, or older than the record."""
     record: str = ""
     """The fault of the record of batches; empty if it belongs to the tables."""
 
@@ -128,22 +128,27 @@ def examine(output: Output) -> Damage:
         found,
         fault,
         _events_fault(output, notes),
-        _damaged_derived(output),
+        _damaged_derived(output, notes),
         record.fault,
     )
 
 
-def _damaged_derived(output: Output) -> tuple[str, ...]:
-    return tuple(name for name, spec in DERIVED_SPECS.items() if (output / name).exists() and is_damaged(output, spec))
+def _damaged_derived(output: Output, notes: BatchNotes) -> tuple[str, ...]:
+    recorded = {name: notes.derived.get(name, -1) for name in DERIVED_SPECS}
+    return tuple(
+        name
+        for name, last in recorded.items()
+        if (is_damaged(output, DERIVED_SPECS[name], last) if (output / name).exists() else last >= 0)
+    )
 
 
-def is_damaged(output: Output, spec: TableSpec) -> bool:
-    """Return True if a table lacks rows, or has unreadable files or an unreadable log."""
+def is_damaged(output: Output, spec: TableSpec, last: int) -> bool:
+    """Return True if a table lacks rows or the batch `last`, or has unreadable files or an unreadable log."""
     try:
         table = Table(output, spec)
     except TableDamagedError:
         return True
-    return bool(lost_files(table))
+    return table.committed(LOG) < last or bool(lost_files(table))
 
 
 def _events_fault(output: Output, log: BatchNotes) -> str:

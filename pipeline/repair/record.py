@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.gold.tables import WINDOWS_SPEC
 from pipeline.output.buckets import Output
 from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.current import SPECS as CURRENT_SPECS
@@ -55,7 +56,8 @@ def record_of(output: Output) -> Record:
     # The repair completes these tables.
     complete = dict.fromkeys((each.name for each in (*REPAIRABLE, *CURRENT_FROM_BASE)), last)
     watch = {each.name: committed[each.name] for each in WATCH if each.name in tables}
-    notes.rebuild({**complete, **watch}, _last_entries(tables))
+    # The next run finds the newest windows again.
+    notes.rebuild({**complete, **watch}, _last_entries(tables), {WINDOWS_SPEC.name: last})
     return Record(notes, fault)
 
 

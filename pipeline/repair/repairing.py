@@ -69,7 +69,7 @@ def refuse_damaged_watch(output: Output) -> None:
         if record.fault and spec is STATE_SPEC and last >= 0:
             # Only this table has each batch.
             last = notes.done
-        if is_missing or is_damaged(output, spec) or Table(output, spec).committed(LOG) < last:
+        if is_missing or is_damaged(output, spec, last):
             raise TableDamagedError(
                 f"{output / spec.name} lost commits or files. The watch depends on all earlier entries, so this table"
                 " cannot be repaired: restore the entire directory from a backup, or read the log again into another"
@@ -94,9 +94,11 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
             _replace(output, each, logs[each.farm], notify)
     _make_exact(output, {*found.unreadable, *found.inexact, *damage.inexact}, found.lost_files, notes, notify)
     # Parts of the output differ in age, so derived tables may also be old.
-    for name in DERIVED_SPECS if lost or found.record or found.inexact else damage.derived:
+    derived = [*DERIVED_SPECS] if lost or found.record or found.inexact else [*damage.derived]
+    for name in derived:
         set_aside(output, name)
         notify(f"{name}: the next run makes this derived table.")
+    notes.end_derived({name: last for name, last in notes.derived.items() if name not in derived})
     if damage.checkpoint:
         _begin_numbers(output, CHECKPOINT, notes)
         notify("The next run continues after the last entry of the tables, with a new checkpoint.")

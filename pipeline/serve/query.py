@@ -271,7 +271,7 @@ def _listed(output: Output, names: Sequence[str], compared: Collection[str]) -> 
     noted = {
         name: (query, batch)
         for query, record in records.items()
-        for name, batch in (() if record is None else record.tables.items())
+        for name, batch in ({} if record is None else record.tables | record.derived).items()
         if name not in compared
     }
     tables = StoredTables(output, noted)

@@ -9,6 +9,7 @@ table is restored from a backup, its lost batches are not repeated. The numbers 
 either case.
 
 So this file records the range of a batch before a table commits it, and the last batch of each table after all commits.
+The derived tables may be behind the others, so their last batches are a separate part.
 `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
 that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The entries of each farm
 stay in JSON between two batches: 100,000 farms are a tenth of the driver's memory as objects.
@@ -51,6 +52,7 @@ class Range(Struct, frozen=True, array_like=True):
 
 
 _NONE: Final = Raw(b"{}")
+_NO_TABLES: Final[Mapping[str, int]] = {}
 _ranges = msgspec.json.Decoder(dict[str, Range]).decode
 _indexes = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -70,6 +72,8 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The tables' number for batch 0 of the present checkpoint; above 0 after a repair, when Spark counts from 0."""
     starts: Raw = _NONE
     """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
+    derived: dict[str, int] = {}
+    """The last batch of each derived table, and of the windows that they do not have yet."""
 
 
 class NotedBatches(Struct, frozen=True):
@@ -77,6 +81,11 @@ class NotedBatches(Struct, frozen=True):
 
     begun: int
     tables: dict[str, int]
+    derived: dict[str, int] = {}
+
+    def is_other(self, table: str, batch: int) -> bool:
+        """Return True if a derived table with this last batch is from another time than the record."""
+        return not self.derived.get(table, -1) <= batch <= self.begun
 
 
 def noted_batches(output: Output, query: str) -> NotedBatches | None:
@@ -165,7 +174,8 @@ class BatchNotes:
         if noted is not None:
             through = _through(noted)
             starts = _json({farm: each + 1 for farm, each in through.items()})
-            self._store(_Noted(noted.begun, noted.begun, _NONE, _json(through), noted.tables, noted.begun + 1, starts))
+            begun, derived = noted.begun, noted.derived
+            self._store(_Noted(begun, begun, _NONE, _json(through), noted.tables, begun + 1, starts, derived))
 
     def check_tables(self, committed: Mapping[str, int], *, may_be_missing: bool = False) -> None:
         """Raise TableDamagedError if a table lacks a batch that it had, or has a batch that the record lacks.
@@ -185,13 +195,15 @@ class BatchNotes:
         begun = None if self._noted is None else self._noted.begun
         return _fault(begun, max(committed.values(), default=-1), may_be_missing=may_be_missing)
 
-    def rebuild(self, committed: Mapping[str, int], last_entries: Mapping[str, int]) -> None:
+    def rebuild(
+        self, committed: Mapping[str, int], last_entries: Mapping[str, int], derived: Mapping[str, int] = _NO_TABLES
+    ) -> None:
         """Replace the notes by those of complete batches: the last batch of each table, the last entry of each farm.
 
         They are stored by `begin_numbers`, because no checkpoint is known to fit them.
         """
         last = max(committed.values(), default=-1)
-        self._noted = _Noted(last, last, _NONE, _json(last_entries), dict(committed))
+        self._noted = _Noted(last, last, _NONE, _json(last_entries), dict(committed), derived=dict(derived))
 
     def begin(self, batch: int, ranges: Mapping[str, Range]) -> None:
         """Record a batch's ranges before the first table commits it. Raise TableDamagedError if it does not fit."""
@@ -213,11 +225,25 @@ class BatchNotes:
             self._refuse_gap(farm, each.first, through.get(farm))
         self._store(msgspec.structs.replace(noted, begun=batch, ranges=_json(ranges), through=_json(through)))
 
-    def end(self, batch: int, committed: Mapping[str, int]) -> None:
-        """Record that all tables have a batch; `committed` has the last batch of each."""
+    def end(self, batch: int, committed: Mapping[str, int], derived: Mapping[str, int] | None = None) -> None:
+        """Record that all tables have a batch; `committed` has the last batch of each.
+
+        `derived`: the last batch of each derived table; None if they are unchanged.
+        """
         noted = self._noted
         if noted is not None and noted.done < batch:
-            self._store(msgspec.structs.replace(noted, done=batch, tables=dict(committed)))
+            known = noted.derived if derived is None else dict(derived)
+            self._store(msgspec.structs.replace(noted, done=batch, tables=dict(committed), derived=known))
+
+    @property
+    def derived(self) -> Mapping[str, int]:
+        """The last batch of each derived table."""
+        return _NO_TABLES if self._noted is None else self._noted.derived
+
+    def end_derived(self, derived: Mapping[str, int]) -> None:
+        """Record the last batch of each derived table."""
+        if self._noted is not None and self._noted.derived != derived:
+            self._store(msgspec.structs.replace(self._noted, derived=dict(derived)))
 
     def _refuse_other(self, batch: int, ranges: Mapping[str, Range], noted: _Noted) -> None:
         if ranges != (begun := _ranges(noted.ranges)):

@@ -265,6 +265,9 @@ def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_
     tables_of(log, tmp_path / "once", 0, gold=narrow)
     narrow.refresh(0)
     assert all_rows(tmp_path) == all_rows(tmp_path / "once")
+    # The width of the first run is new as well.
+    Gold(tmp_path, MINUTE_MS).refresh(wider.noted_through(LOG))
+    assert gold_rows(tmp_path, "router_health") == gold_rows(grown_days, "router_health")
 
 
 def test_last_rows_are_in_order(grown_days: Path) -> None:

@@ -25,13 +25,14 @@ from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import current
-from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.batch_notes import BatchNotes, noted_batches
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, STATES_SPEC
 from tests.effort import few_of, over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
+from tests.pipeline.test_trace_tables import event
 
 RECORD = "batches-log.json"
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
@@ -42,7 +43,7 @@ UNNAMED = {"current_farm": ("name", "batch_id")}
 """Columns that a repair cannot restore."""
 
 
-def write(output: Path, batch: int) -> None:
+def write(output: Path, batch: int, **options: Any) -> None:
     """Write a batch like a run: Spark's offsets before it, its commit after it."""
     log, (first, last) = two_days(), BATCHES[batch]
     output.mkdir(exist_ok=True)
@@ -51,7 +52,7 @@ def write(output: Path, batch: int) -> None:
         (output / "checkpoint" / directory).mkdir(parents=True, exist_ok=True)
     offset = json.dumps({"farms": {log.cluster_id: last + 1}})
     (output / "checkpoint" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}\n")
-    tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch)
+    tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch, **options)
     (output / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}\n")
 
 
@@ -480,3 +481,74 @@ def test_restored_state_does_not_lose_rows_silently(
     repair_from(output, two_days())
     assert rows_in(output) == undamaged_rows, note
     assert is_complete(output), note
+
+
+def derive(output: Path, batch: int, *, is_refreshed: bool) -> None:
+    """Write a batch like a run that also has a new event and makes the derived tables."""
+    gold = Gold(output, 60_000)
+    write_batch(output, EVENTS, batch, [event(f"node-{batch}", 1, batch, "founded", raftId=batch + 1)])
+    write(output, batch, gold=gold)
+    if is_refreshed:
+        gold.refresh(gold.noted_through(LOG))
+        BatchNotes(output, LOG).end_derived(gold.batches)
+
+
+@pytest.fixture(scope="module")
+def derived_states(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return copies of one output directory after each batch; the derived tables lack the last one."""
+    made = tmp_path_factory.mktemp("derived")
+    found = []
+    for batch in range(len(BATCHES) - 1):
+        derive(made / "tables", batch, is_refreshed=batch < len(BATCHES) - 2)
+        found.append(shutil.copytree(made / "tables", made / str(batch)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def derived_at_end(derived_states: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Return the derived rows of the run without a fault."""
+    output = shutil.copytree(derived_states[-1], tmp_path_factory.mktemp("end") / "tables")
+    derive(output, len(BATCHES) - 1, is_refreshed=True)
+    record = noted_batches(output, LOG)
+    assert record is not None
+    assert record.derived == dict.fromkeys([*SPECS, WINDOWS_SPEC.name], len(BATCHES) - 1)
+    return {name: gold_rows(output, name) for name in SPECS}
+
+
+def restore_derived(output: Path, states: list[Path], choice: random.Random) -> str:
+    """Let some derived tables, or the recorded windows, return to an earlier state; return a note."""
+    places = [None, *states[:-1]]
+    names = choice.sample([*SPECS, WINDOWS_SPEC.name], choice.randint(1, 3))
+    chosen = {name: choice.choice(places) for name in names}
+    for name, earlier in chosen.items():
+        shutil.rmtree(output / name)
+        if earlier is not None:
+            shutil.copytree(earlier / name, output / name)
+    return f"{ {name: earlier and earlier.name for name, earlier in chosen.items()} }"
+
+
+@pytest.mark.search
+@over_seeds(40, quick=4)
+def test_restored_derived_tables_do_not_lose_rows_silently(
+    seed: int, derived_states: list[Path], derived_at_end: Rows, tmp_path: Path
+) -> None:
+    """Queries refuse such tables, or are right; the next refresh makes them right, with or without a repair."""
+    choice = random.Random(seed)
+    output = shutil.copytree(derived_states[-1], tmp_path / "tables")
+    note = restore_derived(output, derived_states, choice)
+    is_refused = False
+    for name, spec in SPECS.items():
+        rows = rows_or_refusal(output, spec)
+        is_refused |= rows is None
+        assert rows is None or len(rows) == len(gold_rows(derived_states[-1], name)), f"{note}: {name}"
+    damaged = examine(output).derived
+    assert bool(damaged) == is_refused, note
+    if choice.random() < 0.5:
+        repair_from(output, two_days())
+        assert not examine(output).derived, note
+    if choice.random() < 0.5:
+        gold = Gold(output, 60_000)
+        gold.refresh(gold.noted_through(LOG))
+    derive(output, len(BATCHES) - 1, is_refreshed=True)
+    assert {name: gold_rows(output, name) for name in SPECS} == derived_at_end, note
+    assert all(rows_or_refusal(output, spec) is not None for spec in SPECS.values()), note
