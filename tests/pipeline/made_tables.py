@@ -14,6 +14,7 @@ from pipeline.gold.tables import FOLDED, GOLD, SPECS, Gold
 from pipeline.gold.traces import TRACED
 from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
+from pipeline.tables.batch_notes import BatchNotes
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
 from pipeline.tables.files import BATCH
@@ -36,10 +37,16 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Write a batch of a base table, of events or of transitions."""
+    """Write a batch of a base table, of events or of transitions. Only events are recorded."""
     opened = Table(output, _SPECS[table])
     given = [{BATCH: batch, **row} for row in rows]
-    opened.append(EVENTS if table == EVENTS else LOG, batch, rows_of(opened.spec.schema, given))
+    query = EVENTS if table == EVENTS else LOG
+    opened.append(query, batch, rows_of(opened.spec.schema, given))
+    if query == EVENTS:
+        (output / f"batches-{EVENTS}.json").unlink(missing_ok=True)
+        notes = BatchNotes(output, EVENTS)
+        notes.begin(batch, {})
+        notes.end(batch, {EVENTS: batch})
     return opened
 
 

@@ -331,8 +331,6 @@ def test_interrupted_batch_is_not_damage(states: list[Path], tmp_path: Path, mon
 def write_events(output: Path) -> None:
     """Write batch 0 of the traces; Spark has planned batch 1."""
     write_batch(output, EVENTS, 0, [{"kind": "member-dead", "time_ms": 1}])
-    BatchNotes(output, EVENTS).begin(0, {})
-    BatchNotes(output, EVENTS).end(0, {EVENTS: 0})
     for directory, numbers in (("offsets", (0, 1)), ("commits", (0,))):
         (output / EVENTS_CHECKPOINT / directory).mkdir(parents=True)
         for each in numbers:
