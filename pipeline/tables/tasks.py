@@ -81,7 +81,9 @@ class Results(Mapping[str, pa.Table]):
         self._parts = parts
 
     def __getitem__(self, name: str) -> pa.Table:
-        return _made_small(name, [pa.ipc.open_stream(each).read_all() for each in self._parts[name]])
+        # Parts of an array's memory begin anywhere, and Arrow prints a warning for unaligned numbers.
+        options = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+        return _made_small(name, [pa.ipc.open_stream(each, options=options).read_all() for each in self._parts[name]])
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the rows, or the default without any. An inherited `get` would hide a KeyError of the merge."""

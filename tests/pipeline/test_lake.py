@@ -22,7 +22,7 @@ from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import read_names
 from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
-from pipeline.tables.tasks import Outcome, Results, outcome_of, work
+from pipeline.tables.tasks import FILES, OUTCOME, WINDOWS, Outcome, Results, _packed, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
 from tests.effort import IS_SOAK
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
@@ -75,6 +75,15 @@ def test_error_of_merge_is_not_missing_rows(monkeypatch: pytest.MonkeyPatch) -> 
     assert rows.get("other") is None
     with pytest.raises(KeyError):
         rows.get("rows")
+
+
+def test_results_at_any_position_do_not_print_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    windows = pa.table({"farm": ["a"], "window_start": pa.array([1], pa.timestamp("ms", tz="UTC"))})
+    for bytes_before in range(1, 8):
+        contents = [b"[]".ljust(bytes_before + 1), _packed(windows)]
+        batch = pa.record_batch([[f"{FILES}clocks", WINDOWS], contents], schema=arrow_schema(OUTCOME))
+        assert outcome_of([batch, batch]).rows[WINDOWS].num_rows == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
