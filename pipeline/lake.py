@@ -39,7 +39,7 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.source.offsets import WHOLE_FARMS
 from pipeline.tables.batch_notes import BatchNotes, Continuity, Range, noted_batches
 from pipeline.tables.current import CurrentState
-from pipeline.tables.delta import NOTHING_COMMITTED, Table
+from pipeline.tables.delta import NOTHING_COMMITTED, Table, stored_version
 from pipeline.tables.files import BATCH, DAY
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.ranges import RangeKind, batch_rows, limit_rows
@@ -264,7 +264,7 @@ class EventsTable:
         self._table = Table(output, EVENTS_SPEC)
         self._notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
         committed = {EVENTS: self._table.known_batch(EVENTS)}
-        self._notes.check_tables(committed, may_be_missing=noted_batches(output, LOG) is None)
+        self._notes.check_tables(committed)
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
@@ -279,6 +279,26 @@ class EventsTable:
         self._table.append(EVENTS, batch, events if events.num_rows else None)
         self._notes.end(batch, {EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep.after_batch([self._table])
+
+
+def record_earlier_events(output: Output, finished: int) -> None:
+    """Record the batches of `events` if an earlier version wrote the tables without records.
+
+    `finished`: the last batch that the checkpoint of the traces has completed; the table lacks batches without events.
+    The query over the log makes its own record at any time. After that, tables without a record are refused.
+    """
+    notes = BatchNotes(output, EVENTS)
+    if not notes.is_empty or noted_batches(output, LOG) is not None:
+        return
+    # Versions without a record of batches did not count rows either.
+    if stored_version(output / EVENTS) < 1 or stored_version(output / RANGES_SPEC.name) > 0:
+        return
+    table = Table(output, EVENTS_SPEC)
+    last = max(finished, table.committed(EVENTS))
+    newest = table.rows([each for each in table.files() if each.batch == last])
+    # The run repeats this batch if the checkpoint has not completed it.
+    notes.begin(last, _cursors_of(newest.filter(pc.equal(newest.column(BATCH), last))))
+    notes.end(last, {EVENTS: table.committed(EVENTS)})
 
 
 def _cursors_of(rows: pa.Table) -> dict[str, Range]:

@@ -36,7 +36,8 @@ from pipeline import ignore
 from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import REST_TIMES, REST_TIMES_LOCAL, Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
-from pipeline.lake import EventsTable, Lake
+from pipeline.lake import EventsTable, Lake, record_earlier_events
+from pipeline.local.checkpoint import last_number
 from pipeline.local.query import LocalQuery, WriteBatch
 from pipeline.output.buckets import Output
 from pipeline.output.documents import Document
@@ -278,6 +279,7 @@ def prepare(output: Output, *, part: bool = False) -> None:
     output.mkdir(parents=True, exist_ok=True)
     claim_layout(output)
     refuse_orphaned(output)
+    record_earlier_events(output, last_number(output / EVENTS_CHECKPOINT / "commits"))
 
 
 def gold_of(settings: RunSettings) -> Gold:

@@ -14,7 +14,7 @@ from pipeline.gold.tables import FOLDED, GOLD, SPECS, Gold
 from pipeline.gold.traces import TRACED
 from pipeline.lake import Lake
 from pipeline.schemas import DERIVED, arrow_schema
-from pipeline.tables.batch_notes import BatchNotes
+from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
 from pipeline.tables.files import BATCH
@@ -44,7 +44,7 @@ def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str
     opened.append(query, batch, rows_of(opened.spec.schema, given))
     if query == EVENTS:
         (output / f"batches-{EVENTS}.json").unlink(missing_ok=True)
-        notes = BatchNotes(output, EVENTS)
+        notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
         notes.begin(batch, {})
         notes.end(batch, {EVENTS: batch})
     return opened

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.gold.answers import answer_sql
 from pipeline.lake import EventsTable, Lake, _ranges_of
+from pipeline.run import prepare
 from pipeline.schemas import EVENTS, arrow_schema
 from pipeline.serve.query import documents
 from pipeline.tables import current
@@ -24,11 +25,12 @@ from pipeline.tables.rows import ADDRESS
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.tables.tasks import FILES, OUTCOME, WINDOWS, Outcome, Results, _packed, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
-from tests.effort import IS_SOAK
+from tests.effort import IS_SOAK, each_case
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
 
 SPECS = (*BASE_SPECS.values(), *current.SPECS.values(), RANGES_SPEC, TRANSITIONS_SPEC, STATE_SPEC)
 SALT = "the same for all"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def lake_at(output: Path) -> Lake:
@@ -48,6 +50,14 @@ def remove_record(output: Path) -> None:
     """Remove the parts that versions before the record of batches did not write."""
     (output / "batches-log.json").unlink()
     rmtree(output / RANGES_SPEC.name)
+
+
+def events_of_two() -> pa.RecordBatch:
+    """Return two events of a node, the second one without a log time."""
+    schema = arrow_schema(EVENTS)
+    cells = [["aa", "aa"], ["node-1"] * 2, [1, 2], [1_000, 2_000], [NOON, None], [0, 0], ["founded"] * 2, ["{}"] * 2]
+    arrays = [pa.array(cell, each.type) for cell, each in zip(cells, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def tables_in(output: Path) -> dict[str, list[dict[str, Any]]]:
@@ -177,9 +187,9 @@ def parts_of(*ends: int) -> list[MadeUpLog]:
     return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip(begins, (*ends, None), strict=True)]
 
 
-def write_parts(output: Path, parts: list[MadeUpLog]) -> None:
+def write_parts(output: Path, parts: list[MadeUpLog], begin: int = 0) -> None:
     lake = lake_at(output)
-    for batch, part in enumerate(parts):
+    for batch, part in enumerate(parts, begin):
         lake.write_outcome(outcome_for(lake, part, 1), batch)
 
 
@@ -236,6 +246,26 @@ def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> No
     assert found == {name: rows for name, rows in expected.items() if name != "ranges"}
 
 
+@each_case("finished", [-1, 0, 3])
+def test_events_of_earlier_version_without_records_continue(finished: int, tmp_path: Path) -> None:
+    # given batch 0 of the traces, completed or not, and perhaps later batches without events
+    events = events_of_two()
+    EventsTable(tmp_path).write_batch([events], 0)
+    write_parts(tmp_path, parts_of(20, 40)[:1])
+    (tmp_path / "batches-events.json").unlink()
+    remove_record(tmp_path)
+    for name in ("checkpoint", "checkpoint-events"):
+        (tmp_path / name / "commits").mkdir(parents=True)
+    if finished >= 0:
+        (tmp_path / "checkpoint-events" / "commits" / str(finished)).touch()
+    (tmp_path / "layout.json").write_text('{"layout": 3}')
+    prepare(tmp_path)
+    # when the query over the log makes its record first
+    write_parts(tmp_path, parts_of(20, 40)[1:2], 1)
+    EventsTable(tmp_path).write_batch([events], finished + 1)
+    assert len(documents(tmp_path, "FROM events")) == (2 if finished < 0 else 4)
+
+
 def test_known_pseudonyms_are_bounded_and_all_names_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.lake.NAMED_MAX", 30)
     lake, names = lake_at(tmp_path), {f"d-{number:012x}": f"address {number}" for number in range(500)}
@@ -247,14 +277,11 @@ def test_known_pseudonyms_are_bounded_and_all_names_stored(tmp_path: Path, monke
 
 
 def test_repeated_batch_of_events_is_stored_once(tmp_path: Path) -> None:
-    schema, noon = arrow_schema(EVENTS), datetime(2026, 1, 1, 12, tzinfo=UTC)
-    cells = [["aa", "aa"], ["node-1"] * 2, [1, 2], [1_000, 2_000], [noon, None], [0, 0], ["founded"] * 2, ["{}"] * 2]
-    arrays = [pa.array(cell, each.type) for cell, each in zip(cells, schema, strict=True)]
     for batch in (0, 0):
-        EventsTable(tmp_path).write_batch([pa.RecordBatch.from_arrays(arrays, schema=schema)], batch)
+        EventsTable(tmp_path).write_batch([events_of_two()], batch)
     EventsTable(tmp_path).write_batch([], 1)
     rows = stored_rows(tmp_path / "events", EVENTS_SPEC.schema).sort_by("cursor").to_pylist()
     assert [(row["cursor"], row["log_time"], row["day"], row["batch_id"]) for row in rows] == [
-        (1, noon, noon.date(), 0),
+        (1, NOON, NOON.date(), 0),
         (2, None, None, 0),
     ]
