@@ -68,7 +68,7 @@ def _offsets_fault(file: Output, notes: BatchNotes) -> str:
 def _topic_fault(file: Output, notes: BatchNotes) -> str:
     """Compare the next offset of a topic: the number of the last index before it, which may not be in the topic."""
     try:
-        through = max(end for partitions in (_offset(file) or {}).values() for end in partitions.values())
+        through = max(int(end) for partitions in (_offset(file) or {}).values() for end in partitions.values())
     except (AttributeError, TypeError, ValueError):
         return f"its file offsets/{file.name} is damaged"
     for farm, entry in notes.next_entries().items():

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pipeline.gold.tables import SPECS as DERIVED_SPECS
 from pipeline.output.buckets import Output
-from pipeline.repair.checkpoint import checkpoint_fault, is_of_topic
+from pipeline.repair.checkpoint import checkpoint_fault
 from pipeline.repair.record import COUNTED, CURRENT_FROM_BASE, REPAIRABLE, lost_files, record_of
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.tables.batch_notes import BatchNotes, Range
@@ -119,7 +119,7 @@ def examine(output: Output) -> Damage:
             _count(table, readable, interrupted, counts)
         elif spec is RANGES_SPEC:
             ranges = _before(table.rows(readable), interrupted, "first_index")
-    found = _lost_ranges(ranges, counts, notes.next_entries(), of_topic=is_of_topic(output / CHECKPOINT))
+    found = _lost_ranges(ranges, counts, notes.next_entries(), of_topic=notes.of_topic)
     fault = "" if record.fault else checkpoint_fault(output, CHECKPOINT, notes)
     return Damage(
         tuple(unreadable),

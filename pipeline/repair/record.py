@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 
 from pipeline.gold.tables import WINDOWS_SPEC
 from pipeline.output.buckets import Output
-from pipeline.tables.batch_notes import BatchNotes
+from pipeline.repair.checkpoint import is_of_topic
+from pipeline.run import CHECKPOINT
+from pipeline.tables.batch_notes import BatchNotes, Continuity
 from pipeline.tables.current import SPECS as CURRENT_SPECS
 from pipeline.tables.delta import NOTHING_COMMITTED, StoredFile, Table
 from pipeline.tables.files import TableDamagedError, check_files, read_file
@@ -40,9 +42,15 @@ class Record:
     fault: str = ""
 
 
+def stored_notes(output: Output) -> BatchNotes:
+    """Return the notes of the log. The checkpoint shows the kind of source that an earlier version did not record."""
+    continuity = Continuity.LATER if is_of_topic(output / CHECKPOINT) else Continuity.NEXT
+    return BatchNotes(output, LOG, continuity)
+
+
 def record_of(output: Output) -> Record:
     """Return the record of batches of the log. Raise TableDamagedError if its file is damaged."""
-    notes, tables = BatchNotes(output, LOG), dict[str, Table]()
+    notes, tables = stored_notes(output), dict[str, Table]()
     for spec in (*REPAIRABLE, *CURRENT_FROM_BASE, *WATCH):
         if (output / spec.name).exists():
             with suppress(TableDamagedError):

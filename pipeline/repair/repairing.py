@@ -30,7 +30,7 @@ from pipeline.local.checkpoint import StoredCheckpoint
 from pipeline.output.buckets import Output
 from pipeline.repair.checkpoint import set_aside
 from pipeline.repair.damage import Damage, LostRange, examine, is_damaged
-from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, WATCH, lost_files, record_of
+from pipeline.repair.record import CURRENT_FROM_BASE, REPAIRABLE, WATCH, lost_files, record_of, stored_notes
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from pipeline.source.farms import SelectedLog, StreamFarms
 from pipeline.source.log_client import FarmLogError, shortened
@@ -85,7 +85,7 @@ def repair(output: Output, farms: StreamFarms, notify: Notify) -> Damage:
     refuse_damaged_watch(output)
     found = examine(output)
     damage = _made_readable(output, found, notify)
-    notes = BatchNotes(output, LOG)
+    notes = stored_notes(output)
     interrupted = notes.begun_entries() if damage.checkpoint else {}
     lost = [*damage.ranges, *(LostRange(farm, each.first, each.last) for farm, each in interrupted.items())]
     if lost:

@@ -74,6 +74,8 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The first entry of each farm in the present checkpoint. Spark requests it again if it repeats batch 0."""
     derived: dict[str, int] = {}
     """The last batch of each derived table, and of the windows that they do not have yet."""
+    of_topic: bool = False
+    """True if a batch is from a topic (`Continuity.LATER`)."""
 
 
 class NotedBatches(Struct, frozen=True):
@@ -151,6 +153,11 @@ class BatchNotes:
         """The last batch that all tables have; -1 without one."""
         return -1 if self._noted is None else self._noted.done
 
+    @property
+    def of_topic(self) -> bool:
+        """True if this run or an earlier one reads a topic, which lacks indexes between two entries."""
+        return self._continuity is Continuity.LATER or (self._noted is not None and self._noted.of_topic)
+
     def batch_of(self, table: str) -> int:
         """Return the last batch of a table at the end of the batch `done`; -1 without one."""
         return -1 if self._noted is None else self._noted.tables.get(table, -1)
@@ -174,8 +181,9 @@ class BatchNotes:
         if noted is not None:
             through = _through(noted)
             starts = _json({farm: each + 1 for farm, each in through.items()})
-            begun, derived = noted.begun, noted.derived
-            self._store(_Noted(begun, begun, _NONE, _json(through), noted.tables, begun + 1, starts, derived))
+            begun, derived, of_topic = noted.begun, noted.derived, self.of_topic
+            new = _Noted(begun, begun, _NONE, _json(through), noted.tables, begun + 1, starts, derived, of_topic)
+            self._store(new)
 
     def check_tables(self, committed: Mapping[str, int], *, may_be_missing: bool = False) -> None:
         """Raise TableDamagedError if a table lacks a batch that it had, or has a batch that the record lacks.
@@ -203,13 +211,16 @@ class BatchNotes:
         They are stored by `begin_numbers`, because no checkpoint is known to fit them.
         """
         last = max(committed.values(), default=-1)
-        self._noted = _Noted(last, last, _NONE, _json(last_entries), dict(committed), derived=dict(derived))
+        tables = dict(committed)
+        self._noted = _Noted(
+            last, last, _NONE, _json(last_entries), tables, derived=dict(derived), of_topic=self.of_topic
+        )
 
     def begin(self, batch: int, ranges: Mapping[str, Range]) -> None:
         """Record a batch's ranges before the first table commits it. Raise TableDamagedError if it does not fit."""
         noted = self._noted
         if noted is None:
-            self._store(_Noted(batch, batch - 1, _json(ranges), _NONE, {}))
+            self._store(_Noted(batch, batch - 1, _json(ranges), _NONE, {}, of_topic=self.of_topic))
             return
         if batch == noted.begun:
             self._refuse_other(batch, ranges, noted)
@@ -223,7 +234,8 @@ class BatchNotes:
         through = _through(noted)
         for farm, each in ranges.items():
             self._refuse_gap(farm, each.first, through.get(farm))
-        self._store(msgspec.structs.replace(noted, begun=batch, ranges=_json(ranges), through=_json(through)))
+        changed = {"begun": batch, "ranges": _json(ranges), "through": _json(through), "of_topic": self.of_topic}
+        self._store(msgspec.structs.replace(noted, **changed))
 
     def end(self, batch: int, committed: Mapping[str, int], derived: Mapping[str, int] | None = None) -> None:
         """Record that all tables have a batch; `committed` has the last batch of each.

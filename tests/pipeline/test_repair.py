@@ -25,17 +25,19 @@ from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables import current
-from pipeline.tables.batch_notes import BatchNotes, noted_batches
+from pipeline.tables.batch_notes import BatchNotes, Continuity, noted_batches
 from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC, STATES_SPEC
-from tests.effort import few_of, over_seeds
+from tests.effort import each_case, few_of, over_seeds
 from tests.pipeline.farm_log_server import MadeUpLog, serve_log, two_days
 from tests.pipeline.made_tables import gold_rows, tables_of, write_batch
 from tests.pipeline.test_trace_tables import event
 
 RECORD = "batches-log.json"
 BATCHES = ((1, 7), (8, 9), (10, 16), (17, 26))
+NOT_IN_TOPIC = {5, 10}
+"""Entries that the topic lacks: inside a batch, and between two batches."""
 TABLES = (*BASE_SPECS.values(), *(spec for name, spec in current.SPECS.items() if name != "watched"))
 Damaging = Callable[[Path], object]
 Rows = dict[str, list[dict[str, Any]]]
@@ -43,16 +45,18 @@ UNNAMED = {"current_farm": ("name", "batch_id")}
 """Columns that a repair cannot restore."""
 
 
-def write(output: Path, batch: int, **options: Any) -> None:
-    """Write a batch like a run: Spark's offsets before it, its commit after it."""
+def write(output: Path, batch: int, *, of_topic: bool = False, **options: Any) -> None:
+    """Write a batch like a run: Spark's offsets before it, its commit after it. A topic lacks some entries."""
     log, (first, last) = two_days(), BATCHES[batch]
     output.mkdir(exist_ok=True)
     claim_layout(output)
     for directory in ("offsets", "commits"):
         (output / "checkpoint" / directory).mkdir(parents=True, exist_ok=True)
-    offset = json.dumps({"farms": {log.cluster_id: last + 1}})
+    offset = json.dumps({"farm-log": {"0": last}} if of_topic else {"farms": {log.cluster_id: last + 1}})
     (output / "checkpoint" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offset}\n")
-    tables_of(MadeUpLog(entries=log.entries[first - 1 : last]), output, batch, **options)
+    entries = [each for each in log.entries[first - 1 : last] if not of_topic or each["index"] not in NOT_IN_TOPIC]
+    continuity = Continuity.LATER if of_topic else Continuity.NEXT
+    tables_of(MadeUpLog(entries=entries), output, batch, continuity=continuity, **options)
     (output / "checkpoint" / "commits" / str(batch)).write_text("v1\n{}\n")
 
 
@@ -244,6 +248,48 @@ def test_checkpoint_older_than_tables_is_replaced(undamaged: Path, tmp_path: Pat
     log.report(1)
     tables_of(MadeUpLog(entries=log.entries[26:]), output, 4)
     assert Lake(output, 60_000).first_entries == starts
+
+
+def lose_last_batch_of_checkpoint(output: Path) -> None:
+    for directory in ("offsets", "commits"):
+        (output / "checkpoint" / directory / "3").unlink()
+
+
+def lose_last_batch_and_kind_of_source(output: Path) -> None:
+    """Change the output like an earlier version, which did not record the kind of the source."""
+    lose_last_batch_of_checkpoint(output)
+    noted = json.loads((output / RECORD).read_text())
+    assert noted.pop("ofTopic")
+    (output / RECORD).write_text(json.dumps(noted))
+
+
+@each_case(
+    "damage",
+    [
+        lose_last_batch_of_checkpoint,
+        lose_last_batch_and_kind_of_source,
+        remove("checkpoint"),
+        empty_offsets(3),
+        DAMAGES["lost-record"],
+    ],
+)
+def test_repair_of_topic_does_not_read_its_holes(damage: Damaging, tmp_path: Path) -> None:
+    output = tmp_path / "tables"
+    for batch in range(len(BATCHES)):
+        write(output, batch, of_topic=True)
+    assert not examine(output)
+    rows = rows_in(output)
+    damage(output)
+    lines = repair_from(output, two_days())
+    assert (rows_in(output), [each for each in lines if "read again" in each]) == (rows, [])
+    assert Lake(output, 60_000, continuity=Continuity.LATER).first_entries == {two_days().cluster_id: 27}
+
+
+@each_case("end", ["null", '"x"'])
+def test_damaged_offset_of_topic_is_reported(end: str, tmp_path: Path) -> None:
+    write(tmp_path, 0, of_topic=True)
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"farm-log":{{"0":{end}}}}}\n')
+    assert examine(tmp_path).checkpoint == "its file offsets/0 is damaged"
 
 
 def test_tables_older_than_checkpoint_are_read_up_to_it(states: list[Path], tmp_path: Path) -> None:
