@@ -24,7 +24,7 @@ from pipeline.feedback.submitting import NodeSubmission
 from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
 from pipeline.source.farm import DEFAULT_PAGE_SIZE
 from pipeline.source.farms import OLDEST, ManyFarms
-from pipeline.source.kafka import SERVERS, connector
+from pipeline.source.kafka import MOST_OFFSETS, SERVERS, TOPIC_OPTION, connector
 from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
 
@@ -161,8 +161,9 @@ class Topic:
         return (connector(),)
 
     def options(self) -> dict[str, str]:
-        """Return the options of Spark's connector."""
-        return {SERVERS: self.servers, **dict(self.settings)}
+        """Return the options of Spark's connector; it ignores their case, and this package does not."""
+        own = {each.lower(): each for each in (TOPIC_OPTION, MOST_OFFSETS)}
+        return {SERVERS: self.servers, **{own.get(name.lower(), name): value for name, value in self.settings}}
 
     def refuse_outside(self, _first: int, _last: int) -> None:
         """Raise FarmLogError, since a topic has offsets, not indexes."""

@@ -35,7 +35,7 @@ from pipeline.source.log_client import OTHER_CLUSTER, SILENCE_SECONDS, FarmLogEr
 
 FORMAT = "kafka"
 TOPIC = "farm-log"
-SERVERS = "kafka.bootstrap.servers"
+SERVERS, TOPIC_OPTION = "kafka.bootstrap.servers", "subscribe"
 TERM = "term"
 BROKER_TIMEOUT_MS = 15_000
 """The limit of the query for the farm's id; Kafka's own default is a minute."""
@@ -119,13 +119,15 @@ def options_of(options: Mapping[str, str], first_entry: int | None = None) -> di
     `first_entry` replaces every option about the start.
     """
     named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
-    of_run = {"subscribe": TOPIC, "startingOffsets": "earliest", **named}
+    of_run = {TOPIC_OPTION: TOPIC, "startingOffsets": "earliest", **named}
     theirs = {name: value for name, value in options.items() if name != MOST_ENTRIES}
     found = {**of_run, **theirs, "includeHeaders": "true"}
     if first_entry is None:
         return found
-    start = json.dumps({found["subscribe"]: {"0": first_entry - _OFFSET_TO_INDEX}})
-    kept = {name: value for name, value in found.items() if not name.startswith(("startingOffsets", "startingTime"))}
+    start = json.dumps({found[TOPIC_OPTION]: {"0": first_entry - _OFFSET_TO_INDEX}})
+    # Spark ignores the case of its options.
+    starts = "startingoffsets", "startingtime"
+    kept = {name: value for name, value in found.items() if not name.lower().startswith(starts)}
     return {**kept, "startingOffsets": start}
 
 

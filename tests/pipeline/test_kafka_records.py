@@ -76,14 +76,21 @@ def test_connector_option_overrides_general_option() -> None:
 def test_repaired_tables_of_topic_are_continued_at_next_offset() -> None:
     given = {SERVERS: "a:1", "subscribe": "log", "startingOffsets": "latest", "startingTimestamp": "5"}
     assert options_of(given)["startingTimestamp"] == "5"
-    options = options_of(given, 27)
-    assert options["startingOffsets"] == '{"log": {"0": 26}}'
-    assert "startingTimestamp" not in options
+    # Spark ignores the case of an option.
+    for spelled in (given, {**given, "startingoffsets": "latest", "STARTINGTIMESTAMP": "5"}):
+        options = options_of(spelled, 27)
+        assert options.pop("startingOffsets") == '{"log": {"0": 26}}'
+        assert not [name for name in options if name.lower().startswith("starting")]
 
 
 def test_run_does_not_skip_lost_records_of_topic() -> None:
     result = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--kafka-option", "failOnDataLoss=false"])
     assert (result.exit_code, "a run must stop if the topic has lost records" in result.output) == (2, True)
+
+
+def test_spelling_of_connector_options_is_ignored() -> None:
+    options = Topic(servers="a:1", settings=(("SUBSCRIBE", "log"), ("maxoffsetspertrigger", "5"))).options()
+    assert (options["subscribe"], options[MOST_OFFSETS]) == ("log", "5")
 
 
 def test_topic_requires_connector_and_rejects_submission() -> None:
