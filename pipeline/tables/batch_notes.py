@@ -234,8 +234,8 @@ class BatchNotes:
         through = _through(noted)
         for farm, each in ranges.items():
             self._refuse_gap(farm, each.first, through.get(farm))
-        changed = {"begun": batch, "ranges": _json(ranges), "through": _json(through), "of_topic": self.of_topic}
-        self._store(msgspec.structs.replace(noted, **changed))
+        entries, before, of_topic = _json(ranges), _json(through), self.of_topic
+        self._store(msgspec.structs.replace(noted, begun=batch, ranges=entries, through=before, of_topic=of_topic))
 
     def end(self, batch: int, committed: Mapping[str, int], derived: Mapping[str, int] | None = None) -> None:
         """Record that all tables have a batch; `committed` has the last batch of each.
