@@ -142,7 +142,7 @@ def _damaged_derived(output: Output, notes: BatchNotes) -> tuple[str, ...]:
     )
 
 
-def is_damaged(output: Output, spec: TableSpec, last: int) -> bool:
+def is_damaged(output: Output, spec: TableSpec, last: int = -1) -> bool:
     """Return True if a table lacks rows or the batch `last`, or has unreadable files or an unreadable log."""
     try:
         table = Table(output, spec)
