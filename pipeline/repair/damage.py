@@ -54,7 +54,7 @@ class Damage:
     events: str = ""
     """The fault of the table `events` or of its checkpoint."""
     derived: tuple[str, ...] = ()
-    """Derived tables that are damaged, or older than the record."""
+    """Damaged derived tables, and those older than the record."""
     record: str = ""
     """The fault of the record of batches; empty if it belongs to the tables."""
 

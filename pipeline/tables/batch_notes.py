@@ -9,7 +9,7 @@ table is restored from a backup, its lost batches are not repeated. The numbers 
 either case.
 
 So this file records the range of a batch before a table commits it, and the last batch of each table after all commits.
-The derived tables may be behind the others, so their last batches are a separate part.
+The derived tables may lag, so their last batches are a separate part.
 `TableDamagedError` reports a batch with a gap after the last batch, a recorded number with another range, and a table
 that lacks an earlier batch. The file is replaced as a whole (`pipeline/output/documents.py`). The entries of each farm
 stay in JSON between two batches: 100,000 farms are a tenth of the driver's memory as objects.

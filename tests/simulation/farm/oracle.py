@@ -3,13 +3,12 @@
     Truth         the facts of each second, and since when each of them holds: lost pairs, links, working machines
     Oracle        the claims of each node (`Claim`), judged by the facts
 
-    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`
-                                          wrong while the node's router has been down for `DELAYS_S`, or another
-                                          server's for `LATE_S`
+    verdict       healthy                 wrong while a server has been down, or cut off from the node, for `LATE_S`, or
+                                          the node's router for `DELAYS_S`, or another server's router for `LATE_S`
                   not no quorum           wrong while the node has not reached a majority for `LATE_S`
                   no quorum               wrong while a majority has worked, and all servers were linked, for `LATE_S`
                   X down, X left …        wrong while X has worked, and has been linked with the node, for `LATE_S`
-                  UDP to X is blocked     wrong at any time: the faults of trials block TCP, too, or lose single packets
+                  UDP to X is blocked     wrong unless packets are lost, or no packet of a link gets through
                   X does not report       wrong while X has worked, and has been linked with all servers, for `LATE_S`
     alarm         of a kind               wrong if none of its causes existed within `LATE_S`; a kind in `OF_MACHINE`
                                           needs a cause at the machine of the node
@@ -351,7 +350,7 @@ class Oracle:
             if truth.lasts_s("works", target) > LATE_S and truth.lasts_s("linked", *sorted((name, target))) > LATE_S:
                 yield f"{target} has worked and has been linked for a minute"
         if _UDP.search(text) and not truth.had((*_LOSSES, *_SEEDS), LATE_S):
-            yield "UDP alone is never blocked"
+            yield "no fault of UDP alone is active"
         for target in _SILENT.findall(text):
             others = [each for each in self._world.members if each != target]
             if truth.lasts_s("works", target) > LATE_S and all(
