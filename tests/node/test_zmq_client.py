@@ -126,6 +126,17 @@ async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None
         assert client._leader.url == url_of(1)
 
 
+async def test_leader_found_if_others_name_its_old_address(autojump_clock: MockClock) -> None:
+    """The followers reply first, and name an address of the leader that no peer has any longer."""
+    network = MemoryNetwork()
+    members = tuple(Peer(str(number), f"tcp://10.0.0.1:{8000 + number}") for number in (1, 2, 3))
+    for number in (1, 2, 3):
+        ScriptedPeer(network, Peer(str(number), url_of(number)), members, "3")
+    async with client_of(network) as client:
+        assert await client.update(b"hello", patience_s=5.0) == 1
+        assert client._leader.url == url_of(3)
+
+
 async def test_redirect_followed_with_same_request(autojump_clock: MockClock) -> None:
     network, (one, two, _) = cluster()
     async with client_of(network) as client:

@@ -11,7 +11,7 @@ These are the states of the specification's "broken known leader state". Differe
 - Requests wait for one shared search; then each goes to the found leader. The specification sends the last request to
   each peer in turn. With 64 requests under way that would query each peer 64 times.
 - The turns overlap: after `turn_s` without a reply the next peer is queried too, and the first useful reply counts. So
-  a dead seed costs only a tenth of a second. A peer that did not reply, and the peer that named it, are queried last.
+  a dead seed costs only a tenth of a second. Peers that did not reply, and peers that named them, are queried last.
 - If a peer does not reply to one request but serves others, it still leads; only that request is repeated.
 - Two peers that name each other count as peers without a leader, so a client does not alternate between them.
 
@@ -69,7 +69,7 @@ class KnownLeader:
         self._preferred_url: str | None = None
         self._named_by: str | None = None
         """Peer that named the leader."""
-        self._last_urls: frozenset[str | None] = frozenset()
+        self._failed_urls: frozenset[str | None] = frozenset()
         self._redirects = 0
         self._searching = trio.Lock()
         links.keep(self._seeds)
@@ -104,6 +104,7 @@ class KnownLeader:
         """Record that the peer performed a leader's task."""
         link.served_s = trio.current_time()
         self._redirects = 0
+        self._failed_urls = frozenset()
 
     def silent(self, link: ClientLink, since_s: float) -> None:
         """Record a timeout of a request to the peer; `since_s` is the time when it was sent, accepted or confirmed."""
@@ -135,8 +136,11 @@ class KnownLeader:
         if url == self._url:
             self._url = None
             self._waits_first = waits_first
-            self._last_urls = frozenset((url, self._named_by))
-            self.links.keep(self._known_urls())
+            known, last = self._known_urls(), frozenset((url, self._named_by))
+            # Without the earlier ones, two peers that name one dead address would be queried alternately.
+            failed = self._failed_urls | last
+            self._failed_urls = last if failed.issuperset(known) else failed
+            self.links.keep(known)
 
     def unfit(self, url: str, what: str) -> None:
         """Drop a peer that claims to lead but does not perform a leader's task."""
@@ -255,4 +259,4 @@ class KnownLeader:
 
     def _in_order(self) -> list[str]:
         """Return all known peers, in query order."""
-        return sorted(self._known_urls(), key=lambda url: (url != self._preferred_url, url in self._last_urls))
+        return sorted(self._known_urls(), key=lambda url: (url != self._preferred_url, url in self._failed_urls))
