@@ -32,7 +32,7 @@ from pipeline.feedback.client_key import ClientKeyError, load_client_key
 from pipeline.feedback.rows import rows_in_log
 from pipeline.feedback.submitting import Feedback, NodeSubmission, Submission
 from pipeline.source.endpoint import CredentialError, load_credentials
-from pipeline.source.farms import FarmNodes, nodes_of_farms
+from pipeline.source.farms import FarmNodes, nodes_of_farms, version_of
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.recent import by_farm
 
@@ -78,7 +78,7 @@ class FarmsFile:
         self._notify = notify
         self._lock = threading.Lock()
         self._nodes = nodes_of_farms(path)
-        self._changed = _version(path)
+        self._changed = version_of(path)
         self._reaches: dict[tuple[str, str], Reach | None] = {}
         self._report_directories({})
 
@@ -94,7 +94,7 @@ class FarmsFile:
 
     def _read_again(self) -> None:
         try:
-            changed = _version(self._path)
+            changed = version_of(self._path)
             if changed == self._changed:
                 return
             self._changed = changed
@@ -220,8 +220,3 @@ class FarmsFeedback:
 
     def _notifying(self, name: str | None) -> Callable[[str], None]:
         return self._notify if name is None else lambda text: self._notify(f"{name}: {text}")
-
-
-def _version(path: Path) -> tuple[int, int]:
-    now = path.stat()
-    return now.st_mtime_ns, now.st_size

@@ -118,6 +118,12 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
     return parsed.farms
 
 
+def version_of(path: Path) -> tuple[int, ...]:
+    """Return numbers of a file that differ after a change, also after a copy with the times of its source."""
+    now = path.stat()
+    return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
 def nodes_of_farms(path: Path) -> dict[str, FarmNodes | None]:
     """Return the nodes of each farm in the file, by name; None for a directory. Raise FarmLogError."""
     return {name: _nodes(farm, path) if farm.nodes else None for name, farm in _read_farms(path).items()}
@@ -244,7 +250,7 @@ class ManyFarms:
     def __init__(self, path: Path, page_size: int) -> None:
         self._path = path
         self._page_size = page_size
-        self._changed = (0, 0)
+        self._changed: tuple[int, ...] = ()
         self._farms: dict[str, _FarmState] = {}
         self._pool = DaemonPool(QUERIES_AT_ONCE)
         self._of_file = ""
@@ -320,8 +326,7 @@ class ManyFarms:
     def _read_again(self) -> None:
         """Read the file if it has changed."""
         try:
-            now = self._path.stat()
-            changed = (now.st_mtime_ns, now.st_size)
+            changed = version_of(self._path)
             if changed == self._changed:
                 return
             farms = _read_farms(self._path)

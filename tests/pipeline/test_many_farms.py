@@ -4,6 +4,7 @@ An unresponsive farm is reported and does not delay the others.
 """
 
 import json
+import os
 import pickle
 import threading
 import tracemalloc
@@ -316,6 +317,20 @@ def test_farm_with_edited_address_waits_for_reply(tmp_path: Path) -> None:
     write_farms(file, {"other": tmp_path / "another.sock"})
     farms._read_again()
     assert farms.unread == Unread(waiting=("other",), unlisted=("dead",))
+
+
+def test_restored_file_with_old_times_is_read_again(tmp_path: Path) -> None:
+    file, other = tmp_path / "farms.toml", tmp_path / "other.toml"
+    write_farms(file, {"first": tmp_path / "one.sock"})
+    farms = ManyFarms(file, 1_000)
+    farms._read_again()
+    write_farms(other, {"other": tmp_path / "one.sock"})
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    assert other.stat().st_size == file.stat().st_size
+    other.replace(file)
+    os.utime(file, ns=times)
+    farms._read_again()
+    assert farms.unread.waiting == ("other",)
 
 
 def test_farm_with_two_names_is_read_once(tmp_path: Path) -> None:
