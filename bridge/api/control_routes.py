@@ -242,6 +242,7 @@ KEYS_REPLACE: Final = _post(
     " keys, unless forced",
     body=ReplaceKeysRequest,
     empty=b"{}",
+    numbers=_CHECK,
 )
 BACKUP: Final = _post(
     "/v1/backup", Struct, "a backup, without keys, hard state and identity", content="the file's bytes"
@@ -270,7 +271,9 @@ KEYS: Final = _get(
 )
 KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
 KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
-KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
+KEYS_REMOVE: Final = _post(
+    "/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", numbers=_CHECK, **_KEY
+)
 KEYS_EXPORT: Final = _post(
     "/v1/keys/export",
     FarmKeyAnswer,

@@ -8,6 +8,7 @@ node admit-client   allow a client key to submit entries of some scopes
 node remove-client  forbid it again
 """
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,9 +18,9 @@ from bridge.api.control import NodeEvicted
 from bridge.api.control_routes import NODES, NODES_APPROVE, NODES_EVICT
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
-from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.failure import fail, failures
 from bridge.cli.help.completion import complete_member
-from bridge.cli.node_queries import call_current, node_option, nodes_option, query_leader
+from bridge.cli.node_queries import call_current, confirm_checked, node_option, nodes_option, query_leader
 from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -73,10 +74,10 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     permanently: the leader removes its server when the server of the new identity votes. A holder of a copied key file
     can use any name, so compare the id with `garlicfarm status` on the node itself.
     """
-    if not yes:
-        query_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
-    confirm(f"Approve {which}, and permanently retire another identity that has its name?", yes=yes)
-    done = query_leader(nodes, lambda client: client.call(NODES_APPROVE, NodeRequest(which)))
+    ask, order = partial(query_leader, nodes), NodeRequest(which)
+    question = f"Approve {which}, and permanently retire another identity that has its name?"
+    confirm_checked(ask, NODES_APPROVE, order, question, yes=yes)
+    done = ask(lambda client: client.call(NODES_APPROVE, order))
     if as_json:
         print_json(done)
         return
@@ -98,10 +99,9 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     NODE is an id, or a name. The remaining nodes receive new gossip keys, sealed for each of them; with the old keys no
     node can read, join or submit any more. With transport = "i2p" the operator replaces the keys by hand.
     """
-    if not yes:
-        query_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
-    confirm(f"Evict {which} permanently, and replace all keys of the farm?", yes=yes)
-    done = query_leader(nodes, lambda client: client.evict_node(which, force=force))
+    ask, order = partial(query_leader, nodes), NodeRequest(which, force)
+    confirm_checked(ask, NODES_EVICT, order, f"Evict {which} permanently, and replace all keys of the farm?", yes=yes)
+    done = ask(lambda client: client.call(NODES_EVICT, order))
     if as_json:
         print_json(done)
         return

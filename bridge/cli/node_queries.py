@@ -10,7 +10,7 @@ and certificate. With several URLs, such an option applies to all of them, or is
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec import Struct
 from bridge.api.control import ClusterAnswer
 from bridge.api.control_routes import Route
 from bridge.api.json import RequestBody
-from bridge.cli.failure import failures, interruptible
+from bridge.cli.failure import confirm, failures, interruptible
 from bridge.cli.options import file_path, timeout_option
 from bridge.cli.printing import echo
 from bridge.node.control.client import (
@@ -197,6 +197,20 @@ def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awa
     """
     with interruptible(), failures(ControlError):
         return _query(_leaders_address(find_nodes(nodes)), question)
+
+
+def confirm_checked(
+    ask: Callable[[Callable[[ControlClient], Awaitable[None]]], None],
+    route: Route[Any],
+    order: RequestBody,
+    question: str,
+    *,
+    yes: bool,
+) -> None:
+    """Prompt the user, unless the node would refuse the order: then end with the reason. `ask` queries the node."""
+    if not yes:
+        ask(lambda client: client.check(route, order))
+    confirm(question, yes=yes)
 
 
 def _query(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]) -> T:

@@ -8,14 +8,15 @@ Masters and leaves are named by their addresses, `….b32.i2p`. docs/explanation
 structure.
 """
 
+from functools import partial
+
 import click
 
 from bridge.api.control import CommandAnswer
 from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
-from bridge.cli.failure import confirm
 from bridge.cli.help.completion import complete_leaf, complete_master
-from bridge.cli.node_queries import node_option, query_node
+from bridge.cli.node_queries import confirm_checked, node_option, query_node
 from bridge.cli.options import DashedCommand, NumberRange, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.log.weights import OPERATOR_BOUNDS, THOUSANDTHS
@@ -70,10 +71,8 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
 
 
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
-    """Prompt the user, unless the node would refuse the order anyway: then end with the reason."""
-    if not yes:
-        query_node(node, lambda client: client.check(COMMANDS, order))
-    confirm(question, yes=yes)
+    """Prompt the user about a command, as `confirm_checked` does."""
+    confirm_checked(partial(query_node, node), COMMANDS, order, question, yes=yes)
 
 
 def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:

@@ -157,11 +157,14 @@ class KeyManager:
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Make every member refuse a key. Removed keys cannot be restored."""
-        key = self._named(name)
-        changed = self._chain.remove(key)
+        await self._change(await self.without(name, force=force))
+
+    async def without(self, name: str, *, force: bool = False) -> Keyring:
+        """Return the keyring after a removal. Raise KeyringError if the removal is refused."""
+        changed = self._chain.remove(self._named(name))
         if not force:
             await self._require_everywhere(name, "replaced")
-        await self._change(changed)
+        return changed
 
     async def _change(self, changed: Keyring) -> None:
         if changed.clock > self._group.latest_clock + TICKS_PER_MS * _CLOCKS_DIFFER_MS:

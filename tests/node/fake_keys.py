@@ -98,10 +98,17 @@ class FakeKeys(KeyAdmin):
         await trio.lowlevel.checkpoint()
         self.change(f"use{' by force' * force}", lambda: self.chain.use(self.named(name)))
 
-    async def remove(self, name: str, *, force: bool) -> None:
+    async def check_removal(self, name: str, *, force: bool) -> None:
         await trio.lowlevel.checkpoint()
         if self.absent and not force:
             raise Refused(409, "members-absent", f"{self.absent[0]} is down. The farm refuses it after the removal")
+        try:
+            self.chain.remove(self.named(name))
+        except KeyringError as error:
+            raise Refused(409, "key-refused", str(error)) from error
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        await self.check_removal(name, force=force)
         self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
 
     async def export(self, *, unconfirmed: bool = False) -> str:

@@ -118,6 +118,17 @@ def test_refused_step_exits_with_reason(farm: FakeKeys, keys: Callable[..., Resu
     assert farm.steps == []
 
 
+def test_refused_removal_does_not_prompt(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+    result = keys("remove", "00000000")
+    assert (result.exit_code, farm.steps) == (1, [])
+    assert "[y/N]" not in result.output
+    assert "this key is not installed" in result.stderr
+    old = primary_of(farm)
+    keys("use", keys("install").stdout.split()[1])
+    assert "[y/N]" in keys("remove", old).output
+    assert farm.steps == ["install", "use"]
+
+
 def test_rotate_reports_steps_up_to_key_file(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     old = primary_of(farm)
     result = keys("rotate")

@@ -129,6 +129,7 @@ async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) 
         assert listing.absent == ("attic", "node-4", "node-5"), "a voter returns, a foreign node does not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
             await stage.admin.remove(old, force=False)
+        await stage.admin.check_removal(old, force=True)
         assert "garlicfarm keys export" in str(refused.value)
         await stage.admin.remove(old, force=True)
         assert (await stage.admin.listing()).keys[1].state is FarmKeyState.REMOVED
@@ -229,6 +230,7 @@ async def test_invalid_step_is_refused_with_reason(tmp_path: Path) -> None:
         primary = (await stage.admin.listing()).primary
         for step, reason in (
             (stage.admin.use("00000000", force=False), "no key has the id '00000000'"),
+            (stage.admin.check_removal("00000000", force=False), "no key has the id '00000000'"),
             (stage.admin.remove(primary, force=False), "in use"),
         ):
             with pytest.raises(Refused, match=reason):

@@ -184,9 +184,12 @@ class Leader:
         await trio.lowlevel.checkpoint()
         return index
 
-    async def replace_keys(self, body: bytes = b"{}") -> dict[str, Any]:
+    async def read_barrier(self) -> int:
+        return await self.wait_applied(9)
+
+    async def replace_keys(self, body: bytes = b"{}", *, check: int = 0) -> dict[str, Any]:
         request = Request("POST", KEYS_REPLACE.path, body)
-        call = Call(request, "", {}, body_of(KEYS_REPLACE, body))
+        call = Call(request, "", {"check": check}, body_of(KEYS_REPLACE, body))
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))
         return found
 
@@ -211,7 +214,10 @@ async def test_member_without_public_key_is_left_out_only_by_force() -> None:
     admitted = {**leader.state.admitted, 3: Admitted(identity(3), "node-3")}
     leader.state = replace(leader.state, admitted=admitted)
     with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
+        await leader.replace_keys(check=1)
+    with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
         await leader.replace_keys()
+    await leader.replace_keys(b'{"force": true}', check=1)
     assert leader.proposed == []
     reply = await leader.replace_keys(b'{"force": true}')
     assert (reply["sealedFor"], reply["leftOut"]) == (2, ["node-3"])

@@ -5,12 +5,13 @@ of the farm's destination are made by `bridge.cli.keys.destination_keys`.
 """
 
 import re
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REPLACE
+from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REMOVE, KEYS_REPLACE
 from bridge.api.outputs import (
     CurveKeyOutput,
     KafkaUserOutput,
@@ -19,8 +20,8 @@ from bridge.api.outputs import (
     NewFarmOutput,
     RotationOutput,
 )
-from bridge.api.requests import ExportKeysRequest, ReplaceKeysRequest
-from bridge.cli.failure import confirm, fail, failures
+from bridge.api.requests import ExportKeysRequest, KeyRequest, ReplaceKeysRequest
+from bridge.cli.failure import fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.master import master
 from bridge.cli.keys.receive import receive
@@ -28,6 +29,7 @@ from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.node_queries import (
     call_current,
     call_node,
+    confirm_checked,
     node_option,
     nodes_option,
     patient_node_option,
@@ -316,8 +318,9 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 
     KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
-    confirm(f"Remove key {key}, so that every member refuses it permanently?", yes=yes)
-    query_node(node, lambda client: client.remove_key(key, force=force))
+    ask, question = partial(query_node, node), f"Remove key {key}, so that every member refuses it permanently?"
+    confirm_checked(ask, KEYS_REMOVE, KeyRequest(key, force), question, yes=yes)
+    ask(lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))
     else:
@@ -380,8 +383,10 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     One entry of the log contains a new gossip key, sealed for each member. The members stop accepting all other keys,
     and reopen all their connections. Nodes are not evicted: if a node was stolen, use `garlicfarm node evict`.
     """
-    confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
-    done = query_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))
+    ask, order = partial(query_leader, nodes), ReplaceKeysRequest(force)
+    question = "Replace all keys of the farm, and so invalidate the key files on its nodes?"
+    confirm_checked(ask, KEYS_REPLACE, order, question, yes=yes)
+    done = ask(lambda client: client.call(KEYS_REPLACE, order))
     if as_json:
         print_json(done)
         return

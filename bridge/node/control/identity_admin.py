@@ -49,7 +49,7 @@ from bridge.core.membership.admission import (
 )
 from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, too_few_answer, vote_goes_first
 from bridge.core.state.farm_state import FarmState
-from bridge.node.control.orders.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
+from bridge.node.control.orders.era_sealing import SealedEra, eras_behind, is_era_left, not_admitted, seal_era, staying
 from bridge.node.control.orders.leading import HandOver, check_can_lead, commit_as_leader, lead
 from bridge.node.control.orders.order_level import OrderLevel, check_level, reach_level
 from bridge.node.control.routes import Answer, Call, Handlers
@@ -397,31 +397,14 @@ class IdentityAdmin:
 
     # -- replace the keys ----------------------------------------------------------------------------------------------
 
-    async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
-        farm, chain = self._current.required(), self._agent.keyring
-        if chain is None:
-            text = (
-                'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
-                " hand (`garlicfarm help stolen-node`)"
-            )
-            raise Refused(409, "no-gossip", text)
+    async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced | CheckedAnswer:
+        farm, force = self._current.required(), call.body.force
+        await self._prepare(farm)
+        self._next_era(farm, force=force)
+        if call.is_check:
+            return CheckedAnswer()
         await lead(farm, self._hand_over)
-        state, seen = farm.state, self._present_members()
-        group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
-        missing = too_few_answer(group.voters, group.answering | {group.own_id}, None, len(group.voters))
-        if missing is not None:
-            text = f"{missing} answer, less than a majority: nothing could be committed"
-            raise Refused(409, "no-majority", text)
-        if not is_era_left(state, chain):
-            raise Refused(409, "no-era-left", NO_ERA_LEFT)
-        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
-        if sealed.left_out and not call.body.force:
-            text = (
-                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would not get a key,"
-                f" because their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that"
-                " the leader records it; or use --force, and give them the new key file"
-            )
-            raise Refused(409, "left-out", text)
+        state, sealed = farm.state, self._next_era(farm, force=force)
         await self._catch_up_eras(farm)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
         if farm.state.rekeying.era != sealed.era:
@@ -430,8 +413,35 @@ class IdentityAdmin:
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
         self._trace.append(KEYS_REPLACEMENT_COMMITTED, {"era": sealed.era, "sealedFor": len(sealed.boxes)})
-        left_out = (*sealed.left_out, *not_admitted(state, seen))
+        left_out = (*sealed.left_out, *not_admitted(state, self._present_members()))
         return KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out)
+
+    def _next_era(self, farm: FoundedFarm, *, force: bool) -> SealedEra:
+        """Return new keys for all members; raise `Refused`. Only the leader detects the loss of a majority."""
+        state, chain = farm.state, self._agent.keyring
+        if chain is None:
+            text = (
+                'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
+                " hand (`garlicfarm help stolen-node`)"
+            )
+            raise Refused(409, "no-gossip", text)
+        if farm.replica.leads:
+            group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
+            missing = too_few_answer(group.voters, group.answering | {group.own_id}, None, len(group.voters))
+            if missing is not None:
+                text = f"{missing} answer, less than a majority: nothing could be committed"
+                raise Refused(409, "no-majority", text)
+        if not is_era_left(state, chain):
+            raise Refused(409, "no-era-left", NO_ERA_LEFT)
+        sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, self._present_members())
+        if sealed.left_out and not force:
+            text = (
+                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would not get a key,"
+                f" because their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that"
+                " the leader records it; or use --force, and give them the new key file"
+            )
+            raise Refused(409, "left-out", text)
+        return sealed
 
     def _present_members(self) -> dict[bytes, FarmMember]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}

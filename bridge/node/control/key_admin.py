@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from bridge.api import control_routes as routes
 from bridge.api.alarms import KEY_RETIRED
-from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
+from bridge.api.control import CheckedAnswer, FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
 from bridge.api.events import KEY_INSTALLED, KEY_REMOVED, KEY_USED, KEYS_EXPORTED
 from bridge.api.requests import ExportKeysRequest, KeyRequest
 from bridge.api.view import FarmView, Phase, ServerRole, counted_members
@@ -75,7 +75,10 @@ class KeyAdmin(ABC):
         await self.use(call.body.key, force=call.body.force)
         return KeyAnswer(call.body.key)
 
-    async def _remove(self, call: Call[KeyRequest]) -> KeyAnswer:
+    async def _remove(self, call: Call[KeyRequest]) -> CheckedAnswer | KeyAnswer:
+        if call.is_check:
+            await self.check_removal(call.body.key, force=call.body.force)
+            return CheckedAnswer()
         await self.remove(call.body.key, force=call.body.force)
         return KeyAnswer(call.body.key)
 
@@ -93,6 +96,10 @@ class KeyAdmin(ABC):
     @abstractmethod
     async def use(self, name: str, *, force: bool) -> None:
         """Have every member seal with an installed key."""
+
+    @abstractmethod
+    async def check_removal(self, name: str, *, force: bool) -> None:
+        """Raise `Refused` if `remove` would refuse this key."""
 
     @abstractmethod
     async def remove(self, name: str, *, force: bool) -> None:
@@ -191,8 +198,8 @@ class GossipKeyAdmin(KeyAdmin):
             await self._room.use(name, force=force)
         self._trace.append(KEY_USED, {"key": name, "forced": force})
 
-    async def remove(self, name: str, *, force: bool) -> None:
-        """Have every member refuse a key."""
+    async def check_removal(self, name: str, *, force: bool) -> None:
+        """Raise `Refused` if `remove` would refuse this key."""
         self._require_majority()
         absent = self._absent()
         if absent and not force:
@@ -204,7 +211,13 @@ class GossipKeyAdmin(KeyAdmin):
                 " before their next start (`garlicfarm keys export FILE`)",
             )
         with self._refusals():
-            await self._room.remove(name, force=force)
+            await self._room.without(name, force=force)
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Have every member refuse a key."""
+        await self.check_removal(name, force=force)
+        with self._refusals():
+            await self._room.remove(name, force=True)  # The members are checked already.
         self._trace.append(KEY_REMOVED, {"key": name, "forced": force})
 
     async def export(self, *, unconfirmed: bool = False) -> str:
@@ -352,10 +365,14 @@ class StaticKeyAdmin(KeyAdmin):
         del name, force
         raise _by_hand()
 
-    async def remove(self, name: str, *, force: bool) -> None:
+    async def check_removal(self, name: str, *, force: bool) -> None:
         """Raise `Refused`: the operator changes the file."""
         del name, force
         raise _by_hand()
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        """Raise `Refused`: the operator changes the file."""
+        await self.check_removal(name, force=force)
 
     async def export(self, *, unconfirmed: bool = False) -> str:
         """Return the text of the farm key file. Secret."""
