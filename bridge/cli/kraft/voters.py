@@ -71,6 +71,8 @@ def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | Non
     """Make a voter an observer, and wait until the change is committed. The leader may remove itself."""
     with needs_kafka(), failures(kafka.KafkaWireError):
         directory = None if voter_directory_id is None else kafka.uuid_of_text(voter_directory_id)
+    if not yes:
+        quorum.ask(lambda client: _check_removal(client, voter_id, directory))
     confirm(f"Remove voter {voter_id} from the quorum, so that it becomes an observer without a vote?", yes=yes)
     done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.patience_s))
     _print(done, as_json=as_json)
@@ -107,15 +109,23 @@ async def _add(
 async def _remove(
     client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None, patience_s: float
 ) -> KraftChangeOutput:
-    before = await client.describe()
+    before = await _check_removal(client, voter_id, directory_id)
     found = _named(before.voters, voter_id, directory_id)
     if found is None:
-        if _named(before.observers, voter_id, directory_id) is not None:
-            return _output(before, changed=False)
-        fail(_unknown(before, voter_id))
+        return _output(before, changed=False)
     key = (voter_id, found.directory_id)
     answer = await client.remove_voter(before.cluster_id, *key, round(patience_s * 1000))
     return await _committed(client, answer, key, is_voter=False)
+
+
+async def _check_removal(
+    client: "protocol.QuorumClient", voter_id: int, directory_id: UUID | None
+) -> "protocol.QuorumDescription":
+    """Return the state of the quorum; end the command with the reason if it does not have this server."""
+    state = await client.describe()
+    if _named((*state.voters, *state.observers), voter_id, directory_id) is None:
+        fail(_unknown(state, voter_id))
+    return state
 
 
 def _named(

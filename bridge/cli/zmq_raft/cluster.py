@@ -419,15 +419,21 @@ def config(
         fail(f"name the peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
     given = None if request_id is None else _request_id(request_id)
     named = None if change == "remove" else [parse_peer(each) for each in peers]
-    if change != "add":
-        confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
+
+    async def new_members(client: "protocol.ZmqRaftClient", patience_s: float) -> list["protocol.Peer"]:
+        if change == "set" and named is not None:
+            return named
+        _, present = await _config(client, patience_s)
+        return _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
 
     async def change_members(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
-        members = named or []
-        if change != "set":
-            _, present = await _config(client, patience_s)
-            members = _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
+        members = await new_members(client, patience_s)
         return members, await client.change_config(members, given, patience_s=patience_s)
+
+    if change != "add":
+        if change == "remove" and not yes:
+            cluster.ask(new_members)
+        confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 
     members, index = cluster.ask(change_members)
     _print_config(None, members, index, as_json=as_json)
