@@ -9,10 +9,11 @@ leadership first. The command waits until the server has left the group, and sho
 """
 
 import time
+from collections.abc import Collection
 
 import click
 
-from bridge.api.control_routes import VIEW
+from bridge.api.control_routes import NODES, VIEW
 from bridge.api.farm_facts import outdated_reports
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.printable import clock_text, duration, known, short_address
@@ -268,25 +269,24 @@ def remove(
     submit_command(node, order, as_json=as_json)
 
     limit_s = wait_s if former_wait_s is None else former_wait_s
+    # Gossip may not have a stopped node any more, so the view may lack its node id.
+    identities = call_node(node, NODES).nodes
+    raft_ids = {each.raft_id for each in identities if server in {str(each.raft_id), each.name, each.id}}
     view, until_s = call_node(node, VIEW), time.monotonic() + limit_s
-    while _is_leaving(view, server) and time.monotonic() < until_s:
+    while _is_leaving(view, raft_ids) and time.monotonic() < until_s:
         time.sleep(POLL_SECONDS)
         view = call_node(node, VIEW)
-    if _is_leaving(view, server):
+    if _is_leaving(view, raft_ids):
         reasons = (
             "; ".join(view.raft.waits) or f"run `garlicfarm servers` at {known(view.raft.leader_name)}, which leads"
         )
         fail(f"{server} is not removed yet; the leader removes it when the rules allow: {reasons}")
 
 
-def _is_leaving(view: FarmView, server: str) -> bool:
-    """Return True if an operator has removed `server` (name, Raft id or node id), and it is still in the group."""
-    node_ids = {each.raft_id: each.node_id for each in view.members}
-    return any(
-        server in {str(each.raft_id), each.name, node_ids.get(each.raft_id)}
-        for each in (*view.raft.voters, *view.raft.learners)
-        if each.raft_id in view.removed
-    )
+def _is_leaving(view: FarmView, raft_ids: Collection[int | None]) -> bool:
+    """Return True if an operator has removed one of these servers, and it is still in the group."""
+    in_group = {each.raft_id for each in (*view.raft.voters, *view.raft.learners)}
+    return not in_group.intersection(view.removed).isdisjoint(raft_ids)
 
 
 @servers.command()

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from trio.lowlevel import TrioToken
 
-from bridge.api.control import ClusterAnswer, Refused, SubmitAnswer, SubmitOutcome
-from bridge.api.control_routes import BACKUP
+from bridge.api.control import ClusterAnswer, IdentityView, NodesAnswer, Refused, SubmitAnswer, SubmitOutcome
+from bridge.api.control_routes import BACKUP, NODES
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage
@@ -50,12 +50,28 @@ class Node(FakeNode):
         self.kafka_address: str | None = None
         self.alarms: tuple[AlarmView, ...] | None = None
         self.zmq_address: str | None = None
+        self.unknown_to_gossip: tuple[int, ...] = ()
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers, with the list of identities."""
+        return {**super().handlers, NODES: self.list_nodes}
+
+    async def list_nodes(self, _: Call[None]) -> NodesAnswer:
+        """Return the identities in the log."""
+        await trio.lowlevel.checkpoint()
+        found = (
+            IdentityView(each.node_id, each.name, each.raft_id, "member", "unknown", "voter")
+            for each in farm_view().members
+        )
+        return NodesAnswer(5, 5, tuple(found), 0, ())
 
     async def view(self) -> FarmView:
         made = farm_view()
         made = replace(made, alarms=made.alarms if self.alarms is None else self.alarms)
         local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)
-        return replace(made, removed=self.removed, publishing=self.publishing, node=local)
+        members = tuple(each for each in made.members if each.raft_id not in self.unknown_to_gossip)
+        return replace(made, removed=self.removed, publishing=self.publishing, node=local, members=members)
 
     async def cluster(self) -> ClusterAnswer:
         """Return a cluster without a leader."""

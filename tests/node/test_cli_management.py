@@ -84,6 +84,13 @@ def test_servers_remove_with_nan_seconds_is_refused(node: Node, garlicfarm: Call
     assert "'nan' is not a number" in result.stderr
 
 
+def test_servers_remove_waits_for_node_unknown_to_gossip(node: Node, garlicfarm: Callable[..., Result]) -> None:
+    node.removed = node.unknown_to_gossip = (3,)
+    result = garlicfarm("servers", "remove", "--yes", "--timeout", "0.1", f"{3:016x}")
+    assert result.exit_code == 1
+    assert "is not removed yet" in result.stderr
+
+
 def test_servers_remove_does_not_wait_for_other_removals(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.removed = (4, 9)
     for server in ("node-9", "9"):
