@@ -45,6 +45,7 @@ from bridge.node.security.farm_keys import with_stored_keys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
+from bridge.wire.keys.farm_key import FarmKey
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import MAX_NUMBER
 from consensus.storage import access_advice, replace_file, sync_directory
@@ -118,12 +119,8 @@ def recover(
     log_time_ms = clock_ms() if "time" in resets else None
     reset = Reset("term" in resets, log_time_ms, "second" in resets, "era" in resets)
     with failures(RecoveryError, KeyFileError, StateError):
-        farm_key = None if key_file is None else load_farm_key(key_file)
         plan = _plan(source, new, cut_after, reset)
-        if farm_key is not None:
-            # Damaged stored keys are refused before the first change. `carry_out` can reset their era, so they are
-            # merged after it.
-            with_stored_keys(farm_key, plan.state_dir)
+        farm_key = None if key_file is None else _usable_key(key_file, plan.state_dir, dry_run=dry_run)
         if dry_run:
             _show(plan, as_json=as_json)
             return
@@ -146,6 +143,17 @@ def recover(
     if key_file is not None:
         echo(f"{key_file} names the new cluster.")
     echo(f"Then, {REJOIN}.")
+
+
+def _usable_key(key_file: Path, state_dir: Path, *, dry_run: bool) -> FarmKey:
+    """Return the key in the file; raise KeyFileError and StateError before the first change if keys are unusable."""
+    farm_key = load_farm_key(key_file)
+    # `carry_out` can reset the era of the stored keys, so they are merged after it.
+    with_stored_keys(farm_key, state_dir)
+    if not dry_run:
+        # The unchanged content is written: the new content must not fail after the cluster was created.
+        replace_farm_key(key_file, farm_key)
+    return farm_key
 
 
 def _show(plan: RecoveryPlan, *, as_json: bool) -> None:

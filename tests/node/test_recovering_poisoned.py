@@ -1,6 +1,8 @@
 """`recover` on a log with a fatal entry: it names the entry and the remedy, cuts the log, and resets numbers."""
 
+import errno
 import json
+import os
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from bridge.node.control.orders.era_sealing import is_era_left
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
+from bridge.node.security import key_files
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.keys.farm_key import new_farm_key
@@ -162,6 +165,20 @@ def test_damaged_stored_keys_are_refused_before_any_change(tmp_path: Path) -> No
         code, output = called(directory, "--farm-key", str(key_file), option)
         assert (code, str(directory / KEYS_FILE) in output) == (1, True), output
         assert "Servers left out" not in output
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_unwritable_key_file_is_reported_before_any_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, *_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    directory, key_file = bad_directory(tmp_path / "node"), tmp_path / "farm.key"
+    save_farm_key(key_file, new_farm_key(3))
+    monkeypatch.setattr(key_files, "replace_file", fail)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, output = called(directory, "--farm-key", str(key_file))
+    assert (code, f"{key_file} cannot be written" in output) == (1, True), output
+    assert "[y/N]" not in output
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
