@@ -15,9 +15,10 @@ from bridge.api.alarms import KAFKA_CERTIFICATE
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.endpoint import READ_BYTES, FarmListener, open_endpoint
 from bridge.node.local_node import LocalNode
+from bridge.node.security import key_files
 from bridge.node.settings.clients import KafkaSettings
 from bridge.wire.keys.scram_text import new_credential
-from consensus.net.tls import authority_context
+from consensus.net.tls import NodeCertificate, authority_context
 from consensus.protocols.kafka import (
     ClientSecurity,
     DialOptions,
@@ -187,6 +188,17 @@ async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None
         write(authority.certificate(LOOPBACK, days=(-9, -1)).path.read_bytes(), 3)
         await listener.reload_certificates()
         assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
+
+
+async def test_unchanged_certificate_is_not_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, authority = stage_at(), Authority(tmp_path)
+    own = authority.certificate(LOOPBACK, days=(-1, 60)).path
+    monkeypatch.setattr(key_files, "_NEW_NS", 0)  # A file of the last seconds is read again.
+    async with serving(stage, certificate=own) as (listener, _):
+        monkeypatch.setattr(NodeCertificate, "dates", lambda _: pytest.fail("parsed"))
+        for _ in range(2):
+            await listener.reload_certificates()
+        assert stage.alarm(KAFKA_CERTIFICATE.kind) is None
 
 
 async def test_read_only_listener_closes_connection_of_large_request() -> None:

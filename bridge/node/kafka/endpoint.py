@@ -10,9 +10,9 @@
                   ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
                   ◀── ConfigsService    DescribeConfigs, read-only
 
-The certificate and the clients' authority are read again when a file has changed. So an expiring certificate is renewed
-without a restart; open connections keep their certificate. If a file is unusable, its previous content stays in force,
-and an alarm is set.
+The certificate and the clients' authority are read again when a file has changed (`CertificateFiles`). So an expiring
+certificate is renewed without a restart; open connections keep their certificate. If a file is unusable, its previous
+content stays in force, and an alarm is set.
 
 This module needs kio; `bridge.node.client_endpoints` imports it only if the settings have a listener.
 """
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -40,8 +41,8 @@ from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
-from bridge.node.security.certificates import show_validity, validity_of
-from bridge.node.security.key_files import Stamp, stamp_of
+from bridge.node.security.certificates import show_validity, validity_at
+from bridge.node.security.key_files import ChangedFiles
 from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
@@ -68,6 +69,24 @@ WRITE_BYTES: Final = 4 * 1024 * 1024
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
 
 
+class CertificateFiles:
+    """The files of TLS: their context, and the dates of the certificate; both are read only after a change."""
+
+    def __init__(self, certificate: Path, client_ca: Path | None) -> None:
+        self.certificate = certificate
+        self._client_ca = client_ca
+        paths = (certificate,) if client_ca is None else (certificate, client_ca)
+        self._files = ChangedFiles(self._load, *paths)
+
+    async def read(self) -> tuple[ssl.SSLContext, tuple[datetime, datetime]]:
+        """Return the context and the dates. Raise CertificateError."""
+        return await trio.to_thread.run_sync(self._files.read)
+
+    def _load(self) -> tuple[ssl.SSLContext, tuple[datetime, datetime]]:
+        tls = server_context(self.certificate, self._client_ca)
+        return tls, NodeCertificate(self.certificate, b"").dates()
+
+
 class FarmListener:
     """The bound listener of one node."""
 
@@ -78,13 +97,14 @@ class FarmListener:
         bound: Sequence[trio.SocketListener],
         current: CurrentFarm,
         users: ListedUsers | None,
+        certificate_files: CertificateFiles | None,
         alarms: Alarms,
     ) -> None:
         self._bound = bound
         self._current = current
         self._settings = settings
         self._users = users
-        self._stamps = _stamps(settings)
+        self._certificate_files = certificate_files
         self._alarms = alarms
         self._producing = Producing(current, users if settings.write else None, alarms)
         self._groups = FarmGroupOffsets(current, settings.topic, alarms) if settings.groups else None
@@ -120,7 +140,7 @@ class FarmListener:
             if self._users is not None:
                 nursery.start_soon(self._users.watch, self._alarms)
             nursery.start_soon(self._watch_level)
-            if self._settings.certificate is not None:
+            if self._certificate_files is not None:
                 nursery.start_soon(self._watch_certificates)
             await self._listener.run(self._bound)
 
@@ -138,36 +158,31 @@ class FarmListener:
             await self.reload_certificates()
 
     async def reload_certificates(self) -> None:
-        """Read the files of TLS again, if one has changed."""
-        stamps = await trio.to_thread.run_sync(_stamps, self._settings)
-        if stamps == self._stamps:
-            await self._check_validity()  # The previous content has returned.
+        """Use the files of TLS, if one has changed.
+
+        The alarm is set while clients refuse the certificate for its dates, and in its last month.
+        """
+        files = self._certificate_files
+        if files is None:
             return
         try:
-            tls = await trio.to_thread.run_sync(_tls, self._settings)
+            tls, dates = await files.read()
         except CertificateError as error:
             text = f"{error}; the content that was read before stays in use"
             self._alarms.set(KAFKA_CERTIFICATE, text, CORRECT_FILE)
             return
-        self._stamps = stamps
         options = self._listener.options
-        self._listener.options = replace(options, security=replace(options.security, tls=tls))
-        await self._check_validity()
-
-    async def _check_validity(self) -> None:
-        """Set the alarm while clients refuse the certificate for its dates, and in its last month."""
-        path = self._settings.certificate
-        if path is None:
-            return
-        found = await trio.to_thread.run_sync(validity_of, NodeCertificate(path, b""), datetime.now(UTC))
-        show_validity(found, self._alarms, KAFKA_CERTIFICATE)
+        if tls is not options.security.tls:
+            self._listener.options = replace(options, security=replace(options.security, tls=tls))
+        show_validity(validity_at(files.certificate, dates, datetime.now(UTC)), self._alarms, KAFKA_CERTIFICATE)
 
 
 @asynccontextmanager
 async def open_endpoint(local: LocalNode, settings: KafkaSettings, current: CurrentFarm) -> AsyncIterator[FarmListener]:
     """Bind the listener's socket while the block lasts; raise `NodeStopped` and `KeyFileError`."""
     users = await trio.to_thread.run_sync(_users, settings)
-    security = await trio.to_thread.run_sync(_security, settings, users)
+    files = None if settings.certificate is None else CertificateFiles(settings.certificate, settings.client_ca)
+    security = await _security(settings, users, files)
     connections = descriptor_shares().kafka
     options = ListenerOptions(
         name=KAFKA_LISTENER,
@@ -188,7 +203,7 @@ async def open_endpoint(local: LocalNode, settings: KafkaSettings, current: Curr
         ) from error
     try:
         LOG.info("Kafka's clients are answered at %s, topic %s", endpoint(settings.advertise), settings.topic)
-        yield FarmListener(settings, options, bound, current, users, local.alarms)
+        yield FarmListener(settings, options, bound, current, users, files, local.alarms)
     finally:
         for each in bound:
             each.socket.close()
@@ -205,17 +220,11 @@ def _users(settings: KafkaSettings) -> ListedUsers | None:
     )
 
 
-def _security(settings: KafkaSettings, users: ListedUsers | None) -> ListenerSecurity:
+async def _security(
+    settings: KafkaSettings, users: ListedUsers | None, files: CertificateFiles | None
+) -> ListenerSecurity:
     try:
-        return ListenerSecurity(_tls(settings), users if settings.client_ca is None else None)
+        tls = None if files is None else (await files.read())[0]
     except CertificateError as error:
         raise NodeStopped(f"[kafka]: {error}") from error
-
-
-def _tls(settings: KafkaSettings) -> ssl.SSLContext | None:
-    return None if settings.certificate is None else server_context(settings.certificate, settings.client_ca)
-
-
-def _stamps(settings: KafkaSettings) -> tuple[Stamp, ...]:
-    """Return the stamps of the TLS files; None for an unreadable one."""
-    return tuple(None if path is None else stamp_of(path) for path in (settings.certificate, settings.client_ca))
+    return ListenerSecurity(tls, users if settings.client_ca is None else None)

@@ -8,6 +8,7 @@ text shows the date of the clock, and each action mentions the clock.
 """
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import trio
 from msgspec import Struct
@@ -32,10 +33,15 @@ class Validity(Struct, frozen=True):
 def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
     """Compare the dates of an authority's certificate with the clock."""
     try:
-        begins, ends = certificate.dates()
+        return validity_at(certificate.path, certificate.dates(), now)
     except CertificateError as error:
         return Validity(str(error), needs_action=True, is_unusable=True)
-    text = f"{certificate.path} is valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
+
+
+def validity_at(path: Path, dates: tuple[datetime, datetime], now: datetime) -> Validity:
+    """Compare the dates of a certificate with the clock; `path` is its file."""
+    begins, ends = dates
+    text = f"{path} is valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
     if not begins <= now < ends:
         text = f"{text}, and this machine's clock shows {now:%Y-%m-%d}: others refuse it"
         return Validity(text, needs_action=True, is_unusable=True)
