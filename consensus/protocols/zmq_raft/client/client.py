@@ -90,7 +90,7 @@ class ClientError(Exception):
 class NoAnswerError(ClientError):
     """A call ended without its result; the text contains the reason. An update may be committed or not.
 
-    `has_peer_replied` is False if no peer replied to the search for the leader. Peers of another cluster do not reply.
+    `has_peer_replied` is False if this client has never received a reply. Peers of another cluster do not reply.
     """
 
     def __init__(self, text: str, *, has_peer_replied: bool = True) -> None:
