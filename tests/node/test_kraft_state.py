@@ -9,7 +9,13 @@ import trio
 from consensus.core.model import Entry, EntryKind, LogId
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.replica import state_machine
-from consensus.protocols.kraft.replica.state_machine import NEW_PRODUCER, QuorumLog, owner_of
+from consensus.protocols.kraft.replica.state_machine import (
+    NEW_PRODUCER,
+    PRODUCER_OWNER,
+    QuorumLog,
+    owner_data,
+    owner_of,
+)
 from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
 
 MAX_BYTES = 1_000_000
@@ -72,6 +78,22 @@ def test_producer_keeps_owner_across_epochs_and_snapshots() -> None:
         await restored.restore(LogId(2, 1), stream(machine.snapshot()))
         assert restored.producers == machine.producers
         assert restored.producers[1].owner == owner_of("User:alice")
+
+    trio.run(run)
+
+
+def test_producer_without_owner_gets_first_one_in_log() -> None:
+    def claim(principal: str) -> Entry:
+        return Entry(1, EntryKind.CONTROL, control_data(PRODUCER_OWNER, owner_data(1, owner_of(principal)), 901))
+
+    async def run() -> None:
+        machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+        await machine.apply(1, (id_request_of(None), claim("User:alice"), claim("User:bob")))
+        await machine.apply(4, commands(b"a", producer=1, sequence=0))
+        await restored.restore(LogId(4, 1), stream(machine.snapshot()))
+        for each in (machine, restored):
+            assert each.producers[1].owner == owner_of("User:alice")
+        assert machine._producers_of == restored._producers_of
 
     trio.run(run)
 

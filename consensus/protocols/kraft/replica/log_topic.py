@@ -9,10 +9,10 @@ previous one is known, even if the client of the previous one no longer waits. O
 timeout would be written twice. The reply to a batch does not wait for its application, but the check of the next batch
 does: the state machine holds the table of producers.
 
-A producer belongs to the user who requested its id; batches of other users are refused. An id requested through another
-server does not have a user in the log, and belongs to its first writer at this leader. The table is complete only when
-this leader has committed an entry of its term, so the first batch in each term waits for that. Then a batch is new,
-known, or out of order.
+A producer belongs to the user who requested its id; batches of other users are refused. The request for an id does not
+contain the user if another server passes it on. Then the id belongs to its first writer: before the first batch, the
+leader commits the user. The table is complete only when this leader has committed an entry of its term, so the first
+batch in each term waits for that. Then a batch is new, known, or out of order.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,13 @@ from consensus.protocols.kafka.wire.records import RecordBatch
 from consensus.protocols.kraft.operators.settings import BATCH_BYTES, BATCH_RECORDS
 from consensus.protocols.kraft.replica.kept_records import metadata_objection
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.replica.state_machine import MAX_PRODUCERS, NEW_PRODUCER, QuorumLog, owner_of
+from consensus.protocols.kraft.replica.state_machine import (
+    NEW_PRODUCER,
+    PRODUCER_OWNER,
+    QuorumLog,
+    owner_data,
+    owner_of,
+)
 from consensus.protocols.kraft.replica.time_index import TimeIndex
 from consensus.protocols.kraft.wire.entries import (
     batch_continues_after,
@@ -92,8 +98,6 @@ class LogTopic:
         self._producing: dict[int, trio.Lock] = {}
         self._unanswered: dict[int, CallbackResult[ProposalResolved]] = {}
         self._ready_term = -1
-        self._writers: dict[int, str] = {}
-        """The first user that wrote under a producer id without an owner."""
         self._times = TimeIndex(server.read, lambda: (server.soft_state().log_start.index, server.commit_index))
 
     def state(self) -> TopicState:
@@ -174,7 +178,7 @@ class LogTopic:
             if (abandoned := self._unanswered.get(batch.producer_id)) is not None:
                 await abandoned.wait()
             await self._be_ready()
-            self._check_owner(batch.producer_id, owner_of(principal))
+            await self._check_owner(batch.producer_id, owner_of(principal))
             return self._known(batch) or await self._append(batch)
         finally:
             lock.release()
@@ -226,15 +230,17 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads") from error
         self._ready_term = term
 
-    def _check_owner(self, producer_id: int, owner: str) -> None:
-        """Raise `ProduceRefusedError` if the producer belongs to another user."""
-        producers = self._machine.producers
-        producer = producers.get(producer_id)
-        if producer is None:
-            return
-        if len(self._writers) > MAX_PRODUCERS:
-            self._writers = {number: each for number, each in self._writers.items() if number in producers}
-        if (producer.owner or self._writers.setdefault(producer_id, owner)) != owner:
+    async def _check_owner(self, producer_id: int, owner: str) -> None:
+        """Raise `ProduceRefusedError` if the producer belongs to another user. Without an owner it becomes the user's.
+
+        The owner is in the log before the batch, so the next leader refuses batches of other users, too.
+        """
+        producer = self._machine.producers.get(producer_id)
+        if producer is not None and owner and not producer.owner:
+            claim = control_data(PRODUCER_OWNER, owner_data(producer_id, owner), self._unix_ms())
+            await self._server.wait_applied(await self._submit((claim,), control=True))
+            producer = self._machine.producers.get(producer_id)
+        if producer is not None and producer.owner != owner:
             text = f"producer {producer_id} belongs to another user: request a separate producer id"
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 

@@ -44,9 +44,12 @@ PRODUCER_EXPIRY_MS: Final = 86_400_000
 """Kafka's `producer.id.expiration.ms`."""
 MAX_PRODUCERS: Final = 10_000
 _OWNER_DIGITS: Final = 32
+_ID_BYTES: Final = 8
 _OWNER_PURPOSE: Final = b"quorum producer\x00"
 NEW_PRODUCER: Final = 1_000
 """The type of the control record that requests a producer id."""
+PRODUCER_OWNER: Final = 1_002
+"""The type of the control record that assigns a producer id without an owner to the user of its first write."""
 PRODUCER_TABLE: Final = 1_001
 """The type of the control record of a snapshot that has the producers."""
 _WRITTEN_ENTRIES: Final = 1_024
@@ -69,12 +72,22 @@ class Producer(Struct):
     seen_ms: int
     batches: list[WrittenBatch] = field(default_factory=list)
     owner: str = ""
-    """Its user, by `owner_of`; empty if its id was requested without a login, or through another server."""
+    """Its user, by `owner_of`; empty without a login, and before the first write if another server passed on the
+    request for its id."""
 
 
 def owner_of(principal: str | None) -> str:
     """Return the user's name in the log: of one length, and unreadable for readers of the log. Empty for None."""
     return "" if principal is None else hashlib.sha256(_OWNER_PURPOSE + principal.encode()).hexdigest()[:_OWNER_DIGITS]
+
+
+def owner_data(producer_id: int, owner: str) -> bytes:
+    """Return the value of a control record `PRODUCER_OWNER`."""
+    return producer_id.to_bytes(_ID_BYTES) + owner.encode()
+
+
+def _owner_in(data: bytes) -> str:
+    return data.decode("ascii", "replace") if len(data) == _OWNER_DIGITS else ""
 
 
 _Row = tuple[int, int, int, str, list[WrittenBatch]]
@@ -140,11 +153,20 @@ class QuorumLog:
             if head is not None and head.producer_id >= 0:
                 self._wrote(index, head)
             self._records.keep(entry)
-        elif entry.kind is EntryKind.CONTROL and (owner_data := control_value(entry.data, NEW_PRODUCER)) is not None:
-            head = entry_head(entry.data)
-            if head is not None:
-                owner = owner_data.decode("ascii", "replace") if len(owner_data) == _OWNER_DIGITS else ""
-                self._note(index, Producer(0, 0, owner=owner), head.timestamp_ms)
+        elif entry.kind is EntryKind.CONTROL and (head := entry_head(entry.data)) is not None:
+            if (owner := control_value(entry.data, NEW_PRODUCER)) is not None:
+                self._note(index, Producer(0, 0, owner=_owner_in(owner)), head.timestamp_ms)
+            elif (claim := control_value(entry.data, PRODUCER_OWNER)) is not None:
+                producer_id, owner = int.from_bytes(claim[:_ID_BYTES]), claim[_ID_BYTES:]
+                self._assign(producer_id, _owner_in(owner), head.timestamp_ms)
+
+    def _assign(self, producer_id: int, owner: str, timestamp_ms: int) -> None:
+        """Set the owner of a producer without one."""
+        producer = self.producers.get(producer_id)
+        if producer is not None and not producer.owner:
+            self._drop(producer_id)
+            producer.owner = owner
+            self._note(producer_id, producer, timestamp_ms)
 
     def _wrote(self, index: Index, head: EntryHead) -> None:
         """Record a committed record of a producer: it opens a batch, or continues the open one."""
