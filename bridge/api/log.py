@@ -95,6 +95,8 @@ class LogPage(Document, frozen=True):
     """The index of the next page."""
     entries: tuple[LogEntryView, ...] = ()
     """The entries."""
+    cluster_id: str | None = None
+    """The id of the cluster; null while this node is not a server of the farm."""
 
 
 class _ListedServer(Record, frozen=True):

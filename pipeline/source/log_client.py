@@ -93,6 +93,8 @@ class LogStatus:
 class LogPage:
     """Some committed entries, and the range of the log."""
 
+    cluster: str | None
+    """The cluster of the node; None if the node is not a server of a farm yet."""
     first_index: int
     commit_index: int
     entries: tuple[LogEntry, ...]
@@ -154,9 +156,8 @@ class FarmLog:
             for address in self.addresses:
                 try:
                     with Endpoint(address, self.credentials) as node:
-                        _check_cluster(node, cluster)
                         while next_index < end:
-                            for entry in _entries(node, next_index, min(page_size, end - next_index)):
+                            for entry in _entries(node, next_index, min(page_size, end - next_index), cluster):
                                 next_index += 1
                                 yield entry
                         return
@@ -233,21 +234,13 @@ def _is_unreachable(error: Exception) -> bool:
 
 
 def _status(node: Endpoint) -> LogStatus:
-    cluster = _cluster_id(node)
-    if cluster is None:
-        raise ValueError("it has not joined a cluster yet: `garlicfarm status` shows a leader when it has")
     page = _page(node, 1, 0)  # the first entry may be a large one
-    return LogStatus(cluster, page.first_index, page.commit_index, node.address)
-
-
-def _cluster_id(node: Endpoint) -> str | None:
-    found = node.get("/v1/cluster").get("clusterId")
-    return found if isinstance(found, str) and found else None
-
-
-def _check_cluster(node: Endpoint, cluster: str | None) -> None:
-    if cluster is not None:
-        _check_same(_cluster_id(node), cluster)
+    if page.cluster is None:
+        raise ValueError(
+            "it has not joined a cluster yet: `garlicfarm status` shows a leader when it has. If it shows one now,"
+            " update this node: its version does not send the id of its cluster with the log"
+        )
+    return LogStatus(page.cluster, page.first_index, page.commit_index, node.address)
 
 
 def _check_same(found: str | None, cluster: str | None) -> None:
@@ -255,8 +248,9 @@ def _check_same(found: str | None, cluster: str | None) -> None:
         raise _ForeignError(f"belongs to {f'the cluster {found}' if found else 'no cluster'}, not to {cluster}")
 
 
-def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
+def _entries(node: Endpoint, first: int, limit: int, cluster: str | None) -> tuple[LogEntry, ...]:
     page = _page(node, first, limit)
+    _check_same(page.cluster, cluster)
     if len(page.entries) > limit:
         raise ValueError(f"it returned {len(page.entries)} entries instead of at most {limit}")
     if first < page.first_index:
@@ -277,6 +271,7 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
     answer = node.get(f"/v1/log?from={first}&limit={limit}")
     try:
         return LogPage(
+            cluster=_cluster(answer.get("clusterId")),
             first_index=_number(answer["firstIndex"]),
             commit_index=_number(answer["commitIndex"]),
             entries=tuple(_entry(item) for item in answer["entries"]),
@@ -300,6 +295,12 @@ def _entry(item: dict[str, Any]) -> LogEntry:
     text = item.get("value")
     body = text.encode("utf-8", "replace") if type(text) is str else base64.b64decode(item["base64"], validate=True)
     return LogEntry(index, term, kind, time_ms, body)
+
+
+def _cluster(value: Any) -> str | None:
+    if value is not None and (type(value) is not str or not value):
+        raise ValueError(f"the cluster {value!r}"[:_SHOWN])
+    return value
 
 
 def _number(value: Any) -> int:

@@ -1,10 +1,13 @@
-"""A farm with only the parts that a test needs."""
+"""A farm with one founder, and with only the parts that a test needs."""
 
 from types import SimpleNamespace
 from typing import Any
 
+from bridge.core.formation.founding import Founder, Founding
 from bridge.node.founded_farm import FoundedFarm
 from bridge.node.membership.farm_peers import KnownFarm
+
+FOUNDING = Founding((Founder(bytes(8), 0, bytes(16)),))
 
 
 def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
@@ -23,5 +26,5 @@ def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
         )
     )
     nothing: Any = None
-    known = KnownFarm(nothing, nothing, applied_state)
+    known = KnownFarm(FOUNDING, nothing, applied_state)
     return FoundedFarm(known=known, **{**rest, "reconciling": reconciling, **parts})

@@ -75,6 +75,7 @@ LOG_PAGE = LogPage(
         LogEntryView.of(5, 2, EntryKind.APPLICATION, 1_700_000_000_000, '{"name": "Zürich"}'.encode()),
         LogEntryView.of(6, 2, EntryKind.APPLICATION, 1_700_000_000_001, b"\xff\x00"),
     ),
+    cluster_id=ID * 2,
 )
 EVENT_PAGE = EventPage(
     next_cursor=19,

@@ -27,7 +27,7 @@ from consensus import Histogram
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage
-from tests.node.partial_farm import partial_farm
+from tests.node.partial_farm import FOUNDING, partial_farm
 from tests.operator_views import farm_view, judged
 
 pytestmark = pytest.mark.usefixtures("machine_clock")
@@ -181,6 +181,7 @@ async def test_log_pages_are_consecutive_with_log_time(autojump_clock: MockClock
     assert [indexes(page) for page in pages] == [[1, 2, 3], [4, 5, 6], [7, 8], []]
     assert [page.next_index for page in pages] == [4, 7, 9, 9]
     assert {(page.commit_index, page.last_index) for page in pages} == {(8, 8)}
+    assert {page.cluster_id for page in pages} == {FOUNDING.cluster_id.hex()}
     assert [entry.log_time_ms for page in pages for entry in page.entries] == [NOW_MS] * 7 + [NOW_MS + 9]
 
 

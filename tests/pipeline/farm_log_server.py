@@ -141,6 +141,7 @@ class MadeUpLog:
         """Return the reply to GET /v1/log."""
         offset = max(first - self.first_index, 0)
         return {
+            "clusterId": self.cluster_id or None,
             "firstIndex": self.first_index,
             "lastIndex": self.commit_index,
             "commitIndex": self.commit_index,

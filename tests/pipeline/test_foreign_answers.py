@@ -31,14 +31,8 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_replies(page: dict[str, Any] | bytes) -> Reply:
-    """Return the replies of a member of the cluster with `page` as its log page."""
-
-    def reply(target: str) -> bytes:
-        if target == "/v1/cluster":
-            return json.dumps({"clusterId": CLUSTER}).encode()
-        return page if isinstance(page, bytes) else json.dumps(page).encode()
-
-    return reply
+    """Return the replies of a node with `page` as its log page."""
+    return lambda _: page if isinstance(page, bytes) else json.dumps(page).encode()
 
 
 def entry(index: Any = 1, **other: Any) -> dict[str, Any]:
@@ -46,7 +40,7 @@ def entry(index: Any = 1, **other: Any) -> dict[str, Any]:
 
 
 def page(*entries: object, **other: Any) -> dict[str, Any]:
-    return {"firstIndex": 1, "commitIndex": 1_000, "entries": entries, **other}
+    return {"clusterId": CLUSTER, "firstIndex": 1, "commitIndex": 1_000, "entries": entries, **other}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +50,10 @@ def page(*entries: object, **other: Any) -> dict[str, Any]:
         (b'{"firstIndex": 1e999, "commitIndex": 5, "entries": []}', "malformed"),
         (b'{"firstIndex": NaN, "commitIndex": 5, "entries": []}', "malformed"),
         (page(entry(), commitIndex=2**63), "malformed"),
+        (page(entry(), clusterId=7), "malformed"),
+        (page(entry(), clusterId=""), "malformed"),
+        (page(entry(), clusterId=None), "belongs to no cluster"),
+        (page(entry(), clusterId="ff"), "belongs to the cluster ff"),
         (page(entry(), firstIndex=True), "malformed"),
         (page(entry(term=2**63)), "malformed"),
         (page(entry(term=-1)), "malformed"),
@@ -135,7 +133,7 @@ def test_bounds_do_not_fetch_entries(tmp_path: Path) -> None:
 
     with reply_at(tmp_path / "one.sock", reply) as address:
         assert FarmLog((address,)).bounds() == (1, 1_000)
-    assert requests == ["/v1/cluster", "/v1/log?from=1&limit=0"]
+    assert requests == ["/v1/log?from=1&limit=0"]
 
 
 def test_hanging_node_does_not_delay_reachable_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

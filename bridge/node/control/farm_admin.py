@@ -240,6 +240,7 @@ class FarmAdmin:
             commit_index=applied,
             next_index=start + len(shown),
             entries=shown,
+            cluster_id=farm.known.founding.cluster_id.hex(),
         )
 
     async def catch_up(self) -> None:
