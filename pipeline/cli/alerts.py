@@ -15,7 +15,7 @@ import click
 
 from pipeline.alerts.delivery import Channel, Command, Webhook, webhook_of
 from pipeline.alerts.silences import REASON_MAX, Silence, Silences, SilencesError
-from pipeline.cli.options import Finite, tables_option
+from pipeline.cli.options import NumberRange, tables_option
 from pipeline.output.buckets import Output
 from pipeline.serve.printing import echo, print_json
 
@@ -82,7 +82,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
         "keep_firing_minutes",
         default=KEEP_FIRING_MINUTES,
         show_default=True,
-        type=Finite(0.0, 1_440.0),
+        type=NumberRange(0.0, 1_440.0),
         help="Minutes that a server must stay healthy before its alert ends. A server that flaps causes one alert.",
     )
     @wraps(command)

@@ -19,7 +19,7 @@ from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
 from pipeline.cli.options import (
     Engine,
-    Finite,
+    NumberRange,
     ProgressLine,
     Start,
     StatusLine,
@@ -176,7 +176,7 @@ pipeline.add_command(what_if_alerts)
     metavar="PATTERN",
     help="Read events from these files, one on each line in the form of /v1/events, instead of from the nodes.",
 )
-@click.option("--keep-days", type=Finite(min=0.01), help="Drop history older than this. Default: keep all.")
+@click.option("--keep-days", type=NumberRange(0.01, 36_500), help="Drop history older than this. Default: keep all.")
 @click.option(
     "--watch/--no-watch",
     default=None,
@@ -309,7 +309,7 @@ def backfill(
 
 @pipeline.command("generate")
 @click.option("--routers", default=20, show_default=True, type=click.IntRange(1, 100_000))
-@click.option("--days", default=1.0, show_default=True, type=Finite(0.001, 3650))
+@click.option("--days", default=1.0, show_default=True, type=NumberRange(0.001, 3650))
 @click.option("--seed", default=1, show_default=True, type=int, help="The same seed produces the same bytes.")
 @click.option(
     "--output",

@@ -1,6 +1,5 @@
 """The common parts of pipeline commands: options about Spark, a line that shows progress, plain errors."""
 
-import math
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bridge.cli.options import NumberRange as NumberRange  # noqa: PLC0414 - for all commands of the pipeline
 from pipeline.cli.places import Farms, LogPlace, Topic
 from pipeline.gold.tables import window_ms
 from pipeline.output.buckets import HDFS, SCHEME, Output, output_of
@@ -240,17 +240,6 @@ class Start(click.ParamType[str]):
         if text not in {OLDEST, SNAPSHOT} and not is_index:
             self.fail(f"{text!r} is neither 'oldest' nor 'snapshot' nor an index of the log, from 1 on.", param, ctx)
         return text
-
-
-class Finite(click.FloatRange):
-    """A number within a range; neither NaN, which every range accepts, nor infinite."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
 
 
 class StatusLine:

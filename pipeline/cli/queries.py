@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import INSTALL
-from pipeline.cli.options import Finite, tables_option
+from pipeline.cli.options import NumberRange, tables_option
 from pipeline.gold.answers import (
     ANSWERS,
     GOSSIP_TIMINGS,
@@ -93,7 +93,7 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header line.")
 @click.option(
     "--objective",
-    type=Finite(0.0, 99.9999),
+    type=NumberRange(0.0, 99.9999),
     help=f"For `slo`: the objective, in percent of time. Default: {OBJECTIVE_PERCENT}.",
 )
 @click.option(
@@ -111,7 +111,7 @@ SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 )
 @click.option(
     "--minutes",
-    type=Finite(0.1, 1_000_000.0),
+    type=NumberRange(0.1, 1_000_000.0),
     help=f"For `changes`: the minutes before and after the time of --at. Default: {OUTAGE.minutes:g}.",
 )
 def query(
@@ -177,7 +177,7 @@ def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
 @click.option("--show-destinations", is_flag=True, help="Show the addresses of destinations, not pseudonyms.")
 @click.option(
     "--objective",
-    type=Finite(0.0, 99.9999),
+    type=NumberRange(0.0, 99.9999),
     default=OBJECTIVE_PERCENT,
     show_default=True,
     help="The objective of error budgets, in percent of time.",

@@ -14,7 +14,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from pipeline.cli.options import Finite, StatusLine, reported_errors, tables_option
+from pipeline.cli.options import NumberRange, StatusLine, reported_errors, tables_option
 from pipeline.cli.queries import reported_query_errors
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
@@ -30,28 +30,28 @@ SHARES_OFF = 1e-6
 
 
 @click.command("what-if")
-@click.option("--gain", type=Finite(0.0, 1000.0), help=f"The gain, instead of {PRESENT.gain:g}.")
+@click.option("--gain", type=NumberRange(0.0, 1000.0), help=f"The gain, instead of {PRESENT.gain:g}.")
 @click.option(
     "--shares",
     nargs=3,
-    type=Finite(0.0, 1.0),
+    type=NumberRange(0.0, 1.0),
     metavar="LAG ABSENCE ILLNESS",
     help="The shares of the strain, together 1, instead of"
     f" {PRESENT.lag_share:g} {PRESENT.absence_share:g} {PRESENT.illness_share:g}.",
 )
 @click.option(
     "--report-weight",
-    type=Finite(0.0, 1.0, min_open=True),
+    type=NumberRange(0.0, 1.0, min_open=True),
     help=f"Weight of a new report in lag and illness, instead of {PRESENT.report_weight:g}.",
 )
 @click.option(
     "--period-weight",
-    type=Finite(0.0, 1.0, min_open=True),
+    type=NumberRange(0.0, 1.0, min_open=True),
     help=f"Weight of a new period in absence, instead of {PRESENT.period_weight:g}.",
 )
 @click.option(
     "--change-min",
-    type=Finite(0.0, 1.0),
+    type=NumberRange(0.0, 1.0),
     help=f"The smallest change of a factor that causes an entry, instead of {PRESENT.change_min:g}.",
 )
 @click.option(
@@ -63,14 +63,14 @@ SHARES_OFF = 1e-6
     "--left-at",
     default=LEFT_AT,
     show_default=True,
-    type=Finite(1.0, HIGHEST, min_open=True),
+    type=NumberRange(1.0, HIGHEST, min_open=True),
     help="A bad server with this factor or more counts as left by its clients.",
 )
 @click.option(
     "--days",
     default=7.0,
     show_default=True,
-    type=Finite(0.01, 3650),
+    type=NumberRange(0.01, 3650),
     help="Length of the past to replay, in log time before the end of each farm's tables.",
 )
 @tables_option

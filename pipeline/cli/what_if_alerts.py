@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 from pipeline.cli.alerts import KEEP_FIRING_MINUTES
-from pipeline.cli.options import Finite, tables_option
+from pipeline.cli.options import NumberRange, tables_option
 from pipeline.cli.queries import reported_query_errors
 from pipeline.output.buckets import Output
 from pipeline.serve.gaps import lines
@@ -30,7 +30,7 @@ SHOWN = 100
 @click.option(
     "--keep-firing",
     "keep_minutes",
-    type=Finite(0.0, 1_440.0),
+    type=NumberRange(0.0, 1_440.0),
     help=f"Minutes that a server must stay healthy before its alert ends, instead of {KEEP_FIRING_MINUTES:g}.",
 )
 @click.option(
@@ -50,15 +50,17 @@ SHOWN = 100
 )
 @click.option(
     "--lag-bad-ms",
-    type=Finite(1.0, 1e9),
+    type=NumberRange(1.0, 1e9),
     help=f"Job lag of a bad report, instead of {PRESENT_RULES.lag_bad_ms:g}; half of it is good.",
 )
 @click.option(
     "--healthy-share",
-    type=Finite(0.0, 1.0),
+    type=NumberRange(0.0, 1.0),
     help=f"Least share of healthy destinations of a good report, instead of {PRESENT_RULES.healthy_share:g}.",
 )
-@click.option("--days", default=7.0, show_default=True, type=Finite(0.01, 3650), help="Length of the past to replay.")
+@click.option(
+    "--days", default=7.0, show_default=True, type=NumberRange(0.01, 3650), help="Length of the past to replay."
+)
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each alert.")
 def what_if_alerts(

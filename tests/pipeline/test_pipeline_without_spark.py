@@ -82,7 +82,8 @@ def test_directory_without_farm_error_names_remedies(tmp_path: Path, monkeypatch
     [
         (["--start", "yesterday"], "neither 'oldest' nor 'snapshot' nor an index"),
         (["--start", "snapshot"], "needs --directory"),
-        (["--keep-days", "nan"], "not a finite number"),
+        (["--keep-days", "nan"], "not a number"),
+        (["--keep-days", "inf"], "is not in the range"),
         (["--no-events", "--trace-files", "x"], "choose one"),
         (["--window", "5mins"], "not the width of a window"),
         (["--master", "foo"], "'foo' is not a Spark master"),
