@@ -41,7 +41,7 @@ def factor_steps(output: Output, moment: datetime | None) -> Answer:
         entries = run_query(_ENTRIES.replace("$moment", until))
         rows = [row for entry in entries for row in _steps(run_query, entry)]
         empty = () if rows else ("factors",)
-        return Answer(COLUMNS, iter(rows), empty, bool(rows), gaps_of(run_query))
+        return Answer(COLUMNS, iter(rows), empty, bool(rows), gaps_of(output, run_query))
 
     return of_one_version(output, read)
 

@@ -7,10 +7,10 @@ Only the small table `ranges` is read. Rows that a base table lost are not compa
 files have another number of rows than its last commit states, or which ends before the record of batches (`query.py`).
 The dates of missing entries are unknown, so a gap has the days of the entries before and after it.
 
-A topic lacks the entries that are not for its readers, also inside a batch. In such a farm only the rows of kind `gone`
-are gaps. Spark reads a topic's offsets without a gap, and stops if the topic has lost records. The record of batches
-refuses a checkpoint with other numbers than the tables. Entries before the first one read are not a gap: a run may
-begin anywhere in the log.
+A topic lacks the entries that are not for its readers, inside batches and between them. So if the record of batches
+names a topic as their source, only the rows of kind `gone` are gaps. Spark reads a topic's offsets without a gap, and
+stops if the topic has lost records. The record of batches refuses a checkpoint with other numbers than the tables.
+Entries before the first one read are not a gap: a run may begin anywhere in the log.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from pipeline.output.buckets import Output
+from pipeline.tables.batch_notes import noted_batches
+from pipeline.tables.specs import LOG
+
 GAPS_SQL = """
 WITH batches AS (
   SELECT farm, kind, batch_id, min(day) AS first_day, max(day) AS last_day,
-    min(coalesce(first_index, 0)) AS first_index, max(last_index) AS last_index, sum(row_count) AS entries
+    min(coalesce(first_index, 0)) AS first_index, max(last_index) AS last_index
   FROM ranges WHERE name = 'log' AND kind <> 'dropped' GROUP BY farm, kind, batch_id
 ),
 in_order AS (
   SELECT *, max(last_index) OVER earlier AS before, max(last_day) OVER earlier AS day_before,
-    min(first_day) OVER later AS day_after,
-    bool_or(kind = 'read' AND last_index - first_index >= entries) OVER (PARTITION BY farm) AS is_topic
+    min(first_day) OVER later AS day_after
   FROM batches
   WINDOW
     earlier AS (
@@ -38,7 +41,7 @@ SELECT farm, first_index AS first, last_index AS last, true AS is_gone, day_befo
 FROM in_order WHERE kind = 'gone'
 UNION ALL
 SELECT farm, before + 1, first_index - 1, false, day_before, coalesce(first_day, day_after)
-FROM in_order WHERE first_index > before + 1 AND NOT is_topic
+FROM in_order WHERE first_index > before + 1
 ORDER BY 1, 2
 """
 NOT_OF_THE_LOG = frozenset({"ranges", "events", "members", "convergence", "closest_floodfills", "alerting_states"})
@@ -85,9 +88,11 @@ class Gap:
                 return f"of {after}" if after == until else f"of {after} to {until}"
 
 
-def gaps_of(run_query: Callable[[str], list[dict[str, Any]]]) -> tuple[Gap, ...]:
-    """Return all gaps, by farm and index."""
-    return tuple(Gap(**row) for row in run_query(GAPS_SQL))
+def gaps_of(output: Output, run_query: Callable[[str], list[dict[str, Any]]]) -> tuple[Gap, ...]:
+    """Return all gaps, by farm and index. Raise TableDamagedError."""
+    found, record = [Gap(**row) for row in run_query(GAPS_SQL)], noted_batches(output, LOG)
+    of_topic = record is not None and record.of_topic
+    return tuple(each for each in found if each.is_gone or not of_topic)
 
 
 def concerns(tables: Collection[str]) -> bool:

@@ -99,7 +99,7 @@ def documents(output: Output, sql: str) -> list[dict[str, Any]]:
 
 def stored_gaps(output: Output) -> tuple[Gap, ...]:
     """Return the entries that the tables lack. Raises QueryError."""
-    return gaps_of(lambda sql: documents(output, sql))
+    return gaps_of(output, lambda sql: documents(output, sql))
 
 
 def of_one_version(output: Output, read: Callable[[SqlQuery], Read]) -> Read:
@@ -126,7 +126,7 @@ def query_result(output: Output, sql: str, *, with_gaps: bool = False) -> Iterat
 
     def answered(tables: "_OpenTables") -> Answer:
         # Read before the query, because a query ends the rows of an earlier query on the same connection.
-        gaps = gaps_of(lambda each: [*tables.answer(each).documents()]) if is_concerned else ()
+        gaps = gaps_of(output, lambda each: [*tables.answer(each).documents()]) if is_concerned else ()
         return replace(tables.answer(sql), gaps=gaps)
 
     # `completeness`, and other queries that read `ranges` with base tables, show the missing rows themselves.

@@ -83,13 +83,15 @@ def make_report(
 ) -> str:
     """Return the page as text, of one version of each table. Raises QueryError."""
     names = read_names(output) if show_destinations else {}
-    return of_one_version(output, lambda run_query: _page(run_query, names, made_at, objective_percent))
+    return of_one_version(output, lambda run_query: _page(output, run_query, names, made_at, objective_percent))
 
 
-def _page(run_query: SqlQuery, names: dict[str, str], made_at: datetime, objective_percent: float) -> str:
+def _page(
+    output: Output, run_query: SqlQuery, names: dict[str, str], made_at: datetime, objective_percent: float
+) -> str:
     ends = farm_ends(run_query)
     servers = servers_now(run_query, ends)
-    gaps = gaps_of(run_query)
+    gaps = gaps_of(output, run_query)
     page = _Page(run_query, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"

@@ -78,12 +78,13 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """True if a batch is from a topic (`Continuity.LATER`)."""
 
 
-class NotedBatches(Struct, frozen=True):
+class NotedBatches(Struct, frozen=True, rename="camel"):
     """The part of the notes that a reader of the tables compares with them."""
 
     begun: int
     tables: dict[str, int]
     derived: dict[str, int] = {}
+    of_topic: bool = False
 
     def is_other(self, table: str, batch: int) -> bool:
         """Return True if a derived table with this last batch is from another time than the record."""

@@ -105,6 +105,13 @@ def test_holes_of_topic_are_not_gaps(tmp_path: Path) -> None:
     assert [(each.first, each.last) for each in stored_gaps(tmp_path)] == [(11, 11)]
 
 
+def test_hole_between_complete_batches_of_topic_is_not_gap(tmp_path: Path) -> None:
+    log = two_days()
+    write(tmp_path, part(log, 1, 10))
+    write(tmp_path, part(log, 12, 26), begin=1, continuity=Continuity.LATER)
+    assert stored_gaps(tmp_path) == ()
+
+
 def test_gaps_of_many_farms_are_counted() -> None:
     gaps = [Gap(f"{farm:032x}", 5, 6, is_gone=False, after=None, until=None) for farm in range(FARMS_SHOWN + 2)]
     shown = [*lines([*gaps, Gap(f"{0:032x}", 9, 9, is_gone=True, after=FIRST_DAY, until=None)])]
