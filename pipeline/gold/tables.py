@@ -13,7 +13,8 @@ again from all kept history. The same applies to a removed table.
 
 Each commit of a derived table also has the last batch of the log, and the record of batches has the last batch of each
 derived table and of `gold_windows`. A table from another time is made again from all kept history. After another
-`gold_windows`, the newest window of each farm is found again, and all tables of `GOLD` and `FOLDED` are made again.
+`gold_windows`, or another width, the newest window of each farm is found again, and all tables of `GOLD` and `FOLDED`
+are made again.
 
 Tables that are not by window, such as the leaderships, are small. They absorb new rows of the log, or new events of the
 nodes' traces (`pipeline/gold/traces.py`).
@@ -206,7 +207,9 @@ class Gold:
     def _make_again(self, record: NotedBatches) -> None:
         """Let the next refresh make the tables again that are from another time than the record."""
         outdated = {name for name, batch in self._committed().items() if record.is_other(name, batch)}
-        is_windows = WINDOWS_SPEC.name in outdated
+        # Windows of another width begin at other times.
+        has_other_width = all(self._made(name) == NOTHING_COMMITTED for name in GOLD)
+        is_windows = has_other_width or WINDOWS_SPEC.name in outdated
         for name in outdated - {WINDOWS_SPEC.name} | ({*GOLD, *FOLDED} if is_windows else set()):
             self._tables[name].exchange([(self._query(name), NOTHING_COMMITTED)])
         if is_windows:

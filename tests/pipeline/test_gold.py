@@ -270,6 +270,21 @@ def test_new_window_width_derives_tables_from_all_history(grown_days: Path, tmp_
     assert gold_rows(tmp_path, "router_health") == gold_rows(grown_days, "router_health")
 
 
+def test_new_window_width_replaces_recorded_windows(tmp_path: Path) -> None:
+    log, ends = over_days()
+    first, *others = parts(log, ends)
+    gold = open_gold(tmp_path / "tables", MINUTE_MS)
+    tables_of(first, tmp_path / "tables", 0, gold=gold)
+    gold.refresh(0)
+    wider = Gold(tmp_path / "tables", 7 * MINUTE_MS)
+    recorded = stored_rows(tmp_path / "tables" / WINDOWS_SPEC.name, WINDOWS_SPEC.schema).column("window_start")
+    assert {start.timestamp() % (7 * 60) for start in recorded.to_pylist()} == {0}
+    for batch, part in enumerate(others, 1):
+        tables_of(part, tmp_path / "tables", batch, gold=wider)
+    wider.refresh(len(others))
+    assert all_rows(tmp_path / "tables") == derive_whole(tmp_path / "once", log, 7 * MINUTE_MS)
+
+
 def test_last_rows_are_in_order(grown_days: Path) -> None:
     rows = gold_rows(grown_days, "router_health")
     assert last_rows(grown_days, 8) == rows[-8:]
