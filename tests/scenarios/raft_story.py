@@ -1,34 +1,8 @@
 """Runs a Raft story: a text file of commands, each with the exact effects that it must have.
 
 A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Only commands cause events:
-messages wait for delivery, and clocks stop until a command advances them.
-
-    servers 1 2 3                         a group with empty logs
-        [without pre-vote]                by default the handshakes agreed on it
-        [without transfer]                and no server supports TimeoutNow
-        [with leases]                     the clock bound is half a minimum election timeout
-        [one entry at a time]             appends carry one entry
-    log 2 terms 1 1 4 4 current-term 4 [vote 1]
-                                          server 2 starts with entries of these terms, and this hard state
-        [fetching [static]]               the followers fetch (see `fetch_words`); static: the log never has the voters
-    expire 1                              server 1's clock advances from deadline to deadline until one has an effect
-    campaign 1                            … to the deadline of its election timer, skipping earlier deadlines
-    fade 1 2 3                            their clocks advance by a minimum election timeout; no timer is checked
-    empty 4 …                             server 4 starts with an empty log and without a configuration
-    change 1 to 2 3 4 [learners 5]        server 1 receives a request for this configuration
-    pass 1 500                            server 1's clock advances by 500 ms, and its timer is checked
-    propose 1 x                           a client submits the command x to server 1
-    read 1                                a client requests a linearizable read from server 1
-    transfer 1 [2]                        an operator transfers leadership from server 1 [to server 2]
-    deliver [1->2 …]                      the waiting messages (on these links) arrive, once
-    repeat 1->2 …                         copies of the waiting messages on these links arrive, newest first
-    settle                                deliver until no message waits
-    cut 1 2 / cut 1->2 / mend             links lose their messages / all links work again
-    lose [1->2 …]                         the waiting messages are lost
-    slow 1 / sync 1                       server 1's disk delays its writes / completes them, from now on immediately
-    crash 1 / start 1                     volatile state is lost / the server starts with its durable state
-    compact 1 4                           server 1 takes a snapshot at index 4 and drops the log up to there
-    logs / roles                          show each server's terms in the log, commit index / role, term, leader
+messages wait for delivery, and clocks stop until a command advances them. A command is a method `_do_…` of `Story`,
+whose docstring begins with an example. Effects have these forms:
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: server 1's actions
     1->2: append term 2 after 2/1 of terms 2, commit 1             a sent message; `(held)` if it waits for the disk
@@ -151,6 +125,12 @@ class Story:
         return self._lines
 
     def _do_servers(self, words: list[str]) -> None:
+        """`servers 1 2 3`: make a group with empty logs.
+
+        `without pre-vote`: the handshakes did not agree on it. `without transfer`: no server supports TimeoutNow. `with
+        leases`: the clock bound is half a minimum election timeout. `one entry at a time`: appends have one entry.
+        `fetching`: the followers fetch (`fetch_words`); `fetching static`: the log never has the voters.
+        """
         options = [word.rstrip(",") for word in words]
         fetching = KRAFT_STATIC if "static" in options else KRAFT
         self._features = fetching if "fetching" in options else GARLIC_FARM
@@ -166,11 +146,13 @@ class Story:
             self._start(number, [], HardState(0))
 
     def _do_empty(self, words: list[str]) -> None:
+        """`empty 4`: start servers with an empty log and without a configuration."""
         for word in words:
             self._joining.add(int(word))
             self._start(int(word), [], HardState(0))
 
     def _do_log(self, words: list[str]) -> None:
+        """`log 2 terms 1 1 4 4 current-term 4 vote 1`: start a server with this log and hard state."""
         number, rest = int(words[0]), words[2:]
         terms = [int(word) for word in rest[: rest.index("current-term")]]
         vote = int(rest[rest.index("vote") + 1]) if "vote" in rest else None
@@ -178,7 +160,7 @@ class Story:
         self._start(number, entries, HardState(int(rest[rest.index("current-term") + 1]), vote))
 
     def _do_expire(self, words: list[str]) -> None:
-        """Advance the clock until a deadline has an effect; a leader's deadline may come before anything is due."""
+        """`expire 1`: advance the clock until a deadline has an effect; a leader's may come before anything is due."""
         actor, count = self._actors[int(words[0])], len(self._lines)
         for _ in range(DEADLINES_MAX):
             actor.now = actor.core.deadline
@@ -187,41 +169,49 @@ class Story:
                 break
 
     def _do_campaign(self, words: list[str]) -> None:
+        """`campaign 1`: advance the clock to the deadline of the election timer, past earlier deadlines."""
         actor = self._actors[int(words[0])]
         actor.now = max(actor.now, actor.core._role.current.deadline)
         self._step(int(words[0]), DeadlineReached())
 
     def _do_pass(self, words: list[str]) -> None:
+        """`pass 1 500`: advance the clock by 500 ms, and check the timer."""
         actor = self._actors[int(words[0])]
         actor.now += int(words[1])
         self._step(int(words[0]), DeadlineReached())
 
     def _do_fade(self, words: list[str]) -> None:
+        """`fade 1 2 3`: advance the clocks by a minimum election timeout, without a check of timers."""
         for word in words:
             self._actors[int(word)].now += lan().election_timeout_min_ms
 
     def _do_propose(self, words: list[str]) -> None:
+        """`propose 1 x`: submit the command x to server 1."""
         self._proposals += 1
         self._step(
             int(words[0]), Proposed(proposal_id=self._proposals, commands=tuple(word.encode() for word in words[1:]))
         )
 
     def _do_change(self, words: list[str]) -> None:
+        """`change 1 to 2 3 4 learners 5`: request this configuration from server 1."""
         self._changes += 1
         at = words.index("learners") if "learners" in words else len(words)
         target = Configuration(_servers(words[2:at]), (), _servers(words[at + 1 :]))
         self._step(int(words[0]), ChangeConfiguration(self._changes, target))
 
     def _do_read(self, words: list[str]) -> None:
+        """`read 1`: request a linearizable read from server 1."""
         self._request_count += 1
         self._step(int(words[0]), ReadRequested(self._request_count))
 
     def _do_transfer(self, words: list[str]) -> None:
+        """`transfer 1 2`: transfer leadership from server 1, to server 2 if it is named."""
         self._request_count += 1
         target = int(words[1]) if len(words) > 1 else None
         self._step(int(words[0]), TransferLeadership(self._request_count, target))
 
     def _do_deliver(self, words: list[str]) -> None:
+        """`deliver 1->2`: let the waiting messages on these links arrive, or all of them, once."""
         links = {_link(word) for word in words}
         arriving = [(link, message) for link, message in self._wire if not links or link in links]
         self._wire = [(link, message) for link, message in self._wire if links and link not in links]
@@ -229,19 +219,23 @@ class Story:
             self._arrive(link, message)
 
     def _do_repeat(self, words: list[str]) -> None:
+        """`repeat 1->2`: let copies of the waiting messages on these links arrive, newest first."""
         links = {_link(word) for word in words}
         for link, message in reversed([waiting for waiting in self._wire if waiting[0] in links]):
             self._arrive(link, message)
 
     def _do_settle(self, _words: list[str]) -> None:
+        """`settle`: deliver until no message waits."""
         while self._wire:
             self._arrive(*self._wire.pop(0))
 
     def _do_lose(self, words: list[str]) -> None:
+        """`lose 1->2`: drop the waiting messages on these links, or all of them."""
         links = {_link(word) for word in words}
         self._wire = [(link, message) for link, message in self._wire if links and link not in links]
 
     def _do_cut(self, words: list[str]) -> None:
+        """`cut 1 2` or `cut 1->2`: let links lose their messages, in both directions or in one."""
         if "->" in words[0]:
             self._cut |= {_link(word) for word in words}
         else:
@@ -249,9 +243,11 @@ class Story:
             self._cut |= {(one, other), (other, one)}
 
     def _do_mend(self, _words: list[str]) -> None:
+        """`mend`: let all links work again."""
         self._cut.clear()
 
     def _do_compact(self, words: list[str]) -> None:
+        """`compact 1 4`: take a snapshot of server 1 at index 4, and drop the log up to there."""
         number, index = int(words[0]), int(words[1])
         self._step(number, SnapshotWanted(index))
         last = LogId(index, self._actors[number].core._replica.log.term_at(index) or 0)
@@ -261,20 +257,25 @@ class Story:
         return SnapshotDescription(last, self._configuration, len(_IMAGE), 0)
 
     def _do_slow(self, words: list[str]) -> None:
+        """`slow 1`: delay the writes of a disk."""
         self._actors[int(words[0])].slow = True
 
     def _do_sync(self, words: list[str]) -> None:
+        """`sync 1`: complete the writes of a disk, from now on immediately."""
         self._actors[int(words[0])].slow = False
         self._sync(int(words[0]))
 
     def _do_crash(self, words: list[str]) -> None:
+        """`crash 1`: drop the volatile state of a server, and stop it."""
         actor = self._actors.pop(int(words[0]))
         self._down[int(words[0])] = (actor.entries, actor.hard_state)
 
     def _do_start(self, words: list[str]) -> None:
+        """`start 1`: start a stopped server with its durable state."""
         self._start(int(words[0]), *self._down.pop(int(words[0])))
 
     def _do_logs(self, _words: list[str]) -> None:
+        """Print the terms in each log, and the commit index (`logs`)."""
         for number, actor in self._actors.items():
             about = actor.core.describe()
             first = about.log_start.index + 1
@@ -283,6 +284,7 @@ class Story:
             self._lines.append(f"{number}: terms {_terms(terms)}{after}, commit {about.commit_index}")
 
     def _do_roles(self, _words: list[str]) -> None:
+        """Print role, term and leader of each server (`roles`)."""
         for number, actor in self._actors.items():
             about = actor.core.describe()
             self._lines.append(f"{number}: {about.role.value} term {about.term}, leader {about.leader or 'unknown'}")
